@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -21,12 +22,11 @@ from .errors import CollateError, Error, shortened, warn
 from .samplers.cursor import Iteration
 from .samplers.world import World
 from .storage.processes import end_with_parent
-from .storage.threads import Makers, tried
+from .storage.threads import Makers, fulfil
 
 THREAD_NAME = "mmapds-loader"
 """How the names of a loader's threads begin."""
 _KEPT = 4096  # waits that percentiles are of
-_LOOK = 5.0  # seconds after which the trainer looks whether the threads are still there
 _ENDED, _NOT_IN_TIME = "DataLoader worker (pid", "DataLoader timed out"
 """How torch's messages begin where a worker process has ended, and where a batch is late."""
 
@@ -191,7 +191,7 @@ class ThreadLoop(Loop):
     def __init__(self, loader: Any, waits: Waits) -> None:
         super().__init__(loader, waits)
         self._make = _Batches(loader)
-        self._tasks: deque[Any] = deque()  # the indices of batches that are on their way
+        self._tasks: deque[tuple[Any, Future[Any]]] = deque()  # the indices of batches, and these once they are made
         self._ahead = loader.prefetch or (loader.prefetch_factor or 1) * loader.num_workers or 1
         self._threads: Makers[Any, Any] | None = None
 
@@ -206,24 +206,21 @@ class ThreadLoop(Loop):
                 self._threads.stop()
                 self._threads.join()
             raise StopIteration
-        indices = self._tasks[0]
+        indices, batch = self._tasks[0]
         if self._threads is None:
-            batch, error = tried(self._make, indices)
+            fulfil(batch, self._make, indices)
             self._check_stall(begin, indices)
         else:
-            self._wait(self._threads, begin)
-            batch, error = self._threads.take(self._number)
+            self._wait(begin, indices, batch)
         self._tasks.popleft()
-        self._drawn.settle(is_delivered=error is None)
+        self._drawn.settle(is_delivered=batch.exception() is None)
         self._number += 1
         if self._threads is not None:
             self._draw()
         try:
-            if error is not None:
-                raise error
+            return begin, indices, batch.result()
         finally:
-            del error  # its traceback holds this frame
-        return begin, indices, batch
+            del batch  # the traceback of its error holds this frame
 
     def _draw(self) -> None:
         """Draw indices until as many batches are on their way as there may be."""
@@ -232,27 +229,23 @@ class ThreadLoop(Loop):
                 indices = next(self._drawn)
                 if self._threads is None and self._loader.num_workers:
                     self._threads = _threads_of(self._loader, self._make)
-                if self._threads is not None:
-                    self._threads.give(self._number + len(self._tasks), indices)
-                self._tasks.append(indices)
+                self._tasks.append((indices, self._threads.give(indices) if self._threads is not None else Future()))
 
-    def _wait(self, threads: Makers[Any, Any], begin: float) -> None:
+    def _wait(self, begin: float, indices: Any, batch: "Future[Any]") -> None:
         """Wait for the next batch, which threads make."""
-        what = f"batch {self._number}"
         waited, stall, timeout = 0.0, self._stall_after, self._loader.timeout or float("inf")
-        while not threads.wait(self._number, max(min(timeout, stall, waited + _LOOK) - waited, 0)):
+        while not batch.done():
+            until = min(timeout, stall)
+            with suppress(TimeoutError):
+                batch.exception(max(until - waited, 0) if until < float("inf") else None)
+                return
             waited = time.perf_counter() - begin
-            if waited >= stall and self._check_stall(begin, self._tasks[0], is_made=False):
+            if waited >= stall and self._check_stall(begin, indices, is_made=False):
                 stall = float("inf")
             if waited >= timeout:
-                shown = _shown(self._tasks[0])
                 raise RuntimeError(
-                    f"timeout = {timeout:g}, expected {what} within {timeout:g} s, found it not ready: {shown}"
-                )
-            if not threads.are_alive:
-                shown = _shown(self._tasks[0])
-                raise RuntimeError(
-                    f"num_workers: the threads ended before {what}, {shown}; use num_workers=0 to see why"
+                    f"timeout = {timeout:g}, expected batch {self._number} within {timeout:g} s, found it not ready: "
+                    f"{_shown(indices)}"
                 )
 
 

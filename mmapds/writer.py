@@ -6,7 +6,6 @@ import os
 import warnings
 from array import array
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -227,8 +226,6 @@ class Writer:
         self._flush()
         with locked(self._file.target + INDEX_SUFFIX):  # so that nobody indexes the file, or replaces it, in between
             self._finish()
-            if self._index and not self._file.is_in_place():
-                self._index_again()
 
     def _finish(self) -> None:
         """Complete the file, and put it and its index into their places.
@@ -262,14 +259,6 @@ class Writer:
     def _metadata(self) -> dict[str, Any]:
         """Return what the file says of itself."""
         return {"writer": f"mmapds {__version__}"}
-
-    def _index_again(self) -> None:
-        """Index what another writer put here meanwhile, which a lock prevents where there are locks; raise Error."""
-        from .index.build import build_each  # which the writing process may do without
-
-        with suppress(Error):  # this index may have taken the place of that of the other writer's file
-            list(build_each([self._file.target], force=True, inherit=False))
-        raise Error(f"{self.path}: another writer replaced this file meanwhile; give each writer a path of its own")
 
     def _abandon(self, state: str) -> None:
         """Close the writer; remove the temporary file, unless it was committed."""

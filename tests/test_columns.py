@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -520,8 +521,8 @@ def test_what_add_column_refuses(large):
         for function, error in ((refuse, KeyError), (parse, json.JSONDecodeError)):
             with pytest.raises(error) as refused:
                 mmapds.add_column(path, "x", function, workers=workers)
-            (note,) = refused.value.__notes__
-            assert re.fullmatch(r"while computing a column for .*train.jsonl:2501 \(byte \d+\)", note)
+            shown = "".join(traceback.format_exception(refused.value))
+            assert re.search(r"while computing a column for .*train.jsonl:2501 \(byte \d+\)\n", shown)
     with pytest.raises(mmapds.SourceError, match=r"other.mmx: no such file"):
         mmapds.add_column(Path(path).parent / "other.mmx", "x", [1])
     assert Path(path + ".mmx").read_bytes() == before

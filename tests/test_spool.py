@@ -18,7 +18,7 @@ NEGATIVE, FLOATS = np.array([-1, 5], "<i8"), np.array([0.5, 1e300], "<f8")
 
 @pytest.fixture
 def spool(tmp_path):
-    made = Spool(os.fspath(tmp_path / "a.spool"))
+    made = Spool(os.fspath(tmp_path))
     yield made
     made.close()
     assert not list(tmp_path.iterdir())
@@ -71,15 +71,15 @@ def test_numbers_that_lie_elsewhere_keep_their_place(spool):
         ([1, 2**32], "<u8"),
     ],
 )
-def test_a_part_of_numbers_that_lie_elsewhere_has_the_type_that_it_needs(spool, numbers, expected):
+def test_numbers_that_lie_elsewhere_have_the_type_that_they_need(spool, numbers, expected):
     for number_type in (U64, I64):
-        spool.append_stored(number_type, 2, lambda: iter([np.array(numbers, "<u8").tobytes()]), is_part=True)
+        spool.append_stored(number_type, 2, lambda: iter([np.array(numbers, "<u8").tobytes()]))
     assert column_of(spool).dtype == expected
     assert column_of(spool).tolist() == 2 * numbers
 
 
-def test_a_part_with_negative_numbers_stays_signed(spool):
-    spool.append_stored(I64, 2, lambda: iter([NEGATIVE.tobytes()]), is_part=True)
+def test_negative_numbers_that_lie_elsewhere_stay_signed(spool):
+    spool.append_stored(I64, 2, lambda: iter([NEGATIVE.tobytes()]))
     assert column_of(spool).tolist() == NEGATIVE.tolist()
 
 

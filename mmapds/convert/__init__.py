@@ -32,7 +32,7 @@ from ..storage.sources import (
     reason,
     working_directory,
 )
-from ..storage.temporary import create_replacement
+from ..storage.temporary import create_temporary
 from .indexed import remove_hidden, telling_of
 from .limit import check_ahead, default_bytes
 from .origin import ConvertedWriter, check_replaces_its_own, without_converted
@@ -243,7 +243,7 @@ def _target(paths: list[str], out: StrPath | None) -> str:
             f"{target}: cannot write the array file here (no such directory); give another place with {_place()}"
         )
     try:
-        probe, file = create_replacement(os.path.join(working_directory(), target))
+        probe, file = create_temporary(os.path.join(working_directory(), target))
         try:
             file.close()
         finally:

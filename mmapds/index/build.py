@@ -27,7 +27,7 @@ from ..formats.mma import ArrayFiles
 from ..storage import current
 from ..storage.hints import column_arguments, column_option, rebuilt_with
 from ..storage.index_file import NOTHING, Index, SavedViewFoundError
-from ..storage.lock import clean_up, locked
+from ..storage.lock import locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, index_path, inspect
 from ..storage.threads import cores
@@ -210,9 +210,7 @@ def _built(wanted: _Wanted, place: str, given: str | list[str]) -> BuildResult:
       given: its sources; or its one source, or its own path.
     """
     result = _current(wanted, place, given)[1] if os.path.exists(place) else None
-    if result is not None:
-        clean_up(place)
-    else:
+    if result is None:
         with locked(place):
             job, result = _current(wanted, place, given)  # again, as another process may have built it meanwhile
             result = result or _build(job, wanted)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from io import BufferedWriter
+from io import FileIO
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -55,9 +55,9 @@ class KnownLines(JsonLines):
       file: the source, which is being written.
     """
 
-    def __init__(self, file: BufferedWriter) -> None:
+    def __init__(self, file: FileIO) -> None:
         super().__init__()
-        self._spool = Spool(f"{file.name}.{os.urandom(4).hex()}")
+        self._spool = Spool(os.path.dirname(str(file.name)))
         self._file = file
         self._held = bytearray()
         self._newlines = 0
@@ -77,7 +77,6 @@ class KnownLines(JsonLines):
     def finish(self, frames: Frames) -> None:
         """End the source, once it is written."""
         self._flush()
-        self._file.flush()
         found = os.fstat(self._file.fileno())
         self._written = found.st_size, found.st_mtime_ns
         self._frames = frames

@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from io import BufferedWriter
+from io import FileIO
 from itertools import accumulate
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -253,7 +253,7 @@ class _Written:
     """The frames that were written, for their seek table."""
 
     target: str
-    file: BufferedWriter
+    file: FileIO
     lines: KnownLines | None
     size: int = 0
     sizes: "array[int]" = field(default_factory=lambda: array("I"))

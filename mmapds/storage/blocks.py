@@ -342,9 +342,9 @@ class BlocksWriter:
 
     def _copy(self, index: Index, name: str, begin: int, end: int) -> None:
         section = index.sections[name]
-        kind, is_part = BY_DTYPE[section.dtype], end - begin < section.items
+        kind = BY_DTYPE[section.dtype]
         pieces = partial(index.checked_pieces, name, begin * kind.width, end * kind.width)
-        self._spool(name).append_stored(kind, end - begin, pieces, is_part=is_part)
+        self._spool(name).append_stored(kind, end - begin, pieces)
 
     def _add_zeros(self, name: str, count: int) -> None:
         for at in range(0, count, _PIECE):

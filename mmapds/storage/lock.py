@@ -1,11 +1,10 @@
 """One writer at a time: a file is locked while it is replaced, and what a killed writer left is removed.
 
-The lock of `train.jsonl.mmx` is one on the file `train.jsonl.mmx.lock`. The kernel frees it when its process ends,
-however it ends. Whoever releases a lock removes that file. So a lock file that nobody holds is the sign of a process
-that was killed: the next one removes its temporaries, and that file, and makes its own.
+The lock of `train.jsonl.mmx` is one on the file `train.jsonl.mmx.lock`, which its holder makes and removes. The kernel
+frees the lock when its process ends, however it ends. So a lock file that nobody holds is the sign of a killed process:
+the next one removes its temporaries, and that file, and makes its own.
 """
 
-import fcntl
 import os
 import re
 import sys
@@ -13,15 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import EROFS
-from io import FileIO
-from stat import S_ISREG
-from weakref import WeakSet
+from dataclasses import dataclass
+from functools import cache
+from weakref import WeakValueDictionary
 
 from ..errors import Error
 from .processes import seconds_of
-from .sources import reason, working_directory
-from .temporary import is_at, remove_leftovers, try_lock
+from .sources import real_path, reason
+from .temporary import OwnFile, is_at, remove_leftovers, try_lock
 
 LOCK_SUFFIX = ".lock"
 LIMIT = "MMAPDS_LOCK_SECONDS"
@@ -31,23 +29,22 @@ _SILENCE = 1.0  # seconds before a message says what is waited for
 _POLL = 0.05  # seconds between two attempts
 _HOLDER = re.compile(r"\d{1,10} on [^\s/]{1,255}")
 
-_held: dict[str, tuple[int, int, bool]] = {}
-"""By the real path of what is locked: the process and the thread that hold it, and whether there is a lock."""
-_open_files: WeakSet[FileIO] = WeakSet()
-"""Lock files that this process has open."""
-_spoken: set[str] = set()
-"""What is said once."""
+
+@dataclass
+class _Lock:
+    """A lock, which is free when nobody refers to it any more, as where a signal raised while it was released."""
+
+    thread: int
+    """Who holds it."""
+    file: OwnFile | None
+    """The lock file; None where there are no locks."""
 
 
-def _forget() -> None:
-    """Close, in a forked child, the lock files of its parent: a child that outlives it would keep the locks."""
-    _held.clear()
-    for file in list(_open_files):
-        if not file.closed:
-            file.close()
+_held: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
+"""By the real path of what is locked."""
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_held.clear)
 
 
 @contextmanager
@@ -58,146 +55,83 @@ def locked(target: str) -> Iterator[bool]:
     after a second. In a directory that cannot be written to there is no lock, as nothing can be replaced there.
 
     Raises:
-      Error: another process held the lock for longer than the limit, or the lock file is not one.
+      Error: another process held the lock for longer than the limit, or the lock file cannot be opened or removed.
     """
-    real, own = _real(target), (os.getpid(), threading.get_ident())
-    held = _held.get(real)
-    if held is not None and held[:2] == own:
-        yield held[2]
+    directory, name = os.path.split(target)
+    real, thread = os.path.join(real_path(directory or "."), name), threading.get_ident()
+    lock = _held.get(real)
+    if lock is not None and lock.thread == thread:
+        yield lock.file is not None
         return
-    opened: list[FileIO] = []
+    lock = _Lock(thread, _acquire(target, real))
+    _held[real] = lock
     try:
-        try:
-            _held[real] = *own, _acquire(target, real, opened)
-            yield _held[real][2]
-        finally:
-            _release(real, own, opened)
-    except BaseException:  # a signal that raises may come while a lock file is made, or removed
-        _release(real, own, opened)
-        clean_up(target)
-        raise
-
-
-def _release(real: str, own: tuple[int, int], opened: list[FileIO]) -> None:
-    """Remove the lock file, if this thread holds it, and close what was opened; nothing in a forked child."""
-    if os.getpid() != own[0]:
-        return
-    held = _held.get(real)
-    if held is not None and held[:2] == own:
-        del _held[real]
-        if held[2]:
-            with suppress(OSError):
+        yield lock.file is not None
+    finally:
+        if _held.pop(real, None) is lock and lock.file is not None:  # not in a child that was forked meanwhile
+            with lock.file, suppress(OSError):
                 os.unlink(real + LOCK_SUFFIX)
-    for file in opened:
-        if not file.closed:
-            _close(file)
 
 
-def clean_up(target: str) -> None:
-    """Remove what a killed writer of a file left, where a lock file says that there was one; wait for nobody."""
-    real = _real(target)
-    if real in _held or not os.path.lexists(real + LOCK_SUFFIX):
-        return
-    with suppress(OSError, Error):  # a read-only directory, or a file of somebody else's: nothing to be done
-        file = _open(real + LOCK_SUFFIX)
-        try:
-            if try_lock(file.fileno()) and is_at(file.fileno(), real + LOCK_SUFFIX):
-                _remove(target, real)
-        finally:
-            _close(file)
-
-
-def _real(target: str) -> str:
-    """Return the real path of the file that is replaced; where it is a link, that is the link."""
-    directory, name = os.path.split(os.path.join(working_directory(), target))
-    return os.path.join(os.path.realpath(directory) if os.path.isabs(directory) else directory, name)
-
-
-def _acquire(target: str, real: str, opened: list[FileIO]) -> bool:
-    """Lock a new lock file; return whether there are locks.
-
-    Args:
-      opened: gets the lock files that are opened; the last one stays open.
-    """
+def _acquire(target: str, real: str) -> OwnFile | None:
+    """Lock a new lock file, and return it; None where there are no locks."""
     path, began, has_spoken = real + LOCK_SUFFIX, time.monotonic(), False
     while True:
         is_new = not os.path.lexists(path)
         try:
-            opened.append(FileIO(path, "x+") if is_new else _open(path))
-            _open_files.add(opened[-1])
+            file = OwnFile(path, "x+" if is_new else "r+" if os.access(path, os.W_OK) else "r")
         except OSError as error:
             if isinstance(error, FileExistsError if is_new else FileNotFoundError):
                 continue  # it was made, or removed, just now
-            _check_is_read_only(target, path, error)
-            return False  # nothing can be written here, which the writer says better
-        file = opened[-1]
+            if is_new:
+                return None  # nothing can be written here, which the writer says better
+            raise _not_locked(target, error) from None
         try:
-            while not (is_locked := try_lock(file.fileno())) and is_at(file.fileno(), path):
-                has_spoken = _wait(file, target, began, has_spoken)
+            is_locked = try_lock(file.fileno())
         except OSError as error:
-            _say_without_locks(target, error)
+            place = os.path.dirname(real)
+            _say_once(f"{place}: this file system has no locks ({reason(error)}); write each file in one process only")
+            file.close()
             if is_new:
-                with suppress(OSError):
-                    os.unlink(path)
-            return False
-        if is_locked and is_at(file.fileno(), path):
-            if is_new:
-                with suppress(OSError):  # a full disk
-                    file.write(f"{os.getpid()} on {os.uname().nodename}".encode())
-                return True
-            if not _remove(target, real):
-                return False
-        _close(opened.pop())
+                os.unlink(path)
+            return None
+        if not is_locked:
+            holder = _holder(file)
+            file.close()
+            has_spoken = _wait(holder, target, began, has_spoken)
+        elif is_new and is_at(file.fileno(), path):
+            with suppress(OSError):  # a full disk
+                file.write(f"{os.getpid()} on {os.uname().nodename}".encode())
+            return file
+        else:
+            with file:
+                if is_at(file.fileno(), path):
+                    _clean_up(target, real)
 
 
-def _check_is_read_only(target: str, path: str, error: OSError) -> None:
-    """Raise Error for a lock file that is there, but cannot be opened, unless nothing can be written here."""
-    if error.errno != EROFS and os.path.lexists(path):
-        raise Error(
-            f"{target}{LOCK_SUFFIX}: cannot lock it ({reason(error)}); remove this file unless a process "
-            f"writes {os.path.basename(target)}"
-        ) from None
-
-
-def _open(path: str) -> FileIO:
-    """Open a lock file that is there.
-
-    Raises:
-      OSError: it cannot be opened.
-      Error: it is not a lock file.
-    """
-    file = FileIO(path, "r", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK))
-    found = os.fstat(file.fileno())
-    if not S_ISREG(found.st_mode) or (found.st_size and not _holder(file)):
-        file.close()
-        raise Error(f"{path}: not a lock file: expected the name of a process in it; rename it")
-    return file
-
-
-def _remove(target: str, real: str) -> bool:
-    """Remove what the last holder of a lock left, and its lock file, which is locked now.
-
-    Returns:
-      False in a file system that is read-only.
-    Raises:
-      Error: the lock file belongs to another user.
-    """
+def _clean_up(target: str, real: str) -> None:
+    """Remove what the last holder of a lock left, and its lock file, which is locked now."""
     remove_leftovers(real)
     try:
         os.unlink(real + LOCK_SUFFIX)
     except OSError as error:
-        _check_is_read_only(target, real + LOCK_SUFFIX, error)
-        return error.errno != EROFS
-    return True
+        raise _not_locked(target, error) from None
 
 
-def _close(file: FileIO) -> None:
-    """Close a lock file, and unlock it first: a child that another thread forked just now may have a copy."""
-    with file, suppress(OSError):
-        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+def _not_locked(target: str, error: OSError) -> Error:
+    return Error(
+        f"{target}{LOCK_SUFFIX}: cannot lock it ({reason(error)}); remove this file unless a process writes "
+        f"{os.path.basename(target)}"
+    )
 
 
-def _wait(file: FileIO, target: str, began: float, has_spoken: bool) -> bool:
+def _holder(file: OwnFile) -> str:
+    """Return who holds a lock file, as it says."""
+    found = os.pread(file.fileno(), 300, 0).decode("latin-1")
+    return f"process {found}" if _HOLDER.fullmatch(found) else "another process"
+
+
+def _wait(holder: str, target: str, began: float, has_spoken: bool) -> bool:
     """Wait a little for the holder of a lock file; return whether a message has said so.
 
     Raises:
@@ -205,7 +139,6 @@ def _wait(file: FileIO, target: str, began: float, has_spoken: bool) -> bool:
     """
     given = seconds_of(LIMIT)
     limit, waited = _DEFAULT_LIMIT if given is None else given, time.monotonic() - began
-    holder = f"process {found}" if (found := _holder(file)) else "another process"
     if waited >= limit:
         raise Error(
             f"{target}: waited {limit:g} s for {holder}, which holds {target}{LOCK_SUFFIX}; set {LIMIT}=N to wait "
@@ -218,20 +151,9 @@ def _wait(file: FileIO, target: str, began: float, has_spoken: bool) -> bool:
     return has_spoken
 
 
-def _holder(file: FileIO) -> str:
-    """Return who holds a lock file, or held it last, as it says; "" if it does not say."""
-    text = os.pread(file.fileno(), 300, 0).decode("latin-1").rstrip()
-    return text if _HOLDER.fullmatch(text) else ""
-
-
-def _say_without_locks(target: str, error: OSError) -> None:
-    text = f"this file system has no locks ({reason(error)}); build each index in one process at a time"
-    if text not in _spoken:
-        _spoken.add(text)
-        _say(f"{target}: {text}")
-
-
 def _say(line: str) -> None:
-    if sys.stderr is not None:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(f"{line}\n")  # in one piece, as many processes may wait
+    with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or None
+        sys.stderr.write(f"{line}\n")  # in one piece, as many processes may wait
+
+
+_say_once = cache(_say)

@@ -5,11 +5,9 @@ import pickle
 import signal
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..errors import Error
 
@@ -22,19 +20,6 @@ _AHEAD = 4  # pieces for each worker that are computed before their turn, at mos
 
 class WorkerDiedError(Exception):
     """A worker ended before it had computed what it was given."""
-
-
-class RemoteError(Exception):
-    """The cause of an error that a worker sent: the traceback that it has there, as a text."""
-
-
-class _Failure(NamedTuple):
-    """How the function failed on a piece."""
-
-    error: BaseException
-    notes: list[str]
-    """Of the error, which some classes do not send."""
-    traceback: str
 
 
 def in_processes(work: Callable[[P], R], pieces: Sequence[P], count: int) -> Iterator[R]:
@@ -52,14 +37,14 @@ def in_processes(work: Callable[[P], R], pieces: Sequence[P], count: int) -> Ite
     from concurrent.futures.process import BrokenProcessPool
 
     with ProcessPoolExecutor(count, initializer=_begin, initargs=(work,)) as pool:
-        waiting: deque[Future[tuple[R, _Failure | None]]] = deque()
+        waiting: deque[Future[R]] = deque()
         try:
             for piece in pieces:
                 waiting.append(pool.submit(_compute, piece))
                 if len(waiting) > _AHEAD * count:
-                    yield _value(waiting.popleft().result())
+                    yield waiting.popleft().result()
             while waiting:
-                yield _value(waiting.popleft().result())
+                yield waiting.popleft().result()
         except BrokenProcessPool:
             raise WorkerDiedError from None
         finally:
@@ -78,21 +63,15 @@ def _begin(work: Callable[[Any], Any]) -> None:
     end_with_parent()
 
 
-def _compute(piece: Any) -> tuple[Any, _Failure | None]:
+def _compute(piece: Any) -> Any:
     assert _work is not None
     try:
-        return _work(piece), None
+        return _work(piece)
     except Exception as error:
-        return None, _Failure(sendable(error), getattr(error, "__notes__", []), traceback.format_exc())
-
-
-def _value(found: tuple[R, _Failure | None]) -> R:
-    result, failure = found
-    if failure is None:
-        return result
-    with suppress(Exception):  # a class may refuse attributes
-        failure.error.__notes__ = failure.notes
-    raise failure.error from RemoteError(f"\n{failure.traceback}")
+        sent = sendable(error)
+        if sent is error:
+            raise
+        raise sent from error
 
 
 def is_worker() -> bool:

@@ -3,11 +3,10 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedWriter
 
 from ..errors import Error, option
 from .lock import locked
-from .temporary import create_replacement, special_file
+from .temporary import OwnFile, create_temporary, special_file
 from .writer import sync_directory
 
 
@@ -37,7 +36,7 @@ def check_is_free(path: str, elsewhere: str) -> None:
 
 
 @contextmanager
-def replacing(target: str, check: Callable[[], object]) -> Iterator[BufferedWriter]:
+def replacing(target: str, check: Callable[[], object]) -> Iterator[OwnFile]:
     """Yield a file to write; when the block ends, it is flushed to the disk and moved to `target`.
 
     If the block raises, nothing is left behind. What killed writers of the same file left is removed.
@@ -50,10 +49,9 @@ def replacing(target: str, check: Callable[[], object]) -> Iterator[BufferedWrit
       Error: another process writes it for too long.
     """
     with locked(target):
-        temporary, file = create_replacement(target)
+        temporary, file = create_temporary(target)
         try:
             yield file
-            file.flush()
             os.fsync(file.fileno())
             check()
             os.replace(temporary, target)

@@ -3,10 +3,10 @@
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from io import FileIO
-from typing import NamedTuple
+from functools import partial
+from typing import IO, NamedTuple
 
 from .. import _native
 from .numbers import BY_CELL, F64, I64, U8, U32, U64, NumberType, converted, narrowed
@@ -19,122 +19,109 @@ class _Run(NamedTuple):
     """Consecutive numbers of one type."""
 
     number_type: NumberType
-    items: int
-    elsewhere: Callable[[], Iterator[bytes | memoryview]] | None = None
-    """Yields their bytes, where they lie in another file."""
-
-
-def _smallest_type(number_type: NumberType, pieces: Iterator[bytes]) -> NumberType:
-    """Return the smallest type that holds integers which have another one; floats stay floats, also whole ones."""
-    if number_type not in (U64, I64):
-        return number_type
-    largest = max((_native.cells_largest(_cells(piece)) for piece in pieces), default=0)
-    if number_type is I64 and largest >= 2**63:  # the bits of a negative number
-        return I64
-    return U32 if largest < 2**32 else U64
-
-
-def _cells(piece: bytes) -> memoryview:
-    return memoryview(piece).cast("Q")
+    pieces: list[bytes] | Callable[[], Iterator[bytes | memoryview]]
+    """Their bytes, in pieces of whole numbers; or what yields these, where they are not in memory."""
 
 
 class Spool:
     """The numbers of a column on their way into a file.
 
-    The first 16 MB stay in memory; more go to a scratch file.
+    The first 16 MB stay in memory; more go to a scratch file without a name. Numbers of other files stay there.
 
     Args:
-      path: where the scratch file may be made; it is unlinked once it is open, so that nothing is left behind.
+      directory: where the scratch file may be made.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file: FileIO | None = None
-        self._spilled = 0  # bytes in the file
-        self._pieces: list[bytes] = []  # what follows, each of one run
-        self._size = 0  # bytes of the pieces
-        self._runs: list[_Run] = []
-        self._largest = 0
-
-    @property
-    def count(self) -> int:
+    def __init__(self, directory: str) -> None:
+        self.count = 0
         """How many numbers there are."""
-        return sum(run.items for run in self._runs)
+        self._directory = directory
+        self._file: IO[bytes] | None = None
+        self._runs: list[_Run] = []
+        self._size = 0  # bytes in memory
+        self._types: set[NumberType] = set()
+        self._largest = 0  # of those of type u64
 
     def append(self, cell: int, cells: memoryview) -> None:
         """Append 64-bit cells, all of them of one type of the core (`NUMBER_U64` and so on)."""
-        if not len(cells):
-            return
-        number_type = BY_CELL[cell]
-        data = cells.cast("B")
-        if number_type is U64:
-            largest = _native.cells_largest(cells)
-            self._largest = max(self._largest, largest)
-            if largest < 2**32:
-                number_type, data = U32, narrowed(cells)
-        self._append(number_type, len(cells), bytes(data))
+        if len(cells):
+            number_type = self._narrowest(U64, [cells]) if cell == U64.cell else BY_CELL[cell]
+            self._hold(number_type, len(cells), bytes(narrowed(cells) if number_type is U32 else cells.cast("B")))
 
     def append_bytes(self, data: bytes) -> None:
         """Append plain bytes; a spool of these holds nothing else."""
-        self._append(U8, len(data), data)
+        self._hold(U8, len(data), data)
 
-    def _append(self, number_type: NumberType, items: int, data: bytes) -> None:
+    def _hold(self, number_type: NumberType, count: int, data: bytes) -> None:
+        self._types.add(number_type)
+        self.count += count
         last = self._runs[-1] if self._runs else None
-        if last and last.number_type is number_type and last.elsewhere is None:
-            self._runs[-1] = _Run(number_type, last.items + items)
+        if last and last.number_type is number_type and isinstance(last.pieces, list):
+            last.pieces.append(data)
         else:
-            self._runs.append(_Run(number_type, items))
-        self._pieces.append(data)
+            self._runs.append(_Run(number_type, [data]))
         self._size += len(data)
         if self._size > _IN_MEMORY:
             self._spill()
 
-    def append_stored(
-        self, number_type: NumberType, count: int, elsewhere: Callable[[], Iterator[bytes]], *, is_part: bool = False
-    ) -> None:
+    def append_stored(self, number_type: NumberType, count: int, pieces: Callable[[], Iterator[bytes]]) -> None:
         """Append numbers that lie in another file; they are read at the end.
 
         Args:
-          number_type: their type there.
-          elsewhere: yields their bytes, in pieces of whole numbers; called up to three times.
-          is_part: whether there are others beside them, for which the type may be wider than these need.
+          number_type: their type there. As other numbers lie there too, it may be wider than these need.
+          pieces: yields their bytes, in pieces of whole numbers; called up to three times.
         """
         if not count:
             return
-        smallest = _smallest_type(number_type, elsewhere()) if is_part else number_type
-        if smallest is U32 and number_type is not U32:
-            self._runs.append(_Run(U32, count, lambda: (narrowed(_cells(piece)) for piece in elsewhere())))
+        found = number_type
+        if number_type in (U64, I64):
+            found = self._narrowest(number_type, (_cells(piece) for piece in pieces()))
+        if found is U32 and number_type is not U32:
+            self._runs.append(_Run(U32, lambda: (narrowed(_cells(piece)) for piece in pieces())))
         else:
-            self._runs.append(_Run(smallest, count, elsewhere))
+            self._runs.append(_Run(found, pieces))
+        self._types.add(found)
+        self.count += count
+
+    def _narrowest(self, number_type: NumberType, pieces: Iterable[memoryview]) -> NumberType:
+        """Return the narrowest type that holds integers of 64 bits, and take note of the largest."""
+        largest = max(map(_native.cells_largest, pieces), default=0)
+        if number_type is I64 and largest >= 2**63:  # the bits of a negative number
+            return I64
+        self._largest = max(self._largest, largest)
+        return U32 if largest < 2**32 else U64
 
     def _spill(self) -> None:
+        """Move what is in memory to the scratch file."""
         if self._file is None:
-            self._file = unlinked(self._path)
-        for piece in self._pieces:
-            left = memoryview(piece)
-            while left:  # a write may take only a part
-                left = left[self._file.write(left) :]
-        self._pieces.clear()
-        self._spilled += self._size
+            self._file = unnamed_file(self._directory)
+        for at, (number_type, pieces) in enumerate(self._runs):
+            if isinstance(pieces, list):
+                begin = self._file.tell()
+                self._file.writelines(pieces)
+                self._file.flush()
+                self._runs[at] = _Run(number_type, partial(self._read, begin, self._file.tell()))
         self._size = 0
+
+    def _read(self, begin: int, end: int) -> Iterator[bytes]:
+        """Yield a part of the scratch file, which holds whole numbers."""
+        assert self._file is not None
+        for at in range(begin, end, _COPY):
+            piece = os.pread(self._file.fileno(), min(end - at, _COPY), at)
+            if len(piece) < min(end - at, _COPY):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), self._directory)
+            yield piece
 
     @property
     def number_type(self) -> NumberType:
         """The type of the column: the smallest of u32, u64, i64 and f64 that holds every number; of bytes, u8."""
-        found = {run.number_type for run in self._runs}
-        if found == {U8}:
+        if self._types == {U8}:
             return U8
-        if found <= {U32}:
+        if self._types <= {U32}:
             return U32
-        if found <= {U32, U64}:
+        if self._types <= {U32, U64}:
             return U64
-        return I64 if F64 not in found and self._largest_of_all() < 2**63 else F64
-
-    def _largest_of_all(self) -> int:
-        """Return the largest number of type U64; where such numbers lie elsewhere, this reads them."""
-        stored = (run.elsewhere() for run in self._runs if run.elsewhere and run.number_type is U64)
-        largest = (_native.cells_largest(memoryview(piece).cast("Q")) for pieces in stored for piece in pieces)
-        return max(self._largest, *largest, 0)
+        return I64 if F64 not in self._types and self._largest < 2**63 else F64
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield the column's bytes in pieces."""
@@ -148,13 +135,12 @@ class Spool:
         Only a column of f64 that also has integers of 64 bits is read for this.
         """
         integers = {U64, I64}
-        if not integers & {run.number_type for run in self._runs} or self.number_type is not F64:
+        if not integers & self._types or self.number_type is not F64:
             return None
         before = 0
         for number_type, piece in self._in_pieces():
             if number_type in integers:
-                cells = piece.cast("Q")
-                at = _native.cells_inexact(cells, number_type.cell)
+                at = _native.cells_inexact(piece.cast("Q"), number_type.cell)
                 if at >= 0:
                     return before + at, int(piece.cast(number_type.code)[at])
             before += len(piece) // number_type.width
@@ -162,80 +148,57 @@ class Spool:
 
     def _in_pieces(self) -> Iterator[tuple[NumberType, memoryview]]:
         """Yield the column's bytes in pieces of whole numbers of one type."""
-        kept, at = iter(self._pieces), 0
-        for number_type, items, elsewhere in self._runs:
-            if elsewhere is not None:
-                yield from ((number_type, memoryview(data)) for data in elsewhere())
-                continue
-            end = at + items * number_type.width
-            while at < end:
-                piece = next(kept) if at >= self._spilled else self._read(at, min(end, self._spilled))
-                at += len(piece)
+        for number_type, pieces in self._runs:
+            for piece in pieces if isinstance(pieces, list) else pieces():
                 yield number_type, memoryview(piece)
-
-    def _read(self, begin: int, end: int) -> bytes:
-        """Return the first bytes of a part of the scratch file, which holds whole numbers."""
-        assert self._file is not None
-        piece = os.pread(self._file.fileno(), min(end - begin, _COPY), begin)
-        if len(piece) < min(end - begin, _COPY):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
-        return piece
 
     def close(self) -> None:
         """Drop the numbers, and the scratch file."""
-        self._pieces.clear()
+        self._runs = []
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # a full disk
+                self._file.close()
+
+
+def _cells(piece: bytes) -> memoryview:
+    return memoryview(piece).cast("Q")
 
 
 # ---- scratch memory ---------------------------------------------------------------------------------------------
 
 
-def scratch(size: int) -> mmap.mmap:
-    """Return scratch memory, all zeros.
+def scratch(size: int, directory: str | None = None) -> mmap.mmap:
+    """Return scratch memory, all zeros; above 16 MB it is a file without a name, which the kernel may write out.
 
-    Above 16 MB it is a file in the directory for temporary files (`TMPDIR`), unlinked at once; in memory where there is
-    no room for it.
+    Args:
+      directory: of the file; by default the one for temporary files (`TMPDIR`), and memory where that has no room.
+    Raises:
+      OSError: the file cannot be made in the given directory.
     """
     if size > _IN_MEMORY:
-        import tempfile  # start-up time: few need it
-
-        with suppress(OSError), tempfile.TemporaryFile(prefix="mmapds-") as file:
-            allocate(file.fileno(), size)
-            return mmap.mmap(file.fileno(), size)
-    return anonymous(size)
-
-
-def scratch_beside(path: str, size: int) -> mmap.mmap:
-    """Return scratch memory that, above 16 MB, is a file called `path`, unlinked at once.
-
-    Raises:
-      OSError: the file cannot be made.
-    """
-    if size <= _IN_MEMORY:
-        return anonymous(size)
-    with unlinked(path) as file:
-        allocate(file.fileno(), size)
-        return mmap.mmap(file.fileno(), size)
+        try:
+            with unnamed_file(directory) as file:
+                _allocate(file.fileno(), size)
+                return mmap.mmap(file.fileno(), size)
+        except OSError:
+            if directory is not None:
+                raise
+    # Memory of this process; a child that is forked has a copy.
+    return mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def unlinked(path: str) -> FileIO:
-    """Return a new file that is unlinked at once, so that nothing is left behind.
+def unnamed_file(directory: str | None) -> IO[bytes]:
+    """Return a new file that nobody else sees, so that nothing is left behind.
 
     Raises:
       OSError: it cannot be made.
     """
-    file = FileIO(path, "x+")
-    os.unlink(path)
-    return file
+    from tempfile import TemporaryFile  # start-up time: few need it
+
+    return TemporaryFile(dir=directory)
 
 
-def anonymous(size: int) -> mmap.mmap:
-    """Return memory of this process; a child that is forked has a copy."""
-    return mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
-def allocate(fd: int, size: int) -> None:
+def _allocate(fd: int, size: int) -> None:
     """Give an empty file all its blocks; without them, a store to its map ends in SIGBUS where the disk is full.
 
     Raises:

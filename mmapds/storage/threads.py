@@ -4,9 +4,10 @@ import atexit
 import os
 import sys
 import threading
-import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -17,8 +18,6 @@ from ..errors import Error
 Task = TypeVar("Task")
 Slot = TypeVar("Slot")
 Result = TypeVar("Result")
-Outcome = tuple[Result | None, BaseException | None]
-"""What a function returned, or the error that it raised."""
 _AT_EXIT = 5.0  # seconds that the end of the process waits for a thread to finish its task
 _END = object()
 
@@ -45,26 +44,25 @@ def in_order(
             yield work(task, slots[0])
         return
     makers: Makers[tuple[Task, Slot], Result] = Makers(lambda given: work(*given), workers, "mmapds-worker")
-    left, given, done = iter(tasks), 0, 0
-    failure: list[Exception] = []
-    is_over = False
+    waiting: deque[Future[Result]] = deque()
+    left, failure = iter(tasks), None
     try:
-        while not is_over or done < given:
-            if not is_over and given - done < len(slots):
-                try:
-                    makers.give(given, (next(left), slots[given % len(slots)]))
-                    given += 1
-                except StopIteration:
-                    is_over = True
-                except Exception as error:
-                    failure.append(error)
-                    is_over = True
-                continue
-            yield makers.result(done)
-            done += 1
-        if failure:
-            raise failure.pop()
+        for number in count():
+            if len(waiting) == len(slots):
+                yield waiting.popleft().result()
+            try:
+                waiting.append(makers.give((next(left), slots[number % len(slots)])))
+            except StopIteration:
+                break
+            except Exception as error:
+                failure = error
+                break
+        while waiting:
+            yield waiting.popleft().result()
+        if failure is not None:
+            raise failure
     finally:
+        failure = None  # its traceback holds this frame
         makers.stop()
         makers.join()
 
@@ -77,15 +75,11 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
     iterator = iter(items)
     makers: Makers[None, Any] = Makers(lambda _: next(iterator, _END), 1, "mmapds-ahead")
     try:
-        for number in range(most):
-            makers.give(number, None)
-        for number in count():
-            item = makers.result(number)
-            if item is _END:
-                break
+        waiting = deque(makers.give(None) for _ in range(most))
+        while (item := waiting.popleft().result()) is not _END:
             yield item
             del item
-            makers.give(number + most, None)
+            waiting.append(makers.give(None))
     finally:
         makers.stop()
         makers.join()
@@ -94,9 +88,10 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
 
 
 class Makers(Generic[Task, Result]):
-    """Threads that make one thing of each task, in the order in which tasks are given.
+    """Threads that make one thing of each task.
 
-    They stop when nobody refers to this any more, and finish the task that they have begun.
+    They stop when nobody refers to this any more, and finish the task that they have begun. They are daemons, as a task
+    may never end.
 
     Args:
       make: makes something of a task; called by several threads at a time.
@@ -111,69 +106,31 @@ class Makers(Generic[Task, Result]):
         name: str,
         start: Callable[[int], object] = lambda _: None,
     ) -> None:
-        self._todo: SimpleQueue[tuple[int, Task] | None] = SimpleQueue()
-        self._made: SimpleQueue[tuple[int, Outcome[Result]]] = SimpleQueue()
-        self._ready: dict[int, Outcome[Result]] = {}
+        self._todo: _Tasks = SimpleQueue()
+        self._threads: list[threading.Thread] = []
         self._process = os.getpid()
-        # The threads do not refer to this object. They are daemons, as the end of the process has to stop them.
-        shared = (make, self._todo, self._made, threading.Lock(), start)
-        self._threads = [
-            threading.Thread(target=_make_all, args=(number, *shared), name=f"{name}-{number}", daemon=True)
-            for number in range(count)
-        ]
         _makers.add(self)
         try:
-            for thread in self._threads:
+            for number in range(count):
+                started: Future[Any] = Future()
+                arguments = started, start, number, make, self._todo  # not this object, which threads would keep
+                thread = threading.Thread(target=_make_all, args=arguments, name=f"{name}-{number}", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError as error:
                     raise Error(f"expected room for a thread, found none ({error}); use fewer workers") from None
+                self._threads.append(thread)
                 _running.add(thread)
-            for _ in self._threads:
-                _, (_, failure) = self._made.get()
-                if failure is not None:
-                    raise failure
+                started.result()
         except BaseException:
             self.stop()
             raise
 
-    def give(self, number: int, task: Task) -> None:
-        """Have a task done, and keep the result under a number."""
-        self._todo.put((number, task))
-
-    def wait(self, number: int, seconds: float) -> bool:
-        """Wait until a task is done, for some seconds at most; return whether it is."""
-        deadline = time.monotonic() + seconds
-        while number not in self._ready:
-            left = deadline - time.monotonic()
-            try:
-                made, outcome = self._made.get(timeout=left) if left > 0 else self._made.get_nowait()
-            except Empty:
-                return False
-            self._ready[made] = outcome
-        return True
-
-    def take(self, number: int) -> Outcome[Result]:
-        """Return the result of a task that is done, or its error."""
-        return self._ready.pop(number)
-
-    def result(self, number: int) -> Result:
-        """Wait for the result of a task, and return it; raise its error."""
-        while number not in self._ready:
-            made, outcome = self._made.get()
-            self._ready[made] = outcome
-        result, error = self.take(number)
-        try:
-            if error is not None:
-                raise error
-            return result  # type: ignore[return-value]
-        finally:
-            del error  # its traceback holds this frame, and with it the result
-
-    @property
-    def are_alive(self) -> bool:
-        """Whether there is a thread left that does tasks."""
-        return any(thread.is_alive() for thread in self._threads)
+    def give(self, task: Task) -> "Future[Result]":
+        """Have a task done, after those that were given before."""
+        future: Future[Result] = Future()
+        self._todo.put((future, task))
+        return future
 
     def stop(self) -> None:
         """Have the threads end after the task that they are at; does not wait for them."""
@@ -188,14 +145,14 @@ class Makers(Generic[Task, Result]):
     def join(self) -> None:
         """Wait until the threads have ended."""
         for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+            thread.join()
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if hasattr(self, "_threads") and not is_ending():  # when Python ends, modules are missing
             self.stop()
 
 
+_Tasks = SimpleQueue["tuple[Future[Any], Any] | None"]
 _makers: "weakref.WeakSet[Makers[Any, Any]]" = weakref.WeakSet()
 _running: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 """Threads of makers, which may finish a task when nobody refers to their makers any more."""
@@ -211,24 +168,19 @@ def _stop_all() -> None:
 
 
 def _make_all(
-    number: int,
-    make: Callable[[Task], Result],
-    todo: "SimpleQueue[tuple[int, Task] | None]",
-    made: "SimpleQueue[Any]",
-    turn: threading.Lock,
-    start: Callable[[int], object],
+    started: "Future[Any]", start: Callable[[int], Any], number: int, make: Callable[[Any], Any], todo: _Tasks
 ) -> None:
-    with turn:
-        _, error = tried(start, number)
-    made.put((-1, (None, error)))
-    while error is None and (task := todo.get()) is not None:
-        made.put((task[0], tried(make, task[1])))
-        del task  # its memory is not kept while this thread waits
+    fulfil(started, start, number)
+    del started
+    while (given := todo.get()) is not None:
+        fulfil(given[0], make, given[1])
+        del given  # its memory is not kept while this thread waits
 
 
-def tried(make: Callable[[Task], Result], task: Task) -> Outcome[Result]:
-    """Return what a function makes of a task, or the error that it raises."""
+def fulfil(future: "Future[Result]", make: Callable[[Task], Result], task: Task) -> None:
+    """Give a future what a function makes of a task, or the error that it raises."""
     try:
-        return make(task), None
-    except BaseException as error:  # who asked for the result raises it
-        return None, error
+        future.set_result(make(task))
+    except BaseException as error:  # who asks for the result raises it
+        future.set_exception(error)
+        del future, task  # which the error's traceback would keep

@@ -4,6 +4,7 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -30,8 +31,8 @@ from .sections import (
     unpacked,
 )
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, make_room, reason, working_directory
-from .spool import Spool, scratch_beside
-from .temporary import create_replacement
+from .spool import Spool, scratch
+from .temporary import create_temporary
 from .threads import Makers
 
 _PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
@@ -69,6 +70,7 @@ class SectionWriter:
         self.path = path
         self.target = os.path.join(working_directory(), path)
         """The absolute path, as the working directory may change meanwhile."""
+        self._directory = os.path.dirname(self.target)
         self.kind = self.KIND
         self._process = os.getpid()
         self._hash = xxh3_64
@@ -76,37 +78,25 @@ class SectionWriter:
         self._open_section: tuple[str, str, int, Any] | None = None
         self._spools: list[Spool] = []
         self._flusher: Makers[int, None] | None = None
-        self._unsent = self._flushes = 0  # bytes that no flush was asked for, and flushes
-        self._is_flushing = False
-        self._failure: Error | None = None  # the first one, as the system reports it once
-        self._written: os.stat_result | None = None  # once it is committed
+        self._flush: Future[None] | None = None  # the last one
+        self._unflushed = 0  # bytes that were written since it was asked for
         try:
-            self._temporary, self._file = create_replacement(self.target)
+            self._temporary, self._file = create_temporary(self.target)
             self._is_open = True
         except OSError as error:
             raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); give another place") from None
-        self._file.write(bytes(HEADER.size))
+        self._file.seek(HEADER.size)  # which is written last
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn an OSError, raised while something is written for this file, into an Error that names the file.
-
-        Raises:
-          Error: also in a process that was forked meanwhile, which has no part in the file.
-        """
-        if os.getpid() != self._process:
-            raise Error(
-                f"{self.path}: expected process {self._process}, which began to write {self.NAME}, found its child "
-                f"{os.getpid()}; make a writer there"
-            )
+        """Turn an OSError, raised while something is written for this file, into an Error that names the file."""
         try:
             yield
         except OSError as error:
-            self._failure = Error(
+            raise Error(
                 f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; {make_room(error)}"
                 "give another place"
-            )
-            raise self._failure from None
+            ) from None
 
     def begin_section(self, name: str, dtype: str) -> None:
         """Start a section, to which `write` appends."""
@@ -117,13 +107,13 @@ class SectionWriter:
 
     def spool(self) -> Spool:
         """Return a spool for a column, beside the file."""
-        self._spools.append(Spool(f"{self._temporary}.{os.urandom(4).hex()}"))
+        self._spools.append(Spool(self._directory))
         return self._spools[-1]
 
     def scratch(self, size: int) -> mmap.mmap:
-        """Return scratch memory; above 16 MB it is an unlinked file beside this one, which the kernel may write out."""
+        """Return scratch memory; above 16 MB it is a file without a name, in the same directory as this one."""
         with self.writing():
-            return scratch_beside(f"{self._temporary}.{os.urandom(4).hex()}", size)
+            return scratch(size, self._directory)
 
     def write_column(self, name: str, spool: Spool) -> None:
         """Append a column as a section."""
@@ -163,7 +153,6 @@ class SectionWriter:
         self._end_section()
         dtype, (count,), offset = (self._sections[COLUMN + name][key] for key in ("dtype", "shape", "offset"))
         with self.writing():
-            self._file.flush()
             opened, size = open_file(self._temporary), count * BY_DTYPE[dtype].width
         return dtype, memoryview(opened)[offset:][:size] if opened.is_mapped else memoryview(opened.read(offset, size))
 
@@ -179,26 +168,21 @@ class SectionWriter:
         self._open_section[3].update(data)
         with self.writing():
             self._file.write(data)
-        self._unsent += len(data)
-        if self._unsent >= _FLUSHED:
+        self._unflushed += len(data)
+        if self._unflushed >= _FLUSHED and (self._flush is None or self._flush.done()):
             self._flush_ahead()
 
     def _flush_ahead(self) -> None:
         """Have a thread flush what was written, so that the flush at the end has little left to do."""
-        if self._flusher is None:
-            self._flusher = Makers(os.fsync, 1, "mmapds-flush")
-        elif not self._flusher.wait(self._flushes, 0):
-            return
         self._end_flush()
-        self._flushes, self._unsent, self._is_flushing = self._flushes + 1, 0, True
-        self._flusher.give(self._flushes, self._file.fileno())
+        self._flusher = self._flusher or Makers(os.fsync, 1, "mmapds-flush")
+        self._flush, self._unflushed = self._flusher.give(self._file.fileno()), 0
 
     def _end_flush(self) -> None:
-        """Wait for the flush in progress; raise Error if it failed."""
-        if self._flusher is not None and self._is_flushing:
-            self._is_flushing = False
+        """Wait for the last flush; raise Error if it failed, as the system says so only once."""
+        if self._flush is not None:
             with self.writing():
-                self._flusher.result(self._flushes)
+                self._flush.result()
 
     def mark(self) -> Mark:
         """Return the place in the section that was begun last where `write` goes on."""
@@ -209,12 +193,10 @@ class SectionWriter:
         """Remove from the section what was written to it since a mark, and return it in scratch memory."""
         assert self._open_section is not None
         size = self._file.tell() - mark.offset
-        taken = memoryview(self.scratch(max(size, 1)))[:size]
+        taken = memoryview(self.scratch(size))[:size]
         with self.writing():
-            self._file.flush()
-            opened = open_file(self._temporary)
             for at in range(0, size, _PIECE):
-                taken[at : at + _PIECE] = opened.read(mark.offset + at, min(_PIECE, size - at))
+                taken[at : at + _PIECE] = os.pread(self._file.fileno(), min(_PIECE, size - at), mark.offset + at)
             self._file.seek(mark.offset)
             self._file.truncate()
         self._open_section = *self._open_section[:3], mark.digest.copy()
@@ -241,21 +223,17 @@ class SectionWriter:
             self.place()
 
     def flush(self) -> None:
-        """Flush a complete file to the disk; raise the error of a write that failed before, even if it was caught."""
-        if self._failure is not None:
-            raise self._failure
+        """Flush a complete file to the disk."""
+        self._end_flush()
         with self.writing():
-            self._end_flush()
             os.fsync(self._file.fileno())
-            self._written = os.fstat(self._file.fileno())
 
     def place(self, *, sync: bool = True) -> None:
         """Move a complete file to its place; the caller holds its lock, and `sync` is False where it flushes that."""
         with self.writing():
             os.replace(self._temporary, self.target)
             if sync:
-                self._file.close()  # not before it is in its place, as it is locked until then
-                sync_directory(os.path.dirname(self.target))
+                sync_directory(self._directory)
 
     def complete(self, metadata: dict[str, Any], records: int) -> str:
         """Finish the file, but leave it beside its place until the writer goes; return its path."""
@@ -275,18 +253,7 @@ class SectionWriter:
         with self.writing():
             self._file.seek(0)
             self._file.write(header + checksum.to_bytes(8, "little"))
-            self._file.flush()
         return self._temporary
-
-    def is_in_place(self) -> bool:
-        """Whether the file that was committed is the one that lies in its place now."""
-        try:
-            found = os.stat(self.target)
-        except OSError:
-            return False
-        written = self._written
-        # The time too, as a file system may give the number of a file that is gone to the next one.
-        return written is not None and os.path.samestat(written, found) and written.st_mtime_ns == found.st_mtime_ns
 
     def __enter__(self) -> Self:
         return self
@@ -302,7 +269,7 @@ class SectionWriter:
     def _close(self) -> None:
         """Close the file, and remove it unless it was moved to its place."""
         if not self._is_open or os.getpid() != self._process:
-            return  # a child that was forked meanwhile ends, and its parent still writes
+            return  # in a child that was forked meanwhile, as its parent still writes
         if self._flusher is not None:
             self._flusher.stop()
             self._flusher.join()

@@ -171,6 +171,7 @@ class Caching:
         pass
 
     def do(self, folder):
+        (folder / "order").unlink(missing_ok=True)  # what is up to date is not written again
         sorted_lengths(self.lengths, str(folder / "order"))
 
     def check(self, folder, done):
