@@ -240,7 +240,7 @@ def test_the_page_of_benchmarks_runs(tmp_path, monkeypatch, capsys):
     (line,) = "".join(blocks("docs/bench.md", "sh")).splitlines()
     name, *arguments = shlex.split(line)
     assert name == "mmapds"
-    parsed = new_parser().parse_args(arguments)
+    parsed = new_parser("mmapds", ["bench"]).parse(arguments)
     assert (parsed.max_tokens, parsed.workers, parsed.seconds) == (8192, [0, 2], 0.2)
     (code,) = blocks("docs/bench.md", "python")
     exec(code, {})

@@ -539,8 +539,7 @@ def test_a_job_of_submitit_that_failed_or_was_cancelled():
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (["--parts", "x"], 2, "--parts: expected --dask or --ray with it, found neither"),
-        (["--dask", "a", "--ray", "b"], 2, "--ray: expected one cluster, found --dask, too"),
+        (["--dask", "a", "--ray", "b"], 2, "argument --ray: not allowed with argument --dask"),
         (["--dask", "tcp://127.0.0.1:1"], 1, "--dask: Timed out trying to connect to tcp://127.0.0.1:1"),
     ],
 )

@@ -33,9 +33,7 @@ def loaded_by(*arguments):
     return set(run("-c", code, *arguments).stderr.split())
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["index", "--help"], ["info", "--help"], ["show", "--help"]]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["index", "--help"]])
 def test_help_loads_nothing_heavy(arguments):
     loaded = loaded_by(*arguments)
     assert "mmapds.cli.commands" in loaded

@@ -178,7 +178,7 @@ def test_info_says_what_the_records_are(write):
     path = write(bytes(8), "x.bin")
     mmapds.build(path, format="fixed", dtype="uint16", shape=2)
     told = command("--info", path).stdout.splitlines()
-    assert told[1] == "  fixed, record_bytes 4, dtype <u2, shape [2], truncated error"
+    assert told[4] == "  format   fixed, record_bytes 4, dtype <u2, shape [2], truncated error"
 
 
 def test_a_bin_whose_idx_is_missing(write):

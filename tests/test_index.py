@@ -100,7 +100,7 @@ def test_odd_names(write, name):
     assert mmapds.open(path, build=True)[0] == {"a": 1}
     result = command("--info", "--", path)
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"{path}.mmx: 1 record, 9 bytes")
+    assert result.stdout.startswith(f"{path}.mmx\n  records  1\n")
 
 
 def test_a_symlink_is_indexed_where_it_is(write, tmp_path):
@@ -235,7 +235,7 @@ def test_info_and_verify(write):
     assert "no such index; run: python -m mmapds.index" in command("--info", path).stderr
     mmapds.build(path)
     expected = f"{path}.mmx: 2 records, 20 bytes, 10.0 bytes a record (9 to 11)"
-    assert command("--info", path).stdout == f"{expected}\n  jsonl\n  {path}: 2 records, 20 bytes; unchanged\n"
+    assert f"\n  {path}  2 records  20 bytes  unchanged\n" in command("--info", path).stdout
     assert command("--info", f"{path}.mmx").stdout == command("--info", path).stdout
     lines = command("--verify", path).stdout.splitlines()
     assert lines[0] == f"{expected}; verified"
@@ -505,11 +505,10 @@ def test_info_says_what_changed(write, tmp_path):
     mmapds.build(paths, out=tmp_path / "all.mmx")
     write([4, 5], "a.jsonl")
     os.unlink(paths[2])
-    lines = command("--info", "all.mmx", cwd=tmp_path).stdout.splitlines()
-    assert lines[1] == "  jsonl"
-    assert lines[2].startswith("  a.jsonl: 1 record, 2 bytes; STALE: a.jsonl was 2 bytes when indexed and is 4 now")
-    assert lines[3] == "  b.jsonl: 1 record, 2 bytes; unchanged"
-    assert lines[4] == "  c.jsonl: 1 record, 2 bytes; MISSING: no such file or directory"
+    shown = command("--info", "all.mmx", cwd=tmp_path).stdout.partition("\nsources\n")[2].splitlines()
+    assert shown[0].startswith("  a.jsonl  1 record  2 bytes  STALE: a.jsonl was 2 bytes when indexed and is 4 now")
+    assert shown[1] == "  b.jsonl  1 record  2 bytes  unchanged"
+    assert shown[2] == "  c.jsonl  1 record  2 bytes  MISSING: no such file or directory"
 
 
 def test_an_index_that_is_damaged_and_stands_for_its_sources(write):

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from .. import cli
-from ..cli.screen import Cell, Screen
+from ..cli.screen import Cell, print_line, print_table
 from ..dataset.decode import check_name
 from ..errors import counted
 from . import bench, check_arguments
@@ -41,7 +41,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     cli.add_roots(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     parser.add_argument("--quiet", action="store_true", help="do not say how far it is")
-    parser.set_defaults(work=_bench, interrupted="interrupted")
+    parser.set_defaults(work=_bench)
 
 
 def _numbers(text: str) -> list[int]:
@@ -74,14 +74,14 @@ def _bench(options: argparse.Namespace) -> None:
         progress=report,
     )
     if options.json:
-        cli.print_line(json.dumps(facts, indent=1))
+        print(json.dumps(facts, indent=1))
     else:
-        _print(Screen(), facts)
+        _print(facts)
 
 
-def _print(screen: Screen, facts: dict[str, Any]) -> None:
+def _print(facts: dict[str, Any]) -> None:
     """Print what was measured, as a table with a row for each pass."""
-    screen.line(
+    print_line(
         f"{facts['title']}: {counted(facts['records'], 'record')}, {facts['bytes'] / 1e6:,.1f} MB, {facts['plan']}",
         "bold",
     )
@@ -91,11 +91,11 @@ def _print(screen: Screen, facts: dict[str, Any]) -> None:
         for name in ("cold", "warm")
         if trial[name] is not None
     ]
-    screen.table(rows, head=_HEAD, left=(0, 1))
+    print_table(rows, head=_HEAD, left=(0, 1))
     fit = "fit" if facts["fits"] else "do not fit"
     which = facts["recommendation"]["pass"]
-    screen.line(f"The data {fit} into the memory that is available, so {which} passes count.")
-    screen.line(facts["recommendation"]["text"])
+    print_line(f"The data {fit} into the memory that is available, so {which} passes count.")
+    print_line(facts["recommendation"]["text"])
 
 
 def _row(title: str, name: str, found: dict[str, Any]) -> list[Cell]:

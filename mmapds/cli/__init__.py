@@ -1,6 +1,7 @@
-"""What the command lines share: parser, exit codes, signals, one-line errors and progress."""
+"""What the command lines share: parser, common options, exit statuses, one-line errors and progress."""
 
 import argparse
+import errno
 import io
 import os
 import re
@@ -10,10 +11,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from typing import Any, NoReturn
 
 from .. import progress
-from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, as_command, did_you_mean
+from ..errors import Error, as_command, did_you_mean
 from ..errors import printable as printable  # for the commands of other rooms
 
 Options = Mapping[str, tuple[type, str, str]]
@@ -22,7 +24,7 @@ Options = Mapping[str, tuple[type, str, str]]
 _FAILED, _MISUSED = 1, 2
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the number of the signal
 
-_WIDEST_HELP = 100
+_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # an engine's file is named by an Error of its own
 _LONGEST_TITLE = 32  # of a progress bar
 _RANGE_FROM_THE_END = re.compile(r"-\d[\d,_]*[:,_].*")
 
@@ -45,43 +47,26 @@ class Parser(argparse.ArgumentParser):
 
     Args:
       prog: what the user types.
-      fill: adds its arguments when they are needed: of all commands, only one is parsed.
       examples: lines for the end of `--help`.
       options: as for the base class.
     """
 
-    def __init__(
-        self,
-        prog: str | None = None,
-        *,
-        fill: "Callable[[Parser], None] | None" = None,
-        examples: Sequence[str] = (),
-        **options: Any,
-    ) -> None:
-        # To find the width by itself, the default formatter imports half the standard library.
-        width = min(_terminal_width(), _WIDEST_HELP)
-        formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=20, width=width)
+    def __init__(self, prog: str | None = None, *, examples: Sequence[str] = (), **options: Any) -> None:
+        # Without a width, the formatter imports shutil, which takes longer than all of argparse.
+        formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=20, width=80)
         epilog = "\n  ".join(["examples:", *examples]) if examples else None
         super().__init__(prog, formatter_class=formatter, epilog=epilog, **options)
-        self._fill = fill
-        self._is_command = fill is not None
+        self.set_defaults(parser=self)
 
-    def fill(self) -> None:
-        """Add the arguments, if that was not done yet."""
-        if self._fill is not None:
-            fill, self._fill = self._fill, None
-            fill(self)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments as the base class does, after adding them."""
-        self.fill()
-        given = sys.argv[1:] if args is None else args
+    def parse(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+        """Return the options of a command line; by default, of that of this process."""
+        given = sys.argv[1:] if arguments is None else arguments
         # With a space before it, `-3:` is not taken for an option.
         given = [f" {each}" if _RANGE_FROM_THE_END.fullmatch(each) else each for each in given]
-        found, unknown = super().parse_known_args(given, namespace)
-        if unknown and self._is_command:  # else the parser above would say so, which does not have these options
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return found, unknown
+        options, unknown = self.parse_known_args(given)
+        if unknown:
+            options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # of the command, which knows names
+        return options
 
     def error(self, message: str) -> NoReturn:
         """Print a message about the arguments, with the nearest known name, and exit."""
@@ -93,17 +78,27 @@ class Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
-def _terminal_width() -> int:
-    with suppress(KeyError, ValueError):
-        return max(int(os.environ["COLUMNS"]), 1)
-    with suppress(AttributeError, ValueError, OSError):  # no stream, a closed one, not a terminal
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    return 80
-
-
 def add_sources(parser: argparse.ArgumentParser) -> None:
     """Add the sources, which all commands take."""
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file, directory, glob or brace pattern")
+
+
+def add_roots(parser: argparse.ArgumentParser) -> None:
+    """Add the option for directories that an index may name files of."""
+    text = "a directory outside that of an index in which its sources may lie; may be repeated"
+    parser.add_argument("--root", action="append", default=[], metavar="DIR", help=text)
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add the option to print little."""
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add what building and checking indexes take alike."""
+    parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
+    add_roots(parser)
+    add_quiet(parser)
 
 
 def add_format_options(parser: argparse.ArgumentParser, options: Options) -> None:
@@ -112,42 +107,64 @@ def add_format_options(parser: argparse.ArgumentParser, options: Options) -> Non
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=placeholder, help=text)
 
 
-def add_roots(parser: argparse.ArgumentParser) -> None:
-    """Add the option for directories that an index may name files of."""
-    parser.add_argument(
-        "--root",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a directory outside that of an index in which its sources may lie; may be repeated",
-    )
-
-
 def format_options(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     """Return the options of formats that were given."""
     return {name: getattr(arguments, name) for name in options if getattr(arguments, name) is not None}
 
 
-def main(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
+def add_cluster_options(parser: argparse.ArgumentParser, *, work: str, out: str) -> None:
+    """Add the options for clusters to a parser.
+
+    Args:
+      work: what they do there.
+      out: what the help calls the file to write.
+    """
+    clusters = parser.add_mutually_exclusive_group()
+    clusters.add_argument("--dask", metavar="ADDRESS", help=f"{work} on a Dask cluster: the address of its scheduler")
+    clusters.add_argument("--ray", metavar="ADDRESS", help=f"{work} on a Ray cluster: its address, or auto")
+    parser.add_argument("--parts", metavar="DIR", help=f"with these: what tasks leave; default: {out}.parts")
+
+
+def chosen_cluster(options: argparse.Namespace) -> str | None:
+    """Return the name of the cluster that options choose."""
+    return next((name for name in ("dask", "ray") if getattr(options, name) is not None), None)
+
+
+def executor_of(options: argparse.Namespace) -> Any:
+    """Return an executor of the cluster that options choose; None without one.
+
+    Raises:
+      Error: there is no such cluster, or a package is missing.
+    """
+    name = chosen_cluster(options)
+    if name is None:
+        return None
+    executors = import_module("..executors", __package__)  # start-up time: most commands have no cluster
+    try:
+        return getattr(executors, name)(getattr(options, name))
+    except (ModuleNotFoundError, OSError, TimeoutError) as error:
+        raise Error(f"--{name}: {error}") from None
+
+
+def main(parser: Parser, arguments: Sequence[str] | None = None) -> int:
     """Parse arguments and run the command that they name; return the exit status.
 
-    `parser` has set, as defaults: `work`, which takes the parsed arguments and returns the exit status, or None for 0;
-    and `interrupted`, what to say after Ctrl-C.
+    `parser` has set the default `work`, which takes the options and returns the exit status, or None for 0.
     """
-    parsed: list[argparse.Namespace] = []
-    status = run(lambda: parsed.append(parser.parse_args(arguments)), interrupted="interrupted")
-    if not parsed:
-        return status
-    return run(lambda: parsed[0].work(parsed[0]), interrupted=parsed[0].interrupted)
+
+    def work() -> int | None:
+        options = parser.parse(arguments)
+        return options.work(options)  # type: ignore[no-any-return]
+
+    return run(work)
 
 
-def run(work: Callable[[], int | None], *, interrupted: str) -> int:
+def run(work: Callable[[], int | None]) -> int:
     """Run a command, print an error as one line on stderr, and return the exit status.
 
     Args:
       work: does it, and returns the exit status, or None for 0. SIGTERM leaves it by SystemExit, so that a half-written
         file is removed.
-      interrupted: what to say after Ctrl-C.
     Returns:
       What `work` returns, or exits with; 2 for a `UsageError`, as for unknown options; 1 for another error; 130 after
       Ctrl-C; 141, without a message, if nobody reads the output any more.
@@ -157,15 +174,16 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may have characters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
+    message = ""
     try:
         with as_command(), _warnings_in_lines():
-            status, message = work() or 0, ""
+            status = work() or 0
     except KeyboardInterrupt:
-        status, message = _INTERRUPTED, interrupted
+        status, message = _INTERRUPTED, "interrupted"
     except BrokenPipeError:
-        status, message = _CLOSED_PIPE, ""
+        status = _CLOSED_PIPE
     except SystemExit as leaving:
-        status, message = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None), ""
+        status = leaving.code if isinstance(leaving.code, int) else _FAILED
     except Exception as error:
         status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, _described(error)
     try:
@@ -174,7 +192,7 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
         if isinstance(error, BrokenPipeError):
             status = status or _CLOSED_PIPE
         else:
-            status, message = status or _FAILED, message or _refused(error)
+            status, message = status or _FAILED, message or _described(error)
         with open(os.devnull, "w") as null:  # the interpreter writes the rest of its buffer there when it exits
             os.dup2(null.fileno(), sys.stdout.fileno())
     if message:
@@ -186,11 +204,10 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
 def _described(error: Exception) -> str:
     """Return an error in a line; what mmapds does not expect is raised again under `python -X dev`."""
     line = one_line(error)
-    if isinstance(error, Error | ImportError):
+    if line and isinstance(error, Error | ImportError | MemoryError):
         return line
-    if isinstance(error, MemoryError):
-        what = f" ({line})" if line else ""
-        return line if EXPECTED_ROOM in line else f"{EXPECTED_ROOM}, found none{what}; {RAISE_LIMIT}"
+    if isinstance(error, OSError) and error.errno in _OF_OUTPUT:
+        return f"standard output: {str(error.strerror).lower()}"
     if sys.flags.dev_mode:
         raise error
     return f"{type(error).__name__}: {line} (python -X dev -m mmapds shows where)"
@@ -221,31 +238,9 @@ def one_line(error: Exception) -> str:
     return printable(" ".join(str(error).splitlines()))
 
 
-def _refused(error: OSError) -> str:
-    return f"standard output: {(error.strerror or str(error)).lower()}"
-
-
-@contextmanager
-def printing() -> Iterator[None]:
-    """Raise Error where the system refuses what the block prints on stdout; BrokenPipeError as it is."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise Error(_refused(error)) from None
-
-
-def print_line(line: str) -> None:
-    """Print a line on stdout; raise Error if the system refuses it."""
-    with printing():
-        print(line)
-
-
 def print_aside(line: str) -> None:
-    """Print a line on stderr, behind all that was printed on stdout before; raise Error if the system refuses that."""
-    with printing():
-        sys.stdout.flush()
+    """Print a line on stderr, behind all that was printed on stdout before."""
+    sys.stdout.flush()
     print(printable(line), file=sys.stderr)
 
 
@@ -274,12 +269,12 @@ class Progress(progress.Progress):
         self._quiet = quiet
 
     def print(self, line: str) -> None:
-        """Print a line on stdout, unless quiet; raise Error if the system refuses it."""
+        """Print a line on stdout, unless quiet."""
         if not self._quiet:
             self.clear()
-            print_line(printable(line))
+            print(printable(line))
 
     def complain(self, line: str) -> None:
         """Print a line on stderr, also if quiet."""
         self.clear()
-        print(printable(line), file=sys.stderr)
+        print_aside(line)

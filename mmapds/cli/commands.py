@@ -3,15 +3,13 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Collection
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from .. import __version__
 from ..errors import Error
-from . import Parser, print_line
-from . import main as run_command
+from . import Parser, run
 
 
 class _Command(NamedTuple):
@@ -36,12 +34,12 @@ _COMMANDS = {
         ),
     ),
     "info": _Command(
-        "cli.options",
+        "cli.inspect",
         "what an index covers: records, columns, sources",
         ("mmapds info train.jsonl", "mmapds info corpus.mmx --all", "mmapds info --json train.jsonl"),
     ),
     "verify": _Command(
-        "cli.options",
+        "cli.inspect",
         "compare an index in full with its sources",
         ("mmapds verify train.jsonl", "mmapds verify --json 'shards/*.jsonl'"),
     ),
@@ -74,7 +72,7 @@ _COMMANDS = {
         ),
     ),
     "show": _Command(
-        "cli.options",
+        "cli.show",
         "print records by number, and where they lie",
         (
             "mmapds show train.jsonl 12345",
@@ -84,7 +82,7 @@ _COMMANDS = {
         "SOURCE... POSITION...",
     ),
     "head": _Command(
-        "cli.options",
+        "cli.show",
         "print the first records",
         ("mmapds head -n 3 train.jsonl", "mmapds head corpus.mmx --full"),
     ),
@@ -96,19 +94,27 @@ _FILES = ("SOURCE", "JSON", "OUT.mmx", "OUT.mma")
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    return run_command(new_parser(), arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    is_module = os.path.basename(sys.argv[0]) == "__main__.py"
+    prog = "python -m mmapds" if is_module else "mmapds"
+
+    def work() -> int | None:
+        options = new_parser(prog, given).parse(given)
+        return options.work(options)  # type: ignore[no-any-return]
+
+    return run(work)
 
 
-def new_parser(prog: str | None = None) -> Parser:
-    """Return the parser of `mmapds`, whose commands have no arguments until they are filled.
+def new_parser(prog: str, wanted: Collection[str]) -> Parser:
+    """Return the parser of `mmapds`.
 
     Args:
-      prog: what the user types; by default as it was typed.
+      prog: what the user types.
+      wanted: the commands that have arguments; the modules of others are not imported.
     """
-    is_module = os.path.basename(sys.argv[0]) == "__main__.py"
     lines = "\n".join(f"  {name:<8}  {command.help}" for name, command in _COMMANDS.items())
     parser = Parser(
-        prog or ("python -m mmapds" if is_module else "mmapds"),
+        prog,
         usage="%(prog)s COMMAND [options] SOURCE...",
         description=f"Datasets in files where they lie: index them, look at them, check them.\n\ncommands:\n{lines}",
         examples=[command.examples[0] for command in _COMMANDS.values()],
@@ -117,35 +123,32 @@ def new_parser(prog: str | None = None) -> Parser:
     parser.add_argument(
         "--print-completion", choices=("bash", "zsh"), metavar="SHELL", help="print a completion script: bash or zsh"
     )
+    parser.set_defaults(work=_without_command)
     # The list of commands stands above, as that of argparse has a line that says nothing.
-    commands = parser.add_subparsers(metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(metavar="COMMAND", prog=prog, help=argparse.SUPPRESS)
     for name, command in _COMMANDS.items():
-        commands.add_parser(
+        own = commands.add_parser(
             name,
             help=command.help,
             description=f"{command.help[0].upper()}{command.help[1:]}.",
             usage=f"%(prog)s [options] {command.arguments}",
             examples=command.examples,
-            fill=partial(_fill, name, command.module),
         )
-
-    def no_command(options: argparse.Namespace) -> int:
-        if options.print_completion:
-            print_line(_completion(new_parser("mmapds"), options.print_completion))
-            return 0
-        parser.print_help(sys.stderr)
-        return 2
-
-    parser.set_defaults(work=no_command, interrupted="interrupted")
+        if name in wanted:
+            module = import_module(f"..{command.module}", __package__)
+            getattr(module, f"add_{name}_options")(own)
     return parser
 
 
-def _fill(name: str, module: str, parser: Parser) -> None:
-    """Add the arguments of a command to its parser."""
-    getattr(import_module(f"..{module}", __package__), f"add_{name}_options")(parser)
+def _without_command(options: argparse.Namespace) -> int:
+    if options.print_completion:
+        print(_completion(options.print_completion))
+        return 0
+    options.parser.print_help(sys.stderr)
+    return 2
 
 
-def _completion(parser: Parser, shell: str) -> str:
+def _completion(shell: str) -> str:
     """Return a script by which a shell completes commands, options, names and files.
 
     Raises:
@@ -155,8 +158,8 @@ def _completion(parser: Parser, shell: str) -> str:
         import shtab  # optional: the extra mmapds[completion]
     except ImportError:
         raise Error("completion needs shtab; run: pip install 'mmapds[completion]'") from None
-    from .. import formats
-    from ..dataset.decode import BY_NAME  # start-up time, as above
+    from .. import formats  # start-up time: only completion needs these
+    from ..dataset.decode import BY_NAME
 
     # A parser does not know these names, which leaves errors about them to those who do.
     names = {
@@ -165,24 +168,16 @@ def _completion(parser: Parser, shell: str) -> str:
         "missing": ["error", "skip"],
         "truncated": ["error", "drop"],
     }
-    for action in _actions([parser]):
-        if action.metavar in _FILES:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
-        elif action.metavar == "DIR":
-            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-        elif action.dest in names:
-            action.choices = names[action.dest]
+    parser = new_parser("mmapds", _COMMANDS)
+    *_, commands = parser._actions
+    commands.help = None  # shtab leaves out what --help does
+    for each in (parser, *cast(Any, commands.choices).values()):
+        for action in each._actions:
+            if action.metavar in _FILES:
+                action.complete = shtab.FILE
+            elif action.metavar == "DIR":
+                action.complete = shtab.DIRECTORY
+            elif action.dest in names:
+                action.choices = names[action.dest]
     script: str = shtab.complete(parser, shell)
     return script
-
-
-def _actions(parsers: Iterable[argparse.ArgumentParser]) -> Iterator[argparse.Action]:
-    """Yield the arguments of parsers and of their commands."""
-    for parser in parsers:
-        if isinstance(parser, Parser):
-            parser.fill()
-        for action in parser._actions:
-            yield action
-            if isinstance(action, argparse._SubParsersAction):
-                action.help = None  # shtab leaves out what --help does
-                yield from _actions(action.choices.values())

@@ -6,11 +6,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 
 from .. import formats
+from ..clusters import Engine
 from ..errors import ColumnError, Error
 from ..index.build import BuildResult, ColumnRequest, build_each, check_workers, complaints
 from ..index.left_out import lacking_lines
+from ..index.merge import merge
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand, given_twice, index_path
@@ -19,15 +22,17 @@ from . import (
     Parser,
     Progress,
     UsageError,
+    add_cluster_options,
     add_format_options,
     add_sources,
+    add_workers,
     checking_options,
+    chosen_cluster,
+    executor_of,
     format_options,
     print_aside,
 )
 from . import main as run_command
-from .clusters import add_engine_options, chosen_cluster, engine_of
-from .options import add_common
 
 DESCRIPTION = "Index JSONL, tars, TFRecords, arrays and other records in place, for mmapds.open() to read."
 
@@ -39,21 +44,20 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = Parser("python -m mmapds.index", description=DESCRIPTION)
     add_index_options(parser)
-    parser.add_argument("--info", action="store_true", help="print what each index covers, and which sources changed")
+    parser.add_argument("--info", action="store_true", help="print what indexes cover, as mmapds info does")
     parser.add_argument("--verify", action="store_true", help="check each index in full against its sources")
     parser.add_argument("--json", action="store_true", help="with --info, --verify: print one JSON document instead")
-    parser.set_defaults(work=_run)
+    parser.set_defaults(work=_index_or_inspect, all=False, histogram=None)
     return run_command(parser, arguments)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _index_or_inspect(options: argparse.Namespace) -> int:
     if options.info or options.verify:
-        from .inspect import inspect  # start-up time: building does without
-
-        return inspect(options)
+        inspect = import_module(".inspect", __package__).inspect  # start-up time: building does without NumPy
+        return inspect(options)  # type: ignore[no-any-return]
     if options.json:
         raise UsageError("--json: expected --info or --verify with it, found neither; give one of them")
-    build_indexes(options)
+    _index(options)
     return 0
 
 
@@ -75,15 +79,15 @@ def add_index_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--validate", action="store_true", default=None, help="check that every record is JSON")
     parser.add_argument("--bad", metavar="skip|error", help="what to do with lines that are not JSON; skip validates")
     parser.add_argument("--hash", action="store_true", help="store a hash of each source, for verify and check='full'")
-    add_engine_options(parser, work="scan", out="OUT.mmx")
+    add_cluster_options(parser, work="scan", out="OUT.mmx")
     parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
     parser.add_argument("--grown", action="store_true", help="scan but the new end of a source that has grown")
     parser.add_argument("--merge", action="store_true", help="make OUT.mmx of indexes, without a look at their records")
-    add_common(parser)
-    parser.set_defaults(work=build_indexes, interrupted="interrupted: nothing was written for the index in progress")
+    add_workers(parser)
+    parser.set_defaults(work=_index)
 
 
-def build_indexes(options: argparse.Namespace) -> None:
+def _index(options: argparse.Namespace) -> None:
     """Build the indexes that the options ask for, with a progress bar and a line for each."""
     if options.merge:
         _merge_indexes(options)
@@ -100,7 +104,8 @@ def build_indexes(options: argparse.Namespace) -> None:
         check_workers(options.workers)
         if options.out is None and (cluster := chosen_cluster(options)):
             raise Error(f"--{cluster}: expected -o OUT.mmx with it, found none; give the place of the index")
-    roots, engine = Roots(options.root, paths), engine_of(options, options.workers or 1)
+    executor = executor_of(options)
+    roots, engine = Roots(options.root, paths), Engine.of(executor, options.parts, options.workers or 1)
     size = partial(bytes_to_build, paths, hashes=options.hash, roots=roots)
     with Progress(paths, total=size, quiet=options.quiet) as progress:
         started = time.perf_counter()
@@ -155,16 +160,12 @@ def _print_result(progress: Progress, done: BuildResult, seconds: float) -> None
 
 def _merge_indexes(options: argparse.Namespace) -> None:
     """Make one index of those that are given, or that the sources have which are given."""
-    from ..index.merge import merge  # start-up time: building does without
-
     if options.out is None:
         raise UsageError("--merge: expected -o OUT.mmx with it, found none; give the place of the index")
     for name in (*_OF_BUILDING, *formats.OPTIONS):
         if value := getattr(options, name):
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"{option}: expected no option for how to index with --merge, found {value!r}; leave it out"
-            )
+            raise UsageError(f"{option}: expected no option for how to index with --merge, found {value!r}")
     with checking_options():
         check_workers(options.workers)
     paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,))]

@@ -1,4 +1,4 @@
-"""`mmapds verify`, and `python -m mmapds.index` with `--info` or `--verify`: lines on indexes, or a JSON document."""
+"""`mmapds info` and `mmapds verify`: what indexes cover, whether it is so, and both as JSON."""
 
 import argparse
 import json
@@ -6,66 +6,88 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from rich.filesize import decimal
+
 from .. import formats
-from ..errors import Error, counted
+from ..errors import ColumnError, Error, counted
 from ..index.build import check_workers
-from ..index.findings import Findings
+from ..index.findings import LISTED, Findings
 from ..index.inspect import State, bad_lines, describe, format_of, opened, states_of
 from ..index.saved import examine_view
+from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Numbers, histogram, made_of, measure
 from ..index.summary import summarise
 from ..index.verify import examine, work
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand, index_path
 from ..storage.view_file import SavedView
-from . import Progress, checking_options, one_line, print_aside, print_line
+from . import Parser, Progress, add_sources, add_workers, checking_options, one_line, print_aside
+from .screen import Cell, print_line, print_table
+
+_LISTED = 10  # sources without --all
+_BAR = 40  # columns of the longest bar
+_SHOWN = ("median", "90 %", "99 %")  # percentiles, of more than a line of a terminal has room for
+
+Inspected = Index | SavedView
 
 
-def expanded(options: argparse.Namespace) -> list[str]:
-    """Return the sources and indexes that are given, and check the number of workers."""
-    with checking_options():
-        check_workers(options.workers)
-    return expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside)
+def add_info_options(parser: Parser) -> None:
+    """Add what `info` takes."""
+    _add_options(parser)
+    parser.add_argument("--all", action="store_true", help="list all sources, also where there are thousands")
+    parser.add_argument(
+        "--histogram", metavar="NAME", help="column to show the spread of; default: length, or else bytes of records"
+    )
+    parser.set_defaults(work=inspect, info=True, verify=False)
 
 
-def first_problem(states: Sequence[State]) -> list[str]:
-    """Return the line on the first source that is not what it was, if there is one, as opening raises it."""
-    return [one_line(state.error) for state in states if state.error is not None][:1]
+def add_verify_options(parser: Parser) -> None:
+    """Add what `verify` takes."""
+    _add_options(parser)
+    parser.set_defaults(work=inspect, info=False, verify=True)
+
+
+def _add_options(parser: Parser) -> None:
+    add_sources(parser)
+    add_workers(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Print what indexes cover; with `verify`, compare them in full with their sources.
+    """Print what indexes cover, for `info`; for `verify`, compare them in full with their sources.
 
     Returns:
       The exit status: 1 if an index cannot be read or has a problem, or a source is not what it was.
     """
-    paths = expanded(options)
-    roots, documents, failed = Roots(options.root, paths), [], False
+    with checking_options():
+        check_workers(options.workers)
+    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside)
+    roots, failed = Roots(options.root, paths), False
+    documents: list[dict[str, Any]] = []
+    states: dict[Inspected, list[State]] = {}
     with Progress(paths, total=lambda: _bytes_to_check(paths), quiet=options.quiet) as progress:
         for path in paths:
-            document: dict[str, Any] = {"path": index_path(path)}
-            documents.append(document)
+            documents.append({"path": index_path(path)})
             try:
                 index = opened(path, roots)
                 findings = _examined(index, options.workers, progress) if options.verify else None
-                states = states_of(index) if options.info or options.json else []
+                own = states[index] = states_of(index) if options.info or options.json else []
             except Error as error:
-                failed = True
-                document["error"] = str(error)
-                if not options.json:
-                    progress.complain(one_line(error))
-                continue
-            problems = first_problem(states) if findings is None else findings.lines()
+                documents[-1]["error"] = str(error)
+                problems = [one_line(error)]
+            else:
+                problems = _first_problem(own) if findings is None else findings.lines()
+                if options.json:
+                    documents[-1] |= describe(index, own) | (findings.describe() if findings else {})
+                elif findings is not None:
+                    _print_findings(progress, index, findings)
             failed |= bool(problems)
-            if options.json:
-                document |= describe(index, states) | (findings.describe() if findings else {})
-                continue
-            for line in problems:
+            for line in [] if options.json else problems:
                 progress.complain(line)
-            for line in _lines(index, findings, states if options.info else []):
-                progress.print(line)
     if options.json:
-        print_line(json.dumps({"indexes": documents}, indent=1))
+        print(json.dumps({"indexes": documents}, indent=1))
+    elif options.info and not options.quiet:
+        _print_info(states, options)
     return int(failed)
 
 
@@ -78,38 +100,145 @@ def _bytes_to_check(paths: Sequence[str]) -> int:
     return size
 
 
-def _examined(index: Index | SavedView, workers: int | None, progress: Progress) -> Findings:
+def _examined(index: Inspected, workers: int | None, progress: Progress) -> Findings:
     if isinstance(index, SavedView):
         return examine_view(index)
     return examine(index, workers=workers, report=progress.update)
 
 
-def _lines(index: Index | SavedView, findings: Findings | None, states: Sequence[State]) -> list[str]:
-    """Return what is printed of an index: a line, with more on its sources if their states are given."""
-    outcome, unchecked = "", []
-    if findings is not None:
-        outcome = f"; {counted(findings.count, 'problem')}" if findings.count else "; verified"
-        unchecked = [f"  not checked: {what}" for what in findings.not_checked]
-    if isinstance(index, SavedView):
-        first, *others = view_lines(index, states)
-        return [f"{first}{outcome}", *unchecked, *others]
-    lines = [f"{summarise(index)}{outcome}", *unchecked]
-    if states:
-        lines += [f"  {line}" for line in bad_lines(index)]
-        lines.append(f"  {format_of(index)}")
-    for number, state in enumerate(states):
-        source = index.sources[number]
-        covered = f"{counted(source.records, 'record')}, {counted(source.size, 'byte')}"
-        lines.append(f"  {index.source_path(number)}: {covered}; {state.text}")
-    return lines
+def _first_problem(states: Sequence[State]) -> list[str]:
+    """Return the line on the first source that is not what it was, if there is one, as opening raises it."""
+    return [one_line(state.error) for state in states if state.error is not None][:1]
 
 
-def view_lines(view: SavedView, states: Sequence[State]) -> list[str]:
-    """Return what is printed of a saved view: a line, and one for each of its indexes whose state is given."""
+def _print_findings(progress: Progress, index: Inspected, findings: Findings) -> None:
+    """Print a line on an index that was verified, and what was not checked."""
+    covered = _view_line(index) if isinstance(index, SavedView) else str(summarise(index))
+    progress.print(f"{covered}; {counted(findings.count, 'problem') if findings.count else 'verified'}")
+    for what in findings.not_checked:
+        progress.print(f"  not checked: {what}")
+
+
+def _view_line(view: SavedView) -> str:
+    """Return what is printed of a saved view."""
     columns = f"; {', '.join(view.columns)}" if view.columns else ""
     indexes = f"{len(view.bases):,} indexes" if len(view.bases) > 1 else "1 index"
     of = f"{view.records:,} of the {counted(view.total, 'record')} of {indexes}"
-    return [f"{view.path}: a saved view, {of}{columns}"] + [
-        f"  {view.base_path(number)}: {counted(view.bases[number].records, 'record')}; {state.text}"
-        for number, state in enumerate(states)
+    return f"{view.path}: a saved view, {of}{columns}"
+
+
+def _print_info(states: dict[Inspected, list[State]], options: argparse.Namespace) -> None:
+    """Print what saved views cover, each alone, and what indexes cover together."""
+    for view, own in states.items():
+        if isinstance(view, SavedView):
+            print_line(_view_line(view))
+            for number, state in enumerate(own):
+                records = counted(view.bases[number].records, "record")
+                print_line(f"  {view.base_path(number)}: {records}; {state.text}")
+    indexes = [index for index in states if isinstance(index, Index)]
+    if not indexes:
+        return
+    columns = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
+    wanted = options.histogram or ("length" if "length" in columns else CALLED)
+    if wanted not in (CALLED, *columns):
+        listed = ", ".join(map(repr, dict.fromkeys((CALLED, *columns))))
+        raise ColumnError(f"--histogram: expected one of {listed}, found {wanted!r}")
+    several = f"{len(indexes):,} indexes, {indexes[0].path} to {indexes[-1].path}"
+    print_line(several if len(indexes) > 1 else indexes[0].path, "bold")
+    print_table([((name, "dim"), text) for name, text in _covered(indexes, columns)], left=(0, 1))
+    _print_sources({index: states[index] for index in indexes}, list_all=options.all)
+    if any(index.records for index in indexes):
+        size = sum(section.size for index in indexes for section in index.sections.values())
+        with Progress([index.path for index in indexes], total=lambda: size) as progress:
+            measured = {name: measure(indexes, name, progress.update) for name in (SIZES, *columns)}
+        _print_columns(indexes, measured)
+        chosen = wanted if wanted in columns else SIZES
+        _print_histogram(wanted, histogram(indexes, chosen, measured[chosen]))
+
+
+def _covered(indexes: Sequence[Index], columns: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the rows on all indexes: a name and a text."""
+    summaries = [summarise(index) for index in indexes]
+    size, content = (sum(each) for each in zip(*((one.size, one.content) for one in summaries), strict=True))
+    rows = [
+        ("records", f"{sum(summary.records for summary in summaries):,}"),
+        ("sources", f"{sum(summary.sources for summary in summaries):,}"),
+        ("bytes", _size(size)),
     ]
+    if content != size:
+        rows.append(("decoded", _size(content)))
+    rows += [("format", text) for text in sorted({format_of(index) for index in indexes})]
+    if skipped := sum(summary.skipped for summary in summaries):
+        rows.append(("left out", counted(skipped, "record")))
+    if partly := sorted({name for index in indexes for name in index.columns} - set(columns)):
+        rows.append(("not in all", f"{counted(len(partly), 'column')}: {', '.join(partly)}"))
+    if all(source.xxh3_128 for index in indexes for source in index.sources):
+        rows.append(("hashes", "one of each source"))
+    return rows + [("", line.removeprefix("left out: ")) for index in indexes for line in bad_lines(index)][:LISTED]
+
+
+def _size(size: int) -> str:
+    return f"{size:,} ({decimal(size)})" if size >= 1000 else f"{size:,}"
+
+
+def _print_sources(states: dict[Index, list[State]], *, list_all: bool) -> None:
+    """Print the sources, each with its state; of many those alone that are not as they were."""
+    rows: dict[str, list[list[Cell]]] = {}
+    for index, own in states.items():
+        for number, (source, state) in enumerate(zip(index.sources, own, strict=True)):
+            size = counted(source.size, "byte")
+            told = (state.text, "dim" if state.word == "unchanged" else "yellow")
+            row: list[Cell] = [index.source_path(number), counted(source.records, "record"), size, told]
+            rows.setdefault(state.word, []).append(row)
+    found = [row for each in rows.values() for row in each]
+    changed = [row for word, each in rows.items() if word != "unchanged" for row in each]
+    shown = found if list_all or len(found) <= _LISTED else changed[:_LISTED]
+    _print_title("sources")
+    if shown:
+        print_table(shown, left=(0, 3))
+    if len(shown) < len(found):
+        totals = ", ".join(f"{len(each):,} {word}" for word, each in rows.items())
+        print_line(f"  {totals}; --all lists them", "dim")
+
+
+def _print_columns(indexes: Sequence[Index], measured: dict[str | None, Numbers]) -> None:
+    """Print a table with a row for each column, and one for the sizes of records."""
+    with_left_out = ", left-out ones included" * any(summarise(index).sizes_have_left_out for index in indexes)
+    has_others = any(numbers.others for numbers in measured.values())
+    head = ["", "", "min", *_SHOWN, "max", "mean", "total", *["not finite"] * has_others]
+    rows: list[list[Cell]] = []
+    for name, numbers in measured.items():
+        of = f"of records{with_left_out}" if name is SIZES else f"{made_of(indexes, name)} {numbers.type}"
+        percentiles = dict(zip(PERCENTILES, numbers.percentiles, strict=True))
+        statistics = (numbers.least, *(percentiles[each] for each in _SHOWN), numbers.most)
+        mean = _number(numbers.mean if abs(numbers.mean) < 10 else round(numbers.mean, 1))
+        total = "too large" if numbers.total is None else _number(numbers.total)
+        cells = [*map(_number, statistics), mean, total, *[_number(numbers.others)] * has_others]
+        rows.append([(CALLED if name is SIZES else name, "bold"), of, *cells])
+    _print_title("columns")
+    print_table(rows, head=head, left=(0, 1))
+    if sampled := min((each.sampled for each in measured.values() if each.sampled < each.finite), default=0):
+        print_line(f"  percentiles of {counted(sampled, 'record')}, evenly spaced", "dim")
+
+
+def _print_histogram(name: str, bins: Sequence[tuple[Number, Number | None, int]]) -> None:
+    if not bins:
+        return
+    total, most = sum(count for *_, count in bins), max(count for *_, count in bins)
+    rows: list[list[Cell]] = []
+    for begin, end, count in bins:
+        label = f"{_number(begin)} or more" if end is None else f"{_number(begin)} to {_number(end)}"
+        bar = "█" * max(round(_BAR * count / most), int(count > 0))
+        rows.append([label, f"{count:,}", f"{100 * count / total:.1f} %", (bar, "blue")])
+    _print_title(f"{name}, {counted(total, 'record')}")
+    print_table(rows, left=(3,))
+
+
+def _print_title(text: str) -> None:
+    print()
+    print_line(text, "bold")
+
+
+def _number(value: Number) -> str:
+    """Return a number as tables have it: an integer with its digits grouped, or a fraction in six digits."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"

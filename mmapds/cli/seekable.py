@@ -9,7 +9,7 @@ from ..errors import Error
 from ..recompress.seekable import FRAME, LEVEL, WINDOW_LOG, check_arguments, seekable
 from ..recompress.targets import check_apart
 from ..storage.sources import expand
-from . import Parser, Progress, add_sources, checking_options, print_aside
+from . import Parser, Progress, add_quiet, add_sources, checking_options, print_aside
 from . import main as run_command
 
 SUFFIXES = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
@@ -41,10 +41,8 @@ def add_seekable_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="replace files that are there; recompress also seekable files"
     )
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(
-        work=_recompress, interrupted="interrupted: the file in progress was not written, or not indexed"
-    )
+    add_quiet(parser)
+    parser.set_defaults(work=_recompress)
 
 
 def _recompress(options: argparse.Namespace) -> None:
@@ -58,11 +56,8 @@ def _recompress(options: argparse.Namespace) -> None:
                 f"--out: expected a directory for {len(paths)} sources, found {options.out!r}; give a directory"
             )
     check_apart(paths, options.out, frame, force=options.force)
-
-    def total() -> int:
-        return sum(os.path.getsize(path) for path in paths)
-
-    with Progress(options.sources, quiet=options.quiet, total=total) as progress:
+    size = sum(map(os.path.getsize, paths))
+    with Progress(options.sources, quiet=options.quiet, total=lambda: size) as progress:
         for path in paths:
             started = time.perf_counter()
             done = seekable(

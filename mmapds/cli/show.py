@@ -1,6 +1,7 @@
 """`mmapds show` and `mmapds head`: records, and where they lie."""
 
 import argparse
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, cast
@@ -11,23 +12,73 @@ from ..dataset.opening import open as open_dataset
 from ..dataset.printed import printed
 from ..errors import DecodeError, Error, FormatError, IndexMissingError, counted, plain_counted
 from ..formats import tar
-from . import checking_options, one_line, print_aside
-from .options import Position, is_position, parse_position
-from .screen import Screen
+from . import Parser, add_roots, add_sources, checking_options, one_line, print_aside
+from .screen import print_json, print_line
+
+Position = int | slice
+"""What the user means by a number, or by a range like those of Python."""
 
 _LARGE = 1 << 24  # bytes of a record that is decoded only with --full
+_LONGEST = 100  # characters of a position
+_NUMBER = r"\s*-?\d+(?:[,_]\d+)*\s*"  # with the commas that numbers are printed with
+_POSITION = re.compile(rf"{_NUMBER}|(?:{_NUMBER})?(?::(?:{_NUMBER})?){{1,2}}")
+_MEANT = (
+    "number of a record, from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every thousandth"
+)
 
 
-def show(options: argparse.Namespace) -> int:
+def add_show_options(parser: Parser) -> None:
+    """Add what `show` takes."""
+    add_sources(parser)
+    parser.add_argument("positions", nargs="+", type=_position, metavar="POSITION", help=_MEANT)
+    _add_options(parser)
+    parser.set_defaults(work=_show)
+
+
+def add_head_options(parser: Parser) -> None:
+    """Add what `head` takes."""
+    add_sources(parser)
+    parser.add_argument("-n", "--records", type=_count, default=5, metavar="N", help="how many records; default: 5")
+    _add_options(parser)
+    parser.set_defaults(work=_head)
+
+
+def _add_options(parser: Parser) -> None:
+    parser.add_argument(
+        "--decode", metavar="D", help="json, text, bytes, files, wds, pil, tf_example or torch; default: by format"
+    )
+    parser.add_argument("--full", action="store_true", help="cut nothing: all of long strings, lists, arrays and bytes")
+    parser.add_argument("--build", action="store_true", help="build missing and stale indexes first")
+    add_roots(parser)
+
+
+def _position(text: str) -> Position:
+    if len(text) <= _LONGEST and _POSITION.fullmatch(text):
+        parts = [int(part) if part.strip() else None for part in text.replace(",", "").split(":")]
+        if len(parts) == 1:
+            return cast(int, parts[0])
+        if parts[2:] != [0]:
+            return slice(*parts)
+    raise argparse.ArgumentTypeError(f"expected a number, or a range such as 10:20, found {text!r}")
+
+
+def _count(text: str) -> int:
+    plain = text.replace(",", "")
+    if not re.fullmatch("[0-9]{1,19}", plain):
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, found {text!r}")
+    return int(plain)
+
+
+def _show(options: argparse.Namespace) -> int:
     """Print the records that were asked for; return the exit status."""
     sources, positions = list(options.sources), list(options.positions)
-    while len(sources) > 1 and is_position(sources[-1]):  # the parser takes all but the last one for sources
-        positions.insert(0, parse_position(sources.pop()))
+    while len(sources) > 1 and _POSITION.fullmatch(sources[-1]):  # the parser takes all but the last one for sources
+        positions.insert(0, _position(sources.pop()))
     dataset = _opened(options, sources)
     return _print(dataset, _chosen(positions, len(dataset)), options)
 
 
-def head(options: argparse.Namespace) -> int:
+def _head(options: argparse.Namespace) -> int:
     """Print the first records; return the exit status."""
     dataset = _opened(options, options.sources)
     return _print(dataset, range(min(options.records, len(dataset))), options)
@@ -73,15 +124,15 @@ def _as_it_lies(record: memoryview) -> memoryview:
 
 def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.Namespace) -> int:
     """Print records; return 1 if one is not what its decoder expects, else 0."""
-    screen, failed = Screen(), False
+    failed = False
     raw = make_dataset(dataset._catalog, dataset._origin, _as_it_lies)
     is_tar = options.decode in (None, "files") and all(each.format == "tar" for each in dataset._catalog.indexes)
     is_cheap = options.full or (options.decode in (None, "torch") and dataset._gives_arrays)
     for number, position in enumerate(positions):
         record, place = raw[position], dataset.place(position)
         if number:
-            screen.line("")
-        screen.line(f"{position}: {place}, {counted(len(record), 'byte')}", "bold")
+            print()
+        print_line(f"{position}: {place}, {counted(len(record), 'byte')}", "bold")
         sample: Any = record
         try:
             if is_tar:
@@ -95,9 +146,9 @@ def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.
             text = printed(sample, full=options.full)
         except Exception:  # of what JSON cannot say: text beyond Unicode, a number too long, lists nested too deep
             text = printed(record, full=options.full)
-        screen.json(text)
+        print_json(text)
     if not len(dataset):
-        screen.line(f"{', '.join(dataset.sources[:3])}: 0 records")
+        print_line(f"{', '.join(dataset.sources[:3])}: 0 records")
     return int(failed)
 
 

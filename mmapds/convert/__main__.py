@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 from .. import cli
-from ..cli.clusters import add_engine_options, engine_of
 from ..dataset.decode import check_name
 from ..errors import FormatError, counted, shortened
 from . import OPTIONS, check_arguments, convert, expanded
@@ -31,7 +30,7 @@ def _convert(options: argparse.Namespace) -> None:
         )
         check_arguments(types, fields, defaults, options.missing, options.infer, options.max_bytes, others)
         check_name(options.decode)
-    engine = engine_of(options)
+    executor = cli.executor_of(options)
     sources = expanded(options.sources, options.format, cli.print_aside)
     with cli.Progress(options.sources, unit="records", quiet=options.quiet) as progress:
         done = convert(
@@ -51,7 +50,7 @@ def _convert(options: argparse.Namespace) -> None:
             force=options.force,
             progress=progress.update,
             roots=options.root,
-            executor=None if engine is None else engine.executor,
+            executor=executor,
             parts=options.parts,
             **others,
         )
@@ -86,12 +85,12 @@ def add_convert_options(parser: argparse.ArgumentParser) -> None:
         "--decode", metavar="D", help="json, text, bytes, files, wds, pil, tf_example; default: by format"
     )
     cli.add_format_options(parser, OPTIONS)
-    add_engine_options(parser, work="convert", out="OUT.mma")
+    cli.add_cluster_options(parser, work="convert", out="OUT.mma")
     cli.add_roots(parser)
     parser.add_argument("--no-index", action="store_true", help="write no index; for parts that one index will cover")
     parser.add_argument("--force", action="store_true", help="replace a file that is there, whatever it is")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(work=_convert, interrupted="interrupted: nothing was written")
+    parser.set_defaults(work=_convert)
 
 
 def _json_object(option: str, text: str | None) -> Any:

@@ -47,7 +47,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the same numbers as JSON; a page only with -o")
     parser.add_argument("--force", action="store_true", help="replace a page that is there")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(work=_report, interrupted="interrupted: nothing was written")
+    parser.set_defaults(work=_report)
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -69,9 +69,9 @@ def _report(options: argparse.Namespace) -> None:
         force=options.force,
     )
     if options.json:
-        cli.print_line(json.dumps(facts, indent=1))
+        print(json.dumps(facts, indent=1))
     elif not options.quiet:
-        cli.print_line(cli.printable(_line(str(out), facts)))
+        print(cli.printable(_line(str(out), facts)))
 
 
 def _line(out: str, facts: Facts) -> str:
