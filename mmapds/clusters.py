@@ -7,7 +7,6 @@ time. The engine behind the executor retries what it loses; nothing here does.
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
@@ -22,8 +21,17 @@ from .storage.sources import StrPath, reason
 GROUP = 256 << 20
 """Bytes of sources that are one task, at least; see `groups`."""
 _TASKS = 1000  # of one file, about, at most
-_PART = re.compile(r"\.?([0-9a-f]{32}\.mm[ax])")
-"""How names of parts begin, and of what killed workers leave beside them."""
+
+
+class Task(NamedTuple):
+    """What one worker does."""
+
+    path: str
+    """Of its part, absolute."""
+    function: Callable[..., object]
+    """Writes the part: a function of a module, as workers import it. It takes the path, then the arguments."""
+    arguments: tuple[Any, ...]
+    """Can be pickled. The first one is a sequence of the sources."""
 
 
 class Engine(NamedTuple):
@@ -38,11 +46,7 @@ class Engine(NamedTuple):
 
     @classmethod
     def of(cls, executor: Any, directory: StrPath | None, workers: int = 1) -> "Engine | None":
-        """Return an engine of a user's arguments; None without an executor.
-
-        Raises:
-          Error: it is not an executor.
-        """
+        """Return an engine of a user's arguments; None without an executor. Raise Error for what is no executor."""
         if executor is None:
             return None
         if isinstance(executor, type) or not hasattr(executor, "submit"):
@@ -53,7 +57,7 @@ class Engine(NamedTuple):
         """Return the directory for the parts of a file."""
         return os.path.abspath(self.directory or f"{target}.parts")
 
-    def run(self, tasks: "Iterable[Task]", target: str, report: "Callable[[Task], object]") -> None:
+    def run(self, tasks: Iterable[Task], target: str, report: Callable[[Task], object]) -> None:
         """Return when the parts of all tasks are there.
 
         Args:
@@ -63,11 +67,17 @@ class Engine(NamedTuple):
         """
         from concurrent.futures import as_completed  # start-up time: most builds have no engine
 
-        there, run = set(_made_directory(self.directory_for(target))), os.urandom(8).hex()
+        place, directory, run = either("--parts DIR", "parts=..."), self.directory_for(target), os.urandom(8).hex()
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            raise Error(
+                f"{directory}: cannot make a directory for parts ({reason(error)}); give another place with {place}"
+            ) from None
         running: dict[Any, Task] = {}
         try:
             for task in tasks:
-                if os.path.basename(task.path) in there:
+                if os.path.exists(task.path):
                     report(task)
                     continue
                 with _errors_of_engine(task):
@@ -75,63 +85,44 @@ class Engine(NamedTuple):
             for future in as_completed(running):
                 task = running.pop(future)  # Dask keeps what is held, and computes it again where its worker died
                 with _errors_of_engine(task):
-                    error = future.result()
-                if error is not None:
-                    raise error
+                    failure = future.result()
+                if failure is not None:
+                    raise failure
                 if not os.path.exists(task.path):
                     raise Error(
                         f"{task.path}: expected the part that a worker wrote, found none; give a directory that all "
-                        f"hosts share with {either('--parts DIR', 'parts=...')}"
+                        f"hosts share with {place}"
                     )
                 report(task)
         finally:
             for future in running:
                 future.cancel()
 
-    def remove_parts(self, tasks: "Iterable[Task]", target: str) -> None:
-        """Remove the parts of a file that is in its place, and what killed workers left beside them.
-
-        In a directory that the user chose, only those of these tasks: others may have parts there.
-        """
-        directory, own = self.directory_for(target), {os.path.basename(task.path) for task in tasks}
-        for name in os.listdir(directory) if os.path.isdir(directory) else ():
-            found = _PART.match(name)
-            if found is not None and (self.directory is None or found[1] in own):
-                with suppress(OSError):  # a task that runs twice may have renamed it just now
-                    os.unlink(os.path.join(directory, name))
+    def remove_parts(self, tasks: Iterable[Task], target: str) -> None:
+        """Remove the parts of a file that is in its place; in a directory that the user chose, only these tasks'."""
+        directory = self.directory_for(target)
+        own = [os.path.basename(task.path) for task in tasks]
+        for name in os.listdir(directory) if self.directory is None else own:
+            with suppress(OSError):  # a task that runs twice may have renamed it just now
+                os.unlink(os.path.join(directory, name))
         with suppress(OSError):  # other files are there
             os.rmdir(directory)
 
 
-class Task(NamedTuple):
-    """What one worker does."""
-
-    path: str
-    """Of its part, absolute."""
-    function: Callable[..., object]
-    """Writes the part: a function of a module, as workers import it. It takes the path, then the arguments."""
-    arguments: tuple[Any, ...]
-    """Can be pickled. The first one is a sequence of the sources."""
-
-
-def run_task(version: str, run: str, as_a_command: bool, path: str, function: Any, arguments: Any) -> Any:
+def run_task(version: str, _run: str, as_a_command: bool, path: str, function: Any, arguments: Any) -> Any:
     """Run a task in a worker, on any host; return the error that it met, or None.
 
     An error is returned, as engines would retry or disguise what is raised.
 
     Args:
       version: of mmapds where the build was started.
-      run: differs in each build, as Dask takes equal calls for one.
+      _run: differs in each build, as Dask takes equal calls for one.
       as_a_command: whether messages name options as a command line takes them.
     """
-    del run
     host = f" (on host {os.uname().nodename})"
+    if version != __version__:
+        return Error(f"mmapds: expected version {version}, found {__version__}; install the same version there{host}")
     try:
-        if version != __version__:
-            raise Error(
-                f"mmapds: expected version {version}, as where the build was started, found {__version__} in "
-                f"{os.path.dirname(__file__)}; install the same version there"
-            )
         with as_command() if as_a_command else nullcontext():
             if not os.path.exists(path):  # it may have been written by a run whose answer was lost
                 function(path, *arguments)
@@ -183,19 +174,3 @@ def groups(sizes: Sequence[int]) -> Iterator[range]:
             begin, size = number + 1, 0
     if begin < len(sizes):
         yield range(begin, len(sizes))
-
-
-def _made_directory(directory: str) -> list[str]:
-    """Make the directory for parts, if it is not there; return the names in it.
-
-    Raises:
-      Error: the system refuses it.
-    """
-    try:
-        os.makedirs(directory, exist_ok=True)
-        return os.listdir(directory)
-    except OSError as error:
-        raise Error(
-            f"{directory}: cannot make a directory for parts ({reason(error)}); give another place with "
-            f"{either('--parts DIR', 'parts=...')}"
-        ) from None

@@ -5,8 +5,7 @@ Pools of processes, Dask's `Client.get_executor()`, loky, Parsl and mpi4py are e
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import Any
 
 
@@ -21,7 +20,7 @@ def dask(address: str) -> Any:
     try:
         from distributed import Client
     except ModuleNotFoundError:
-        raise _missing("mmapds.executors.dask", "distributed", "dask") from None
+        raise _missing("mmapds.executors.dask", "distributed", "'mmapds[dask]'") from None
     client: Any = Client(address)  # type: ignore[no-untyped-call]
     return client.get_executor()
 
@@ -45,7 +44,7 @@ class Ray:
         try:
             import ray
         except ModuleNotFoundError:
-            raise _missing("mmapds.executors.ray", "ray", "ray") from None
+            raise _missing("mmapds.executors.ray", "ray", "'mmapds[ray]'") from None
         if not ray.is_initialized():
             ray.init(address=address)
         self._remote = ray.remote(**options) if options else ray.remote
@@ -67,17 +66,17 @@ def submitit(folder: str, **parameters: Any) -> "Submitit":
     try:
         import submitit
     except ModuleNotFoundError:
-        raise _missing("mmapds.executors.submitit", "submitit", "") from None
+        raise _missing("mmapds.executors.submitit", "submitit", "submitit") from None
     executor = submitit.AutoExecutor(folder=folder)
     executor.update_parameters(**parameters)
     return Submitit(executor)
 
 
 class Submitit:
-    """An executor whose tasks are jobs of submitit; see `submitit`.
+    """An executor whose tasks are jobs of submitit; see `submitit`. A job that was submitted is not cancelled.
 
     Args:
-      executor: one of submitit's, whose `submit` returns a job with `result()` and `cancel()`.
+      executor: one of submitit's, whose `submit` returns a job with `result()`.
     """
 
     def __init__(self, executor: Any) -> None:
@@ -85,25 +84,18 @@ class Submitit:
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Submit a job that runs a function; return a future of what it returns."""
-        future: Future[Any] = Future()
-        job = self._executor.submit(function, *arguments)
-        future.add_done_callback(lambda done: job.cancel() if done.cancelled() else None)
-        threading.Thread(target=_settle, args=(future, job), daemon=True).start()
+        job, future = self._executor.submit(function, *arguments), Future[Any]()
+        future.set_running_or_notify_cancel()
+
+        def settle() -> None:
+            try:
+                future.set_result(job.result())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=settle, daemon=True).start()
         return future
 
 
-def _settle(future: "Future[Any]", job: Any) -> None:
-    """Wait for a job; give its future what it returned, or raised."""
-    try:
-        result = job.result()
-    except BaseException as error:
-        with suppress(InvalidStateError):  # it was cancelled
-            future.set_exception(error)
-    else:
-        with suppress(InvalidStateError):
-            future.set_result(result)
-
-
-def _missing(name: str, package: str, extra: str) -> ModuleNotFoundError:
-    wanted = f"'mmapds[{extra}]'" if extra else package
+def _missing(name: str, package: str, wanted: str) -> ModuleNotFoundError:
     return ModuleNotFoundError(f"{name} needs {package}; run: pip install {wanted}", name=package)
