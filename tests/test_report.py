@@ -14,7 +14,8 @@ import mmapds
 from mmapds.dataset.location import Location
 from mmapds.errors import OrderError
 from mmapds.orders.chunked import Chunked
-from mmapds.report import epochs, lengths, report
+from mmapds.report import numbers as computed
+from mmapds.report import report
 from mmapds.report.plans import Wanted, plan_epoch
 from tests.support.commands import python
 from tests.support.reports import all_batches, distance_of_gaps, padding, quantile, waiting, words
@@ -117,9 +118,9 @@ def test_a_long_epoch_is_read_in_blocks_that_have_its_ends_and_its_middle():
 @given(st.lists(st.integers(1, 4000), min_size=1, max_size=200), st.integers(1, 4500))
 def test_lengths_are_what_loops_find(numbers, limit):
     values, counts = np.unique(np.array(numbers, np.uint64), return_counts=True)
-    facts = lengths.length_facts(values, counts, "tokens", [limit])
+    facts = computed.length_facts(values, counts, "tokens", [limit])
     assert (facts["records"], facts["total"], facts["distinct"]) == (len(numbers), sum(numbers), len(set(numbers)))
-    for share in lengths.QUANTILES:
+    for share in computed.QUANTILES:
         assert facts["quantiles"][f"{share * 100:g} %"] == quantile(numbers, share)
     assert facts["quantiles"]["mean"] == pytest.approx(np.mean(numbers))
     edges, bins = facts["histogram"]["edges"], facts["histogram"]["records"]
@@ -141,39 +142,39 @@ def test_lengths_are_what_loops_find(numbers, limit):
 def test_the_padding_of_random_batches_is_that_of_all_draws(numbers, size):
     values, counts = np.unique(np.array(numbers), return_counts=True)
     longest = np.mean([max(draw) for draw in itertools.product(numbers, repeat=size)])
-    assert epochs.random_padding(values, counts, size) == pytest.approx(1 - np.mean(numbers) / longest)
+    assert computed.random_padding(values, counts, size) == pytest.approx(1 - np.mean(numbers) / longest)
 
 
 @given(st.permutations(range(300)), st.integers(3, 60), st.integers(301, 500))
 def test_gaps_are_compared_with_random_ones_at_every_number(order, size, records):
     window = order[:size]
-    found = epochs.gaps(np.array(window), records)
+    found = computed.gaps(np.array(window), records)
     assert (found["records"], found["distance"]) == (size, pytest.approx(distance_of_gaps(window, records)))
 
 
 def test_gaps_tell_orders_apart():
     """A shuffle is as random as chance; neighbours, and chunks of them, are far from it."""
     records = 1_000_000
-    one = epochs.gaps(mmapds.orders.Shuffled(records, 5).at(0, np.arange(4096)), records)
-    chunks = epochs.gaps(Chunked(records, 256, seed=5).at(0, np.arange(4096)), records)
+    one = computed.gaps(mmapds.orders.Shuffled(records, 5).at(0, np.arange(4096)), records)
+    chunks = computed.gaps(Chunked(records, 256, seed=5).at(0, np.arange(4096)), records)
     assert one["distance"] < one["bound"]
     assert chunks["distance"] > 10 * one["bound"]
-    assert epochs.gaps(np.arange(4096), records)["distance"] > 0.9
+    assert computed.gaps(np.arange(4096), records)["distance"] > 0.9
     assert dict(map(tuple, one["curve"]))[1.0] == pytest.approx(np.exp(-1), abs=0.03)
-    assert epochs.gaps(np.array([7, 7]), records)["distance"] is None
+    assert computed.gaps(np.array([7, 7]), records)["distance"] is None
 
 
 def test_density_counts_what_each_part_of_an_epoch_has_of_each_part_of_the_dataset():
     generator = np.random.default_rng(0)
     positions, records = generator.random(5000), generator.random(5000) ** 2
-    found = epochs.density(positions, records, 10)
+    found = computed.density(positions, records, 10)
     at, parts = (positions * 10).astype(int).tolist(), (records * 32).astype(int).tolist()
     counts, columns, rows = Counter(zip(at, parts, strict=True)), Counter(at), Counter(parts)
     for column, row in itertools.product(range(10), range(32)):
         expected = columns[column] * rows[row] / 5000
         assert found["cells"][column][row] == pytest.approx(counts[column, row] / expected if expected else 0, abs=1e-3)
     assert found["dispersion"] == pytest.approx(1, abs=0.25)
-    assert epochs.density(positions, positions, 10)["dispersion"] > 10
+    assert computed.density(positions, positions, 10)["dispersion"] > 10
 
 
 @given(
@@ -185,7 +186,7 @@ def test_steps_touch_the_pages_of_their_bytes(records):
         for source, offset, size in records
         for page in range(offset // 4096, (offset + max(size, 1) - 1) // 4096 + 1)
     }
-    assert epochs.step_facts([Location(*each) for each in records]) == {
+    assert computed.step_facts([Location(*each) for each in records]) == {
         "records": len(records),
         "bytes": sum(size for _, _, size in records),
         "pages": len(pages),
@@ -200,7 +201,7 @@ def test_reads_are_those_of_the_records_of_steps(tmp_path):
     sampler = mmapds.TokenBudgetBatchSampler(ds, 2048, num_replicas=4, rank=0)
     steps = [[ds.where(int(record)) for batch in step for record in batch] for step in all_batches(sampler)]
     assert facts["sources"] == 3
-    assert facts["steps"] == [epochs.step_facts(step) for step in steps[: facts["measured"]["steps"]]]
+    assert facts["steps"] == [computed.step_facts(step) for step in steps[: facts["measured"]["steps"]]]
     assert facts["mean"]["bytes"] == pytest.approx(np.mean([step["bytes"] for step in facts["steps"]]))
 
 
@@ -279,9 +280,8 @@ def test_the_facts_are_json_and_the_same_each_time(path):
         ({"pack": 5, "max_tokens": 7}, "pack = 5, expected None beside max_tokens; give one of the two"),
         ({"ranks": 5000}, "ranks = 5000, expected 1 to 1500, the number of records"),
         ({"compare": "pick=8"}, f"compare: expected {', '.join(Wanted._fields)}, found 'pick' (did you mean 'pack')"),
-        ({"compare": "pack=many"}, "compare: pack: expected an integer below 2**63, found 'many'"),
-        ({"compare": "pack=" + "9" * 5000}, "compare: pack: expected an integer below 2**63, found '99"),
-        ({"compare": 5}, "compare = 5, expected a plan such as 'pack=4096,ranks=16'"),
+        ({"compare": "pack=many"}, "compare: pack: expected an integer, found 'many'"),
+        ({"compare": "pack=" + "9" * 5000}, "compare: pack: expected an integer, found '99"),
     ],
 )
 def test_arguments_without_a_plan_are_errors(path, options, message):

@@ -63,7 +63,7 @@ def test_a_page_is_one_html_file_without_a_script_or_an_address(made):
 
 
 def test_charts_have_names_and_the_colours_of_the_page(made):
-    assert len(made.charts()) == len(set(made.charts())) == 2 + 2 + 3 * 2 + 3 * 2 + 3
+    assert len(made.charts()) == len(set(made.charts())) == 2 + 3 * 2 + 3 * 2
     assert "Cost of each rank: packs of 512" in made.charts()
     body = made.source[made.source.index("</style>") :]
     assert not re.findall(r"#[0-9a-f]{6}|font-family", body)
@@ -141,12 +141,12 @@ def test_verdicts_say_what_is_good_and_what_is_bad(facts, path):
 
     assert grade(found, "Every source is the same as when it was indexed.") == GOOD
     assert grade(found, "Packs of 512: Packs are 98.0 % full.") == FAIR
-    assert grade(found, "Batches of 8, chunks of 4: Chunks of 4 records were chosen, and mix less:") == NOTE
+    assert grade(found, "Batches of 8, chunks of 4: Chunks of 4 records mix less") == NOTE
     clumped = copy.deepcopy(facts)
     clumped["plans"] = clumped["plans"][2:]
     clumped["plans"][0]["options"]["chunk_size"] = None  # a full shuffle never looks like this
     clumped["plans"][0]["shuffle"]["density"]["dispersion"] = 9.0
-    assert grade(verdicts(clumped, ["a"]), "parts of the epoch are far from a random choice") == POOR
+    assert grade(verdicts(clumped, ["a"]), "Parts of the epoch are far from a random choice") == POOR
     dropped = verdicts(report(path, max_tokens=200, samples=False), ["a"])
     assert grade(dropped, "of the records are left out: 200 over the budget.") == POOR
 
@@ -242,7 +242,7 @@ def test_json_has_the_facts_and_needs_no_extra(path, tmp_path, missing):
     ("arguments", "status", "message"),
     [
         (["--max-tokens", "0"], 2, "max_tokens = 0, expected an integer of 1 or more"),
-        (["--compare", "pack"], 2, "compare: pack: expected an integer below 2**63, found ''"),
+        (["--compare", "pack"], 2, "compare: pack: expected an integer, found ''"),
         (["--pack", "8", "--batch-size", "8"], 2, "batch_size = 8, expected None beside pack; give one of the two"),
         (["--ranks", "1000"], 1, "ranks = 1000, expected 1 to 600, the number of records"),
         (["-o", "no/r.html"], 1, "no/r.html: cannot write the report here (no such file or directory); give another"),
@@ -293,22 +293,16 @@ def test_a_training_run_adds_what_its_ranks_waited_for(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("nothing", "line 1: not JSON: "),
-        ("[" * 100_000, "line 1: not JSON: "),
-        ("\n", "expected one record or more, found 0"),
-        ("7", "line 1: expected an object, found int"),
-        (json.dumps({**RUN, "wait": -1, "stalls": 0}), "line 1: wait: expected a number of 0 or more, found -1"),
-        (json.dumps({**RUN, "wait": float("nan"), "stalls": 0}), "line 1: wait: expected a number of 0 or more"),
-        (json.dumps(RUN), "line 1: expected what loader.stats() returns, found none of stalls"),
-    ],
+    "text",
+    ["nothing", "[" * 100_000, "", "7", json.dumps(RUN)]
+    + [json.dumps({**RUN, "wait": wait, "stalls": 0}) for wait in (-1, float("nan"), "1")],
 )
-def test_waits_of_another_form_are_errors(path, tmp_path, text, message):
+def test_waits_of_another_form_are_errors(path, tmp_path, text):
     (tmp_path / "waits.json").write_text(text)
     with pytest.raises(mmapds.FormatError) as raised:
         report(path, waits=[tmp_path / "waits.json"])
-    assert str(raised.value).startswith(f"{tmp_path / 'waits.json'}: {message}")
+    expected = f"{tmp_path / 'waits.json'}: line 1: expected numbers in JSON, as loader.stats() returns, found "
+    assert str(raised.value).startswith(expected)
 
 
 def test_loaders_are_measured_where_that_is_asked_for(path, tmp_path, monkeypatch):

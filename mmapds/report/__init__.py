@@ -7,8 +7,7 @@ template shows them, and matplotlib draws the charts; only the page needs these 
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from ..bench import bench
@@ -18,11 +17,9 @@ from ..dataset.opening import open as open_dataset
 from ..errors import Error, either
 from ..storage.replaced import check_is_free, is_same_file, replacing
 from ..storage.sources import StrPath, listed, reason
-from ..storage.temporary import check_is_file
-from .gather import gather
-from .lengths import Facts
+from .gather import gather, loader_facts, training_facts
+from .numbers import Facts
 from .plans import BATCH_SIZE, wanted_plans
-from .waits import loader_facts, training_facts
 
 __all__ = ["report"]
 
@@ -75,7 +72,6 @@ def report(
     wanted = wanted_plans(compare, **plan, ranks=ranks, seed=seed)
     patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]
     dataset = cast(IndexedDataset, open_dataset(patterns, decode=decode, check="none", roots=roots))
-    _check_is_another(out, [*patterns, *dataset.sources, *dataset.indexes])
     facts = gather(dataset, patterns, wanted, samples=samples)
     if waits:
         facts["training"] = training_facts([os.fspath(path) for path in listed(waits, "waits")])
@@ -84,12 +80,12 @@ def report(
         measured = bench(source_or_index, max_tokens=max_tokens, batch_size=size, decode=decode, roots=roots)
         facts["loader"] = loader_facts(measured)
     if out is not None and make_page is not None:
-        _write(os.fspath(out), make_page(facts))
+        _write(os.fspath(out), make_page(facts), [*patterns, *dataset.sources, *dataset.indexes])
     return facts
 
 
 def _page_maker(out: str, force: bool) -> Callable[[Facts], str]:
-    """Return what makes a page; raise Error if it cannot be made, or if `out` is there and not to be replaced."""
+    """Return what makes a page; raise Error if an extra is missing, or `out` is there and not to be replaced."""
     try:
         from .page import page  # needs an extra
     except ModuleNotFoundError as error:
@@ -102,26 +98,16 @@ def _page_maker(out: str, force: bool) -> Callable[[Facts], str]:
         ) from None
     if not force:
         check_is_free(out, _elsewhere())
-    with _writing(out):
-        check_is_file(out)
     return page
 
 
-def _check_is_another(out: StrPath | None, files: Iterable[str]) -> None:
-    if out is not None and any(is_same_file(each, os.fspath(out)) for each in files):
-        raise Error(f"{out}: the page to write is a source or an index; give another place with {_elsewhere()}")
-
-
-def _write(path: str, text: str) -> None:
-    with _writing(path), replacing(os.path.abspath(path), lambda: None) as file:
-        file.write(text.encode())
-
-
-@contextmanager
-def _writing(path: str) -> Iterator[None]:
-    """Turn an OSError into an Error that names the page."""
+def _write(path: str, text: str, read: Iterable[str]) -> None:
+    """Write the page, but over no file that was read."""
+    if any(is_same_file(each, path) for each in read):
+        raise Error(f"{path}: the page to write is a source or an index; give another place with {_elsewhere()}")
     try:
-        yield
+        with replacing(os.path.abspath(path), lambda: None) as file:
+            file.write(text.encode())
     except OSError as error:
         raise Error(
             f"{path}: cannot write the report here ({reason(error)}); give another place with {_elsewhere()}"

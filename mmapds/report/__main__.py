@@ -8,7 +8,6 @@ from .. import cli
 from ..dataset.decode import check_name
 from ..errors import counted
 from . import report
-from .lengths import Facts
 from .plans import Wanted, wanted_plans
 
 DESCRIPTION = (
@@ -71,13 +70,9 @@ def _report(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(facts, indent=1))
     elif not options.quiet:
-        print(cli.printable(_line(str(out), facts)))
-
-
-def _line(out: str, facts: Facts) -> str:
-    """Return what was written, as a line."""
-    coverage, plans = facts["coverage"], [plan["title"] for plan in facts["plans"]]
-    return f"{out}: {facts['title']}, {counted(coverage['records'], 'record')}; {', '.join(plans) or 'no plan'}"
+        plans = ", ".join(plan["title"] for plan in facts["plans"]) or "no plan"
+        records = counted(facts["coverage"]["records"], "record")
+        print(cli.printable(f"{out}: {facts['title']}, {records}; {plans}"))
 
 
 if __name__ == "__main__":

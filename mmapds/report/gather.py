@@ -1,8 +1,10 @@
-"""The facts of a report, section by section: plain dicts that JSON can hold."""
+"""What a report reads: indexes, samples, loaders that `mmapds.bench` measured, and the waits of a training run."""
 
+import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 from .. import __version__
 from ..dataset.indexed import IndexedDataset
 from ..dataset.printed import printed
-from ..errors import DecodeError, Error
+from ..errors import DecodeError, Error, FormatError, shortened
 from ..index.inspect import state_of
 from ..index.lengths import read_lengths
 from ..index.statistics import CALLED, SIZES, made_of, measure, pieces
@@ -19,8 +21,8 @@ from ..index.summary import summarise
 from ..orders.permutation import Permutation
 from ..storage.index_file import Index
 from ..storage.runs import LengthOrder
-from .epochs import batch_facts, read_facts, shuffle_facts
-from .lengths import Array, Facts, length_facts
+from ..storage.sources import reason
+from .numbers import Array, Facts, batch_facts, length_facts, read_facts, shuffle_facts
 from .plans import Wanted, plan_epoch
 
 CURRENT = ("unchanged", "touched")
@@ -31,6 +33,8 @@ _RANDOM, _EXTREMES, _UNDECODABLE = 6, 3, 3  # samples
 _TRIED = 1000  # records that are decoded to find some that cannot be
 _LARGE = 1 << 24  # bytes; a larger record is not decoded
 _LINES, _COLUMNS = 24, 400
+_SUMS = ("batches", "records", "seconds", "wait", "stalls")
+_WORST = ("wait_p50", "wait_p99", "wait_max")
 
 
 def gather(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wanted], *, samples: bool) -> Facts:
@@ -48,7 +52,6 @@ def gather(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wa
     if len(dataset) and "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
         by_length = read_lengths(dataset, None, None)
     coverage = coverage_facts(indexes, len(dataset))
-    plans = [_plan_facts(dataset, by_length, coverage, each) for each in wanted] if len(dataset) else []
     is_shown = samples and len(dataset) and coverage["is_current"]
     return {
         "mmapds": __version__,
@@ -56,7 +59,7 @@ def gather(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wa
         "fingerprint": dataset.fingerprint,
         "coverage": coverage,
         "lengths": _lengths(indexes, by_length, wanted) if len(dataset) else None,
-        "plans": plans,
+        "plans": [_plan_facts(dataset, by_length, coverage, each) for each in wanted] if len(dataset) else [],
         "loader": None,
         "training": None,
         "samples": _sample_facts(dataset, by_length, wanted[0].seed) if is_shown else None,
@@ -129,16 +132,19 @@ def _record_sizes(indexes: Sequence[Index]) -> tuple[Array, Array]:
 
 
 def _plan_facts(dataset: IndexedDataset, by_length: LengthOrder | None, coverage: Facts, wanted: Wanted) -> Facts:
-    plan = plan_epoch(dataset, by_length, wanted)
-    read, record_bytes = plan.read(), coverage["bytes"] / max(coverage["records_of_indexes"], 1)
+    epoch = plan_epoch(dataset, by_length, wanted)
+    blocks, record_bytes = epoch.read(), coverage["bytes"] / max(coverage["records_of_indexes"], 1)
     is_readable, starts = coverage["is_current"], dataset.source_starts
     return {
         "title": wanted.title,
         "options": wanted._asdict(),
-        "batches": batch_facts(plan, read),
-        "shuffle": shuffle_facts(read, len(dataset)),
-        "reads": read_facts(plan, read, dataset.where, starts, record_bytes) if is_readable else None,
+        "batches": batch_facts(epoch, blocks),
+        "shuffle": shuffle_facts(blocks, len(dataset)),
+        "reads": read_facts(epoch, blocks, dataset.where, starts, record_bytes) if is_readable else None,
     }
+
+
+# ---- samples
 
 
 def _sample_facts(dataset: IndexedDataset, by_length: LengthOrder | None, seed: int) -> Facts:
@@ -147,9 +153,8 @@ def _sample_facts(dataset: IndexedDataset, by_length: LengthOrder | None, seed: 
     tried = Permutation(records, seed)[np.arange(min(_TRIED, records))].tolist()
     groups = {"random": tried[:_RANDOM]}
     if by_length is not None:
-        count = min(_EXTREMES, records)
-        groups["longest"] = by_length.at(np.arange(count)).tolist()
-        groups["shortest"] = by_length.at(np.arange(records - 1, records - 1 - count, -1)).tolist()
+        places = np.arange(min(_EXTREMES, records))
+        groups |= {"longest": by_length.at(places).tolist(), "shortest": by_length.at(records - 1 - places).tolist()}
     found = {name: [_sample(dataset, by_length, each) for each in positions] for name, positions in groups.items()}
     found["undecodable"] = list(islice(_undecodable(dataset, tried), _UNDECODABLE))
     return {**found, "tried": len(tried)}
@@ -179,9 +184,61 @@ def _lines(sample: Any) -> list[str]:
 
 def _undecodable(dataset: IndexedDataset, positions: list[int]) -> Iterator[Facts]:
     for position in positions:
-        if dataset.where(position).size > _LARGE:
-            continue
         try:
-            dataset[position]
+            if dataset.where(position).size <= _LARGE:
+                dataset[position]
         except DecodeError:
             yield _sample(dataset, None, position)
+
+
+# ---- waits
+
+
+def loader_facts(measured: Facts) -> Facts:
+    """Return the loaders that `mmapds.bench` tried, and its recommendation."""
+    names = ("records_per_second", "wait_p50", "wait_p99", "memory")
+    ways = [
+        {"kind": trial["kind"], "workers": trial["workers"]}
+        | {which: trial[which] and {name: trial[which][name] for name in names} for which in ("cold", "warm")}
+        for trial in measured["trials"]
+        if trial["kind"] in ("threads", "processes")
+    ]
+    return {name: measured[name] for name in ("plan", "cores", "seconds", "recommendation")} | {"ways": ways}
+
+
+def training_facts(paths: Iterable[str]) -> Facts:
+    """Return what the ranks of a training run waited for.
+
+    Args:
+      paths: files in which each line is a JSON object: `rank`, and what `loader.stats()` returns.
+    Raises:
+      FormatError: a file cannot be read, or holds something else.
+    """
+    passes: dict[int, list[Facts]] = {}
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for number, line in enumerate(file.readlines() or [""], 1):
+                    found = _pass_of(f"{path}: line {number}", line)
+                    passes.setdefault(found["rank"], []).append(found)
+        except OSError as error:
+            raise FormatError(f"{path}: cannot read the waits of a run ({reason(error)})") from None
+    ranks = []
+    for rank, own in sorted(passes.items()):
+        facts: Facts = {"rank": rank, "passes": len(own)}
+        facts |= {name: sum(each[name] for each in own) for name in _SUMS}
+        facts |= {name: max(each[name] for each in own) for name in _WORST}
+        ranks.append({**facts, "waiting": facts["wait"] / facts["seconds"] if facts["seconds"] else 0.0})
+    seconds, wait = (sum(each[name] for each in ranks) for name in ("seconds", "wait"))
+    return {"ranks": ranks, "seconds": seconds, "wait": wait, "waiting": wait / seconds if seconds else 0.0}
+
+
+def _pass_of(where: str, line: str) -> Facts:
+    """Return what a rank wrote of an epoch."""
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        found = {"rank": 0, **json.loads(line)}
+        if all(0 <= found[name] < float("inf") for name in ("rank", *_SUMS, *_WORST)):
+            return found
+    raise FormatError(
+        f"{where}: expected numbers in JSON, as loader.stats() returns, found {shortened(line.strip(), 40)}"
+    )

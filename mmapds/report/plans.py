@@ -1,9 +1,8 @@
-"""Plans of an epoch: batches under a token budget, packs or batches of one size; and the part of it that is read."""
+"""Plans of an epoch: batches under a token budget, packs or batches of one size; and the blocks of it that are read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,23 +11,20 @@ from numpy.typing import NDArray
 from ..dataset.dataset import Dataset
 from ..errors import OrderError, did_you_mean, shortened
 from ..index.lengths import read_lengths
-from ..orders.basic import Int64s, Order, Shuffled, integer, records_at
+from ..orders.basic import Int64s, Order, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..samplers.bucket import BucketPlan, Budget
 from ..samplers.lengths import Selection, select
 from ..samplers.packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
-from ..samplers.plan import Reader
+from ..samplers.plan import Plan, Reader
 from ..samplers.window import WindowPlan
 from ..storage.runs import LengthOrder
 
 BATCH_SIZE = 32
 """The default where no plan is asked for."""
 
-_SORT_WINDOW = 8192  # the default of TokenBudgetBatchSampler
-_MANY_LENGTHS = 4096  # above this, packs use rounded lengths, so that the plan stays small
-_ANY_SIZE = 2**31
+_SORT_WINDOW, _ANY_SIZE = 8192, 2**31  # defaults of TokenBudgetBatchSampler
 _LONGEST = 2**32  # tokens of a record; so the tokens of any batch fit into 63 bits
-_DIGITS = 19  # of the largest number in 63 bits
 _BLOCKS = 201  # odd, so that one lies in the middle
 _BLOCK_RECORDS = 4096  # enough gaps for a distribution that can be told from another
 
@@ -66,8 +62,6 @@ class Wanted(NamedTuple):
         Raises:
           OrderError: the text has another form.
         """
-        if not isinstance(text, str):
-            raise OrderError(f"compare = {shortened(text)}, expected a plan such as 'pack=4096,ranks=16'")
         options: dict[str, Any] = {"ranks": first.ranks, "seed": first.seed}
         for part in text.split(","):
             name, _, value = (each.strip() for each in part.partition("="))
@@ -75,9 +69,10 @@ class Wanted(NamedTuple):
             if name not in cls._fields:
                 known = ", ".join(cls._fields)
                 raise OrderError(f"compare: expected {known}, found {name!r}{did_you_mean(name, cls._fields)}")
-            if not value.isascii() or not value.isdecimal() or len(value) > _DIGITS:
-                raise OrderError(f"compare: {name}: expected an integer below 2**63, found {shortened(value)}")
-            options[name] = int(value)
+            try:
+                options[name] = int(value)
+            except ValueError:
+                raise OrderError(f"compare: {name}: expected an integer, found {shortened(value)}") from None
         return cls.of(**options)
 
     @property
@@ -99,11 +94,10 @@ def wanted_plans(compare: Iterable[str] | str, **options: Any) -> list[Wanted]:
       OrderError: as `Wanted.of` and `Wanted.parse`.
     """
     first = Wanted.of(**options)
-    others = compare if isinstance(compare, Iterable) and not isinstance(compare, str) else [compare]
-    return [first, *(Wanted.parse(text, first) for text in others)]
+    return [first, *(Wanted.parse(text, first) for text in ([compare] if isinstance(compare, str) else compare))]
 
 
-class Read(NamedTuple):
+class Blocks(NamedTuple):
     """The part of an epoch that was read: blocks of whole steps, in order of steps and ranks."""
 
     records: list[Int64s]
@@ -118,7 +112,7 @@ class Read(NamedTuple):
     """Whether all of these were read."""
 
 
-class EpochPlan(NamedTuple):
+class Epoch(NamedTuple):
     """The batches of an epoch of all ranks. The batch of a rank in a step is number `step * ranks + rank`."""
 
     wanted: Wanted
@@ -126,25 +120,14 @@ class EpochPlan(NamedTuple):
     """"budget", "packs" or "fixed"."""
     limit: int
     """Most tokens of a batch, or its number of records where the size is fixed."""
-    batches: Any
-    """A plan of the samplers, with a length and a reader."""
+    batches: int
+    reader: Reader
+    """Reads batches by their numbers."""
     records: int
     left_out: dict[str, int]
     """How many records are not planned, by the reason."""
     selection: Selection | None
     """The planned records in order of length; None without lengths."""
-
-    @property
-    def tokens(self) -> int | None:
-        """Tokens in the epoch; None without lengths."""
-        if self.selection is None:
-            return None
-        return int(self.selection.values.astype(np.float64) @ self.selection.counts.astype(np.float64))
-
-    @property
-    def steps(self) -> int:
-        """Steps in an epoch, with a last one that is not full."""
-        return -(-len(self.batches) // self.wanted.ranks)
 
     def lengths(self, records: Int64s) -> NDArray[Any]:
         """Return the tokens of records, 2**32 at most."""
@@ -152,27 +135,26 @@ class EpochPlan(NamedTuple):
         found: NDArray[Any] = np.minimum(self.selection.by_length.lengths.at(records), np.uint64(_LONGEST))
         return found.astype(np.int64)
 
-    def read(self) -> Read:
+    def read(self) -> Blocks:
         """Read the whole steps of epoch 0: all of a short epoch, otherwise blocks from the first step to the last.
 
         An epoch without a whole step is one block.
         """
-        ranks, batches = self.wanted.ranks, len(self.batches)
-        steps = max(batches // ranks, 1)
+        ranks, steps = self.wanted.ranks, max(self.batches // self.wanted.ranks, 1)
         size = min(max(int(min(_BLOCK_RECORDS, self.records / 64) * steps / self.records), 1), steps)
         count = min(-(-steps // size), _BLOCKS)
         is_whole = count * size >= steps
         firsts = np.arange(count) * size if is_whole else np.linspace(0, steps - size, count).astype(np.int64)
-        read, records, sizes, positions = self.batches.reader(0), [], [], []
+        records, sizes, numbers = [], [], []
         for first in firsts.tolist():
-            positions.append(np.arange(first * ranks, min(first + size, steps) * ranks, dtype=np.int64)[:batches])
-            found, ends = read(positions[-1])
+            numbers.append(np.arange(first * ranks, min(min(first + size, steps) * ranks, self.batches)))
+            found, ends = self.reader(numbers[-1])
             records.append(found)
             sizes.append(np.diff(ends, prepend=0))
-        return Read(records, sizes, np.concatenate(positions) // ranks, steps, is_whole)
+        return Blocks(records, sizes, np.concatenate(numbers) // ranks, steps, is_whole)
 
 
-def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) -> EpochPlan:
+def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) -> Epoch:
     """Return the epoch of a sampler with these options.
 
     Args:
@@ -181,69 +163,52 @@ def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) 
       OrderError: no record is left, or there are fewer records than ranks.
       ColumnError: the plan needs lengths, and the dataset has none.
     """
-    limit = wanted.pack or wanted.max_tokens
+    limit, chunk_size, seed = wanted.pack or wanted.max_tokens, wanted.chunk_size, wanted.seed
+    chunks = None if chunk_size is None else Chunked(dataset, chunk_size, seed=seed)
     if limit is None:
-        planned = _of_one_size(dataset, by_length, wanted, wanted.batch_size or BATCH_SIZE)
+        size, records = wanted.batch_size or BATCH_SIZE, len(dataset)
+        batches, reader = _of_one_size(chunks or Shuffled(records, seed), size, wanted.ranks)
+        selection = None if by_length is None else Selection(by_length, 0, slice(None))
+        planned = Epoch(wanted, "fixed", size, batches, reader, records, {}, selection)
     else:
         by_length = read_lengths(dataset, None, None) if by_length is None else by_length
-        planned = _by_length(dataset, by_length, wanted, limit)
+        planned = _by_length(by_length, wanted, limit, chunks)
     if planned.records < wanted.ranks:
         raise OrderError(f"ranks = {wanted.ranks}, expected 1 to {planned.records}, the number of records")
     return planned
 
 
-def _by_length(dataset: Dataset, by_length: LengthOrder, wanted: Wanted, limit: int) -> EpochPlan:
-    is_pack, size = wanted.pack is not None, wanted.chunk_size
+def _by_length(by_length: LengthOrder, wanted: Wanted, limit: int, chunks: Chunked | None) -> Epoch:
+    is_pack = wanted.pack is not None
     limits: Any = PackLimits(limit, None, 1) if is_pack else Budget(limit, _ANY_SIZE, 1, 0)
     selection, left_out = select(by_length, limits, 1, None, "drop")
     shape: dict[str, Any] = {"ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
-    groups = {**shape, "group_size": wanted.ranks}
-    plan: Any
-    if size is not None:
-        chunks = Chunked(dataset, size, seed=wanted.seed)
-        if is_pack:
-            plan = PackWindowPlan(selection, PackedChunks(selection, limits, chunks), **groups)
-        else:
-            plan = WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape)
-    elif is_pack:
-        is_many = len(selection.values) > _MANY_LENGTHS
-        round_to = next((step for step in (16, 8, 4, 2) if is_many and limit % step == 0), 1)
-        plan = PackPlan(selection, limits._replace(round_to=round_to), **groups)
+    plan: Plan
+    if chunks is not None and not is_pack:
+        plan = WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape)
+    elif chunks is not None:
+        plan = PackWindowPlan(selection, PackedChunks(selection, limits, chunks), group_size=wanted.ranks, **shape)
     else:
-        plan = BucketPlan(selection, limits, **groups)
-    reasons = {"empty": left_out.too_short}
-    reasons["longer than a pack" if is_pack else "over the budget"] = left_out.too_long
-    return EpochPlan(wanted, "packs" if is_pack else "budget", limit, plan, selection.records, reasons, selection)
+        plan = (PackPlan if is_pack else BucketPlan)(selection, limits, group_size=wanted.ranks, **shape)
+    kind, reason = ("packs", "longer than a pack") if is_pack else ("budget", "over the budget")
+    reasons = {"empty": left_out.too_short, reason: left_out.too_long}
+    return Epoch(wanted, kind, limit, len(plan), plan.reader(0), selection.records, reasons, selection)
 
 
-def _of_one_size(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted, size: int) -> EpochPlan:
-    records, ranks, seed = len(dataset), wanted.ranks, wanted.seed
-    order = Shuffled(records, seed) if wanted.chunk_size is None else Chunked(dataset, wanted.chunk_size, seed=seed)
-    plan = _FixedBatches(order, min(size, -(-records // ranks)), ranks)  # no batch of a rank can be larger
-    selection = None if by_length is None else Selection(by_length, 0, slice(None))
-    return EpochPlan(wanted, "fixed", size, plan, records, {}, selection)
+def _of_one_size(order: Order, size: int, ranks: int) -> tuple[int, Reader]:
+    """Return how many batches a `DistributedBatchSampler` has, and what reads them.
 
+    Batches of a last step are smaller, and filled from the start of the epoch.
+    """
+    records = len(order)
+    size = min(size, -(-records // ranks))  # no batch of a rank can be larger
 
-class _FixedBatches:
-    """The batches of a `DistributedBatchSampler`: a last step is smaller, and is filled from the start of the epoch."""
-
-    def __init__(self, order: Order, size: int, ranks: int) -> None:
-        self._order = order
-        self._size = size
-        self._ranks = ranks
-
-    def __len__(self) -> int:
-        return -(-len(self._order) // (self._size * self._ranks)) * self._ranks
-
-    def reader(self, epoch: int) -> Reader:
-        """Return what reads the batches of an epoch."""
-        return partial(self._read, epoch)
-
-    def _read(self, epoch: int, positions: Int64s) -> tuple[Int64s, Int64s]:
-        steps, ranks = np.divmod(positions, self._ranks)
-        begins = steps * (self._size * self._ranks)
-        sizes = np.minimum(-(-(len(self._order) - begins) // self._ranks), self._size)
+    def read(batches: Int64s) -> tuple[Int64s, Int64s]:
+        steps, rank = np.divmod(batches, ranks)
+        begins = steps * size * ranks
+        sizes = np.minimum(-(-(records - begins) // ranks), size)
         ends = np.cumsum(sizes)
-        within = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes)
-        places = np.repeat(begins + ranks, sizes) + within * self._ranks
-        return records_at(self._order, epoch, places % len(self._order)), ends
+        within = np.arange(int(ends[-1])) - np.repeat(ends - sizes, sizes)
+        return order.at(0, (np.repeat(begins + rank, sizes) + within * ranks) % records), ends
+
+    return -(-records // (size * ranks)) * ranks, read
