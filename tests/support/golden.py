@@ -152,9 +152,9 @@ def error(name):
     return re.sub(r"\b[0-9a-f]{16}\b", "HASH", text)
 
 
-def unpack(directory):
-    """Put the frozen files into a directory."""
-    with zipfile.ZipFile(FILES) as archive:
+def unpack(directory, files=FILES):
+    """Put the frozen files of an archive into a directory."""
+    with zipfile.ZipFile(files) as archive:
         archive.extractall(directory)
     for path in Path(directory).iterdir():
         os.utime(path, (TIME, TIME))
