@@ -3,9 +3,9 @@
 import sys
 
 if __name__ == "__main__":
-    from .cli.seekable import main
+    from .cli.commands import main
 
-    sys.exit(main())
+    sys.exit(main(["seekable", *sys.argv[1:]]))
 
 from .recompress.seekable import seekable
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.bench import Trial, bench, choose, default_workers, trial
+from mmapds.bench import bench, default_workers, recommend, trial
 from mmapds.cli.commands import main, new_parser
-from mmapds.errors import OrderError, as_command
+from mmapds.errors import OrderError
 from tests.support.docs import blocks
 from tests.support.reports import words
 
@@ -30,9 +30,9 @@ def facts(path):
 
 def measured(kind, path, **options):
     """A trial, in this process."""
-    given_ = {"workers": 2 if kind in ("threads", "processes") else 0, "max_tokens": None, "batch_size": 16}
-    given_ |= {"seconds": 60, "is_cold": False, "collate": "list", "decode": None, "roots": (), **options}
-    return Trial(kind, sources=(path,), **given_)
+    given_ = {"workers": 2 * (kind == "threads"), "max_tokens": None, "batch_size": 16, "seconds": 60, "cold": False}
+    given_ |= {"collate": "list", "decode": None, "roots": [], **options}
+    return trial.measure(kind=kind, sources=[path], **given_)
 
 
 def test_the_numbers_of_every_pass_agree(facts, path):
@@ -57,6 +57,7 @@ def test_the_numbers_of_every_pass_agree(facts, path):
         assert each["from_disk"] >= 0
     by_name = {(each["kind"], each["workers"]): each for each in facts["trials"]}
     assert by_name["processes", 2]["warm"]["memory"] > 1.5 * by_name["threads", 2]["warm"]["memory"]
+    assert facts["recommendation"] == recommend(facts["trials"], fits=facts["fits"])
 
 
 @pytest.mark.parametrize("kind", ["single", "batched", "threads"])
@@ -65,7 +66,7 @@ def test_a_pass_delivers_every_record_of_an_epoch_once(kind, path, monkeypatch):
     read = []
     monkeypatch.setitem(trial.COLLATE, "list", read.extend)
     monkeypatch.setattr(trial, "cycle", iter)
-    found = trial.measure(measured(kind, path, batch_size=16))
+    found = measured(kind, path)
     assert found["cold"] is None
     assert found["warm"]["records"] == 3000 - (1 if kind == "single" else 16)
     if kind != "single":
@@ -83,7 +84,7 @@ def test_a_pass_ends_in_time_and_a_warm_one_reads_what_the_cold_one_did(path, mo
         return found
 
     monkeypatch.setattr(trial, "_pass", noted)
-    found = trial.measure(measured("batched", path, is_cold=True, seconds=1e-9))
+    found = measured("batched", path, cold=True, seconds=1e-9)
     assert dropped == [path]
     assert found["cold"]["batches"] == found["warm"]["batches"] == 1
     cut = drawn.index(None)
@@ -101,9 +102,9 @@ def test_pages_are_dropped_from_memory(tmp_path):
 
 def of_rates(rates):
     """Trials with these rates, by kind and workers."""
+    same = {"wait_p50": 0.001, "batches": 5, "seconds": 1.0}
     return [
-        {"kind": kind, "workers": workers, "cold": None, "warm": {"records_per_second": rate, "wait_p50": 0.001}}
-        | {"warm": {"records_per_second": rate, "wait_p50": 0.001, "batches": 5, "seconds": 1.0}}
+        {"kind": kind, "workers": workers, "cold": None, "warm": {"records_per_second": rate, **same}}
         for (kind, workers), rate in rates.items()
     ]
 
@@ -114,7 +115,7 @@ WAYS = [("threads", 0), ("threads", 1), ("threads", 4), ("processes", 1), ("proc
 @given(st.lists(st.floats(1, 1e7), min_size=5, max_size=5))
 def test_what_is_recommended_is_within_ten_per_cent_of_the_best(rates):
     by_way = dict(zip(WAYS, rates, strict=True))
-    found = choose.recommend([{"kind": "single", "workers": 0, "cold": None, "warm": {}}, *of_rates(by_way)], fits=True)
+    found = recommend([{"kind": "single", "workers": 0, "cold": None, "warm": {}}, *of_rates(by_way)], fits=True)
     own, best = by_way[found["kind"], found["workers"]], max(rates)
     assert own >= 0.9 * best
     assert found["share"] == pytest.approx(own / best)
@@ -127,9 +128,9 @@ def test_what_is_recommended_is_within_ten_per_cent_of_the_best(rates):
 
 
 def test_a_thread_is_not_said_to_need_less_than_none():
-    found = choose.recommend(of_rates({("threads", 0): 100.0, ("threads", 2): 95.0, ("processes", 2): 60.0}), fits=True)
+    found = recommend(of_rates({("threads", 0): 100.0, ("threads", 2): 95.0, ("processes", 2): 60.0}), fits=True)
     assert "delivers 95 records/s warm, 95% of num_workers=0, and reads while a trainer computes;" in found["text"]
-    found = choose.recommend(of_rates({("threads", 1): 95.0, ("processes", 4): 100.0}), fits=True)
+    found = recommend(of_rates({("threads", 1): 95.0, ("processes", 4): 100.0}), fits=True)
     assert "delivers 95 records/s warm, 95% of 4 processes, and needs less;" in found["text"]
 
 
@@ -137,19 +138,9 @@ def test_cold_passes_count_where_the_data_do_not_fit():
     trials = of_rates({("threads", 1): 100.0, ("threads", 4): 100.0})
     for each, rate in zip(trials, (10.0, 50.0), strict=True):
         each["cold"] = {**each["warm"], "records_per_second": rate}
-    assert choose.recommend(trials, fits=True)["workers"] == 1
-    found = choose.recommend(trials, fits=False)
+    assert recommend(trials, fits=True)["workers"] == 1
+    found = recommend(trials, fits=False)
     assert (found["workers"], found["pass"]) == (4, "cold")
-
-
-def test_the_recommendation_is_of_the_trials(facts):
-    found = facts["recommendation"]
-    loaders = [each for each in facts["trials"] if each["kind"] in ("threads", "processes")]
-    best = max(each[found["pass"]]["records_per_second"] for each in loaders)
-    (own,) = [each for each in loaders if (each["kind"], each["workers"]) == (found["kind"], found["workers"])]
-    assert own[found["pass"]]["records_per_second"] >= 0.9 * best
-    assert found["pass"] == ("warm" if facts["fits"] else "cold")
-    assert f"num_workers={found['workers']}" in found["text"]
 
 
 def test_the_command_prints_a_table_or_json(path, facts, monkeypatch, capsys):
@@ -190,27 +181,6 @@ def test_a_trial_that_ends_without_a_result_is_an_error(path, monkeypatch):
     monkeypatch.setattr(pickle, "dumps", lambda _: b"not a pickle")
     with pytest.raises(mmapds.Error, match="single: expected a result of the trial with 0 workers, found "):
         bench(path, workers=[0], seconds=0.01)
-
-
-def test_a_trial_names_commands_and_options_as_whoever_started_it_does(write, tmp_path, monkeypatch):
-    path, inside = write(b'{"n": 1}\n'), write(b'{"n": 2}\n', "below/train.jsonl")
-    opened, other = tmp_path / "below" / "all.mmx", tmp_path / "below" / "other.mmx"
-
-    def message(change):
-        mmapds.build(inside, out=opened)
-        with pytest.raises(mmapds.Error) as error:
-            bench(opened, workers=[0], seconds=0.01, progress=lambda _: change())
-        return str(error.value)
-
-    def grow():
-        with open(inside, "ab") as file:
-            file.write(b"\n")
-
-    monkeypatch.setattr("sys.argv", ["/usr/bin/mmapds"])
-    assert f"; run: mmapds index {opened}" in message(grow)
-    mmapds.build(path, out=other)
-    with as_command():
-        assert f"; add --root {tmp_path} " in message(lambda: os.replace(other, opened))
 
 
 @pytest.mark.parametrize(

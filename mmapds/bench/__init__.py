@@ -13,42 +13,25 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import __version__
 from ..dataset.dataset import Dataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
-from ..errors import Error, OrderError, is_command
+from ..errors import Error, OrderError
 from ..orders.basic import integer
 from ..storage.sources import StrPath, listed
 from ..storage.threads import cores
-from .choose import recommend
 
 __all__ = ["bench"]
+
+NEAR = 0.9
+"""A way that delivers this share of the best one is as good, if it needs less."""
 
 _COLLATE = ("list", "pad")
 _SPARE = 0.8  # of the memory that is available, for pages of files
 _SAMPLED = 1000  # records whose sizes are looked at
-
-
-class Trial(NamedTuple):
-    """What to measure, and how."""
-
-    kind: str
-    """"single" records, "batched" ones, or the "threads" or "processes" of a loader."""
-    workers: int
-    sources: tuple[str, ...]
-    """What `mmapds.open` takes."""
-    max_tokens: int | None
-    batch_size: int
-    seconds: float
-    """How long a pass goes on, if the records last as long."""
-    is_cold: bool
-    """Whether the pages of the sources are dropped from memory first."""
-    collate: str
-    decode: str | Decoder | None
-    roots: tuple[str, ...]
 
 
 def bench(
@@ -90,24 +73,21 @@ def bench(
     if find_spec("torch") is None:
         raise ModuleNotFoundError("mmapds.bench needs torch; run: pip install 'mmapds[torch]'", name="torch")
     check_arguments(max_tokens, batch_size, workers, seconds, collate)
-    sources = tuple(os.fspath(each) for each in listed(source_or_index))
-    allowed = tuple(os.fspath(each) for each in listed(roots, "roots"))
-    try:
-        pickle.dumps(decode)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        what = f"expected a decoder that another process can load ({error})"
-        raise Error(f"decode = {decode!r}, {what}; define the function in a module") from None
+    sources = [os.fspath(each) for each in listed(source_or_index)]
+    allowed = [os.fspath(each) for each in listed(roots, "roots")]
     dataset = open_dataset(sources, decode=decode, roots=allowed)
     if not len(dataset):
         raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
-    is_cold = cold and hasattr(os, "posix_fadvise")
-    record_bytes, trials = _mean_size(dataset), []
-    for kind, count in _ways(default_workers() if workers is None else workers, processes=processes):
-        trial = Trial(kind, count, sources, max_tokens, batch_size, seconds, is_cold, collate, decode, allowed)
-        trials.append({"kind": kind, "workers": count, **_run(trial, record_bytes)})
+    sampled = range(0, len(dataset), max(len(dataset) // _SAMPLED, 1))
+    record_bytes = sum(dataset.where(record).size for record in sampled) / len(sampled)
+    how: dict[str, Any] = {"sources": sources, "max_tokens": max_tokens, "batch_size": batch_size, "seconds": seconds}
+    how |= {"cold": cold and hasattr(os, "posix_fadvise"), "collate": collate, "decode": decode, "roots": allowed}
+    trials: list[dict[str, Any]] = []
+    for way in _ways(default_workers() if workers is None else workers, processes=processes):
+        trials.append(way | _run(way | how, record_bytes))
         progress(trials[-1])
-    plan = f"token budget {max_tokens:,}" if max_tokens is not None else f"batches of {batch_size:,}"
     title = ", ".join(os.path.basename(each) or each for each in sources[:3])
+    plan = f"token budget {max_tokens:,}" if max_tokens is not None else f"batches of {batch_size:,}"
     about = {"mmapds": __version__, "title": title, "plan": plan, "seconds": seconds, "record_bytes": record_bytes}
     return about | _result(dataset, trials)
 
@@ -150,9 +130,10 @@ def default_workers() -> list[int]:
     return [0, *(count for count in (1, 2, 4, 8, 16) if count <= max(2 * cores(), 4))]
 
 
-def _ways(workers: Sequence[int], *, processes: bool) -> list[tuple[str, int]]:
-    found = [("single", 0), ("batched", 0), *(("threads", count) for count in dict.fromkeys(workers))]
-    return found + [("processes", count) for count in dict.fromkeys(workers) if count and processes]
+def _ways(workers: Sequence[int], *, processes: bool) -> list[dict[str, Any]]:
+    ways = [("single", 0), ("batched", 0), *(("threads", count) for count in dict.fromkeys(workers))]
+    ways += [("processes", count) for count in dict.fromkeys(workers) if count and processes]
+    return [{"kind": kind, "workers": count} for kind, count in ways]
 
 
 def number_in(path: str, name: str) -> int | None:
@@ -162,30 +143,70 @@ def number_in(path: str, name: str) -> int | None:
     return None
 
 
-def _mean_size(dataset: Dataset) -> float:
-    """Return the mean size of records in bytes, of some that are spread evenly."""
-    step = max(len(dataset) // _SAMPLED, 1)
-    sizes = [dataset.where(record).size for record in range(0, len(dataset), step)]
-    return float(sum(sizes) / len(sizes))
-
-
-def _run(trial: Trial, record_bytes: float) -> dict[str, Any]:
+def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
     """Measure in a process of its own; return both passes.
 
     Raises:
       Error: what the process raised, or that it ended without a result.
     """
-    names = (getattr(sys, "argv", [])[:1], is_command())  # of whoever started this, for messages
-    command = [sys.executable, "-m", f"{__name__}.trial"]
-    ran = subprocess.run(command, input=pickle.dumps((tuple(trial), *names)), capture_output=True, check=False)
+    try:
+        given = pickle.dumps(trial)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        what = f"expected a decoder that another process can load ({error})"
+        raise Error(f"decode = {trial['decode']!r}, {what}; define the function in a module") from None
+    ran = subprocess.run([sys.executable, "-m", f"{__name__}.trial"], input=given, capture_output=True, check=False)
     if ran.returncode or not ran.stdout:
         last = ran.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"status {ran.returncode}"]
-        raise Error(f"{trial.kind}: expected a result of the trial with {trial.workers} workers, found {last[0]}")
-    found = pickle.loads(ran.stdout)
+        what = f"expected a result of the trial with {trial['workers']} workers, found {last[0]}"
+        raise Error(f"{trial['kind']}: {what}")
+    found: dict[str, Any] | Error = pickle.loads(ran.stdout)
     if isinstance(found, Error):
         raise found
-    for each in (found["cold"], found["warm"]):
+    for each in found.values():
         if each is not None:
             each["bytes_per_second"] = each["records_per_second"] * record_bytes
-    result: dict[str, Any] = found
-    return result
+    return found
+
+
+def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]:
+    """Return the loader that needs least of those that deliver within 10 % of the best.
+
+    Args:
+      trials: what was measured, as `bench` returns it; those that are not of loaders are passed over.
+      fits: whether the data fit into memory, so that warm passes count; else cold ones, if they were measured.
+    Returns:
+      A dict: `kind` and `workers`; `share` of the records a second that the best loader delivers, in `pass`, "cold" or
+      "warm"; `best`, the kind and the workers of that one; `text`, which says so.
+    """
+    loaders = [trial for trial in trials if trial["kind"] in ("threads", "processes")]
+    which = "warm" if fits or any(trial["cold"] is None for trial in loaders) else "cold"
+    rates = [trial[which]["records_per_second"] for trial in loaders]
+    best = loaders[rates.index(max(rates))]
+    near = [trial for trial, rate in zip(loaders, rates, strict=True) if rate >= NEAR * max(rates)]
+    # Processes take memory, and what they make is sent: so any number of threads comes first. A thread reads while the
+    # trainer computes, which a trial without a trainer does not see: so one is better than none.
+    chosen = min(near, key=lambda trial: (trial["kind"] == "processes", trial["workers"] == 0, trial["workers"]))
+    found, rate = chosen[which], chosen[which]["records_per_second"]
+    share = rate / max(rates) if max(rates) else 1.0
+    arguments = f"num_workers={chosen['workers']}" + ', workers="processes"' * (chosen["kind"] == "processes")
+    text = f"mmapds.DataLoader(..., {arguments}) delivers {rate:,.0f} records/s {which}"
+    if chosen is not best:
+        why = "reads while a trainer computes" if best["workers"] == 0 else "needs less"
+        text += f", {share:.0%} of {name_of(best)}, and {why}"
+    if chosen["workers"] == 0:
+        text += f"; each step waits about {found['wait_p50'] * 1e3:.3g} ms for its batch."
+    else:
+        step = 1e3 * found["seconds"] / max(found["batches"], 1)
+        text += f"; a step of more than {step:.3g} ms does not wait, as a rule."
+    own, other = ({"kind": each["kind"], "workers": each["workers"]} for each in (chosen, best))
+    return {**own, "pass": which, "share": share, "best": other, "text": text}
+
+
+def name_of(trial: dict[str, Any]) -> str:
+    """Return what people call a way to read."""
+    kind, workers = trial["kind"], trial["workers"]
+    if kind in ("single", "batched"):
+        return {"single": "ds[i]", "batched": "ds.take(batch)"}[kind]
+    if workers == 0:
+        return "num_workers=0"
+    return f"{workers} {kind if workers > 1 else {'threads': 'thread', 'processes': 'process'}[kind]}"

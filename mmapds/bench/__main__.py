@@ -6,25 +6,13 @@ import sys
 from typing import Any
 
 from .. import cli
+from ..cli.commands import main
 from ..cli.screen import Cell, print_line, print_table
 from ..dataset.decode import check_name
 from ..errors import counted
-from . import bench, check_arguments
-from .choose import name_of
-
-DESCRIPTION = (
-    "Measure how fast a dataset is read, on this machine and without a trainer, and say which loader to use.\n"
-    "Before each trial the pages of its sources are dropped from memory, for a cold pass; --no-cold leaves them."
-)
+from . import bench, check_arguments, name_of
 
 _HEAD = ("", "", "records/s", "MB/s", "p50 ms", "p99 ms", "memory MB", "disk MB")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit status."""
-    parser = cli.Parser("python -m mmapds.bench", description=DESCRIPTION)
-    add_bench_options(parser)
-    return cli.main(parser, arguments)
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
@@ -106,4 +94,4 @@ def _row(title: str, name: str, found: dict[str, Any]) -> list[Cell]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["bench", *sys.argv[1:]]))

@@ -13,14 +13,10 @@ from . import Parser, run
 
 
 class _Command(NamedTuple):
-    """A command."""
-
     module: str
     """Where, from the package, `add_NAME_options` stands, which adds its arguments; imported when the command runs."""
     help: str
-    """What it does, in a line."""
     examples: tuple[str, ...]
-    arguments: str = "SOURCE..."
 
 
 _COMMANDS = {
@@ -51,11 +47,7 @@ _COMMANDS = {
     "report": _Command(
         "report.__main__",
         "lengths, batches, shuffle and samples on an HTML page",
-        (
-            "mmapds report corpus.mmx --max-tokens 16384",
-            "mmapds report train.jsonl --pack 4096 --ranks 64 -o packs.html",
-            "mmapds report train.jsonl --max-tokens 16384 --compare pack=16384 --no-samples",
-        ),
+        ("mmapds report corpus.mmx --max-tokens 16384", "mmapds report train.jsonl --pack 4096 --ranks 64 -o p.html"),
     ),
     "seekable": _Command(
         "cli.seekable",
@@ -65,21 +57,12 @@ _COMMANDS = {
     "bench": _Command(
         "bench.__main__",
         "how fast your data are read, and by which loader",
-        (
-            "mmapds bench train.jsonl",
-            "mmapds bench corpus.mmx --max-tokens 16384 --collate pad --workers 0,2,4",
-            "mmapds bench train.jsonl --json --no-cold --seconds 5",
-        ),
+        ("mmapds bench train.jsonl", "mmapds bench corpus.mmx --max-tokens 16384 --collate pad --workers 0,2,4"),
     ),
     "show": _Command(
         "cli.show",
         "print records by number, and where they lie",
-        (
-            "mmapds show train.jsonl 12345",
-            "mmapds show train.jsonl 0 10:13 -1",
-            "mmapds show shards-000.tar -1 --decode wds",
-        ),
-        "SOURCE... POSITION...",
+        ("mmapds show train.jsonl 12345", "mmapds show train.jsonl 0 10:13 -1", "mmapds show a.tar -1 --decode wds"),
     ),
     "head": _Command(
         "cli.show",
@@ -131,7 +114,7 @@ def new_parser(prog: str, wanted: Collection[str]) -> Parser:
             name,
             help=command.help,
             description=f"{command.help[0].upper()}{command.help[1:]}.",
-            usage=f"%(prog)s [options] {command.arguments}",
+            usage="%(prog)s [options] SOURCE...",
             examples=command.examples,
         )
         if name in wanted:

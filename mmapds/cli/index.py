@@ -75,7 +75,12 @@ def add_index_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=EXPR",
         help="number to store for each record: path, bytes(path), chars(path), items(path) or bytes()",
     )
-    parser.add_argument("--missing", metavar="skip|N|error", help="what to do with records that lack a field")
+    parser.add_argument(
+        "--missing",
+        type=_parse_missing,
+        metavar="skip|N|error",
+        help="what to do with records that lack a field",
+    )
     parser.add_argument("--validate", action="store_true", default=None, help="check that every record is JSON")
     parser.add_argument("--bad", metavar="skip|error", help="what to do with lines that are not JSON; skip validates")
     parser.add_argument("--hash", action="store_true", help="store a hash of each source, for verify and check='full'")
@@ -96,8 +101,8 @@ def _index(options: argparse.Namespace) -> None:
     if options.out is not None and (line := given_twice(paths)):
         print_aside(f"warning: {line}")
     with checking_options():
-        columns, missing = _parse_columns(options), _parse_missing(options.missing)
-        request = ColumnRequest(columns, missing, options.validate, hash=options.hash, bad=options.bad)
+        columns = _parse_columns(options)
+        request = ColumnRequest(columns, options.missing, options.validate, hash=options.hash, bad=options.bad)
         request.measuring(None)
         if options.format is not None:
             formats.by_name(options.format)
@@ -196,12 +201,8 @@ def _parse_columns(options: argparse.Namespace) -> dict[str, str]:
     return columns
 
 
-def _parse_missing(text: str | None) -> str | float | None:
-    if text in (None, "skip", "error"):
-        return text
+def _parse_missing(text: str) -> str | float:
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            pass
-    raise ColumnError(f"--missing {text}: expected skip, error or a number")
+    return text

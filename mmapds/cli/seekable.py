@@ -9,22 +9,12 @@ from ..errors import Error
 from ..recompress.seekable import FRAME, LEVEL, WINDOW_LOG, check_arguments, seekable
 from ..recompress.targets import check_apart
 from ..storage.sources import expand
-from . import Parser, Progress, add_quiet, add_sources, checking_options, print_aside
-from . import main as run_command
+from . import Progress, add_quiet, add_sources, checking_options, print_aside
 
 SUFFIXES = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
 """What the names of files end in that are taken from a directory."""
 
-DESCRIPTION = "Recompress JSON Lines, plain, .gz or .zst, so that any record can be read without those before it."
-
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit status."""
-    parser = Parser("python -m mmapds.seekable", description=DESCRIPTION)
-    add_seekable_options(parser)
-    return run_command(parser, arguments)
 
 
 def add_seekable_options(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,6 @@ from ..dataset.indexed import IndexedDataset, make_dataset
 from ..dataset.opening import open as open_dataset
 from ..dataset.printed import printed
 from ..errors import DecodeError, Error, FormatError, IndexMissingError, counted, plain_counted
-from ..formats import tar
 from . import Parser, add_roots, add_sources, checking_options, one_line, print_aside
 from .screen import print_json, print_line
 
@@ -30,6 +29,7 @@ _MEANT = (
 def add_show_options(parser: Parser) -> None:
     """Add what `show` takes."""
     add_sources(parser)
+    parser.usage = f"{parser.usage} POSITION..."
     parser.add_argument("positions", nargs="+", type=_position, metavar="POSITION", help=_MEANT)
     _add_options(parser)
     parser.set_defaults(work=_show)
@@ -126,18 +126,15 @@ def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.
     """Print records; return 1 if one is not what its decoder expects, else 0."""
     failed = False
     raw = make_dataset(dataset._catalog, dataset._origin, _as_it_lies)
-    is_tar = options.decode in (None, "files") and all(each.format == "tar" for each in dataset._catalog.indexes)
     is_cheap = options.full or (options.decode in (None, "torch") and dataset._gives_arrays)
     for number, position in enumerate(positions):
-        record, place = raw[position], dataset.place(position)
+        record = raw[position]
         if number:
             print()
-        print_line(f"{position}: {place}, {counted(len(record), 'byte')}", "bold")
+        print_line(f"{position}: {dataset.place(position)}, {counted(len(record), 'byte')}", "bold")
         sample: Any = record
         try:
-            if is_tar:
-                sample = _members(record, place)
-            elif is_cheap or len(record) <= _LARGE:
+            if is_cheap or len(record) <= _LARGE:
                 sample = dataset[position]
         except (DecodeError, FormatError) as error:
             failed = True
@@ -150,12 +147,3 @@ def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.
     if not len(dataset):
         print_line(f"{', '.join(dataset.sources[:3])}: 0 records")
     return int(failed)
-
-
-def _members(record: memoryview, place: str) -> dict[str, Any]:
-    """Return a sample of a tar, whose members are not read."""
-    try:
-        key, members = tar.members(record)
-    except FormatError as error:
-        raise FormatError(f"{place}: {error}") from None
-    return {"__key__": key, **{extension: record[begin:end] for extension, begin, end in members}}

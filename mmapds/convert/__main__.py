@@ -8,16 +8,10 @@ import time
 from typing import Any
 
 from .. import cli
+from ..cli.commands import main
 from ..dataset.decode import check_name
 from ..errors import FormatError, counted, shortened
 from . import OPTIONS, check_arguments, convert, expanded
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit status."""
-    parser = cli.Parser("python -m mmapds.convert", description=DESCRIPTION)
-    add_convert_options(parser)
-    return cli.main(parser, arguments)
 
 
 def _convert(options: argparse.Namespace) -> None:
@@ -57,9 +51,6 @@ def _convert(options: argparse.Namespace) -> None:
         seconds = time.perf_counter() - started
         size = os.path.getsize(done.path)
         progress.print(f"{done}; {counted(size, 'byte')}, {seconds:.2f} s, {done.records / seconds:,.0f} records/s")
-
-
-DESCRIPTION = "Convert Parquet, Arrow, HDF5, and whatever can be indexed, to an array file (.mma)."
 
 
 def add_convert_options(parser: argparse.ArgumentParser) -> None:
@@ -111,4 +102,4 @@ def _json_object(option: str, text: str | None) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["convert", *sys.argv[1:]]))

@@ -5,22 +5,11 @@ import json
 import sys
 
 from .. import cli
+from ..cli.commands import main
 from ..dataset.decode import check_name
 from ..errors import counted
 from . import report
 from .plans import Wanted, wanted_plans
-
-DESCRIPTION = (
-    "Look at a dataset and a plan of its epochs: lengths, batches, shuffle, reads and samples, on one HTML page\n"
-    "that needs no server and has no script."
-)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit status."""
-    parser = cli.Parser("python -m mmapds.report", description=DESCRIPTION)
-    add_report_options(parser)
-    return cli.main(parser, arguments)
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
@@ -76,4 +65,4 @@ def _report(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["report", *sys.argv[1:]]))

@@ -8,7 +8,7 @@ from jinja2 import Environment, StrictUndefined
 from jinja2.filters import do_filesizeformat as in_bytes
 from markupsafe import Markup
 
-from ..bench.choose import name_of
+from ..bench import name_of
 from ..errors import counted, printable
 from . import pictures
 from .numbers import Facts
