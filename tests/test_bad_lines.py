@@ -88,7 +88,7 @@ def test_bad_lines_are_left_out_and_leave_no_trace(corpus, block, columns):
     source = Index(f"{path}.mmx").sources[0]
     assert (source.skipped, source.bad.lines) == (8, 8)
     assert list(source.bad.first) == list(starts(lines))
-    assert not examine(Index(f"{path}.mmx")).count
+    assert not examine(Index(f"{path}.mmx")).problems
 
 
 def test_sizes_say_whether_they_have_what_was_left_out(write):

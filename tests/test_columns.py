@@ -442,7 +442,7 @@ def test_verify_finds_other_numbers(corpus):
     patched(path, middle + 7, b"1")
     assert command("--verify", path).returncode == 0
     patched(path, middle + 10, b"7")
-    found = f"column 'length' differs from {path} at record 1500: expected 1507, found 1500; run: "
+    found = f"column:length[1500] = 1500, expected 1507 (record 1500 of {path}); run: "
     assert found in command("--verify", path).stderr
     assert json.loads(text.splitlines()[0]) == records[0]
 

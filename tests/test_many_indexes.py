@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds import TokenBudgetBatchSampler, orders
+from mmapds.dataset.saving import examine_view
 from mmapds.errors import FormatError
-from mmapds.index.saved import examine_view
 from mmapds.storage.runs import FileOrder, LengthOrder, Numbers
 from mmapds.storage.view_file import SavedView
 from tests.support.index_file import arrays, forge_section
@@ -268,7 +268,7 @@ def test_numbers_of_a_view_are_read_without_the_whole_column(tmp_path, monkeypat
     monkeypatch.delattr(Numbers, "array")
     assert view.column("x").tolist() == [number for column in columns for number in column][::-1]
     view.save(tmp_path / "view.mmx")
-    assert not examine_view(SavedView(str(tmp_path / "view.mmx"))).count
+    assert not examine_view(SavedView(str(tmp_path / "view.mmx"))).problems
 
 
 HUGE = 2**53 + 1  # float64 does not hold it

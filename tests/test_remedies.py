@@ -105,7 +105,7 @@ def test_a_column_of_other_numbers(write):
     path = write(b'{"n": 1}\n' * 40_000)
     mmapds.build(path, length="n")
     flip(path, 9 * 20_000 + 6)
-    mended(path, mmapds.FormatError, "column 'length' differs from .*train.jsonl at record 20000: expected 0, found 1")
+    mended(path, mmapds.FormatError, r"column:length\[20000\] = 1, expected 0 \(record 20000 of .*train.jsonl\)")
 
 
 def test_a_line_that_is_not_json(write):

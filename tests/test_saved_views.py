@@ -405,10 +405,10 @@ def damaged(folder, name, change):
 @pytest.mark.parametrize(
     ("key", "section", "numbers", "message"),
     [
-        ([5, 3], "rows", np.array([5, 2100], np.uint32), r"rows\[1\] = 2100 is out of range for 2100 records"),
-        (slice(0, 2000), "column:length", None, r"column 'length': expected [0-9]+ for record 0, found"),
+        ([5, 3], "rows", np.array([5, 2100], np.uint32), "record 2100 is out of range for 2100 records"),
+        (slice(0, 2000), "column:length", None, r"column:length\[0\] = 2147483648, expected "),
         (slice(0, 2000), "length_order", None, r"length_order\[0\]"),
-        (slice(0, 2000), "row_bits", None, r"row_ranks\[1\]: expected"),
+        (slice(0, 2000), "row_bits", None, "'row_ranks': expected the counts of 'row_bits', found others"),
     ],
 )
 def test_damaged_sections_of_a_view(folder, key, section, numbers, message):

@@ -11,12 +11,10 @@ from rich.filesize import decimal
 from .. import formats
 from ..errors import ColumnError, Error, counted
 from ..index.build import check_workers
-from ..index.findings import LISTED, Findings
-from ..index.inspect import State, bad_lines, describe, format_of, opened, states_of
-from ..index.saved import examine_view
+from ..index.inspect import LISTED, State, bad_lines, describe, format_of, opened, states_of
 from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Numbers, histogram, made_of, measure
 from ..index.summary import summarise
-from ..index.verify import examine, work
+from ..index.verify import Findings, examine, work
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand, index_path
@@ -102,6 +100,8 @@ def _bytes_to_check(paths: Sequence[str]) -> int:
 
 def _examined(index: Inspected, workers: int | None, progress: Progress) -> Findings:
     if isinstance(index, SavedView):
+        from ..dataset.saving import examine_view  # start-up time: it loads datasets
+
         return examine_view(index)
     return examine(index, workers=workers, report=progress.update)
 
@@ -114,7 +114,7 @@ def _first_problem(states: Sequence[State]) -> list[str]:
 def _print_findings(progress: Progress, index: Inspected, findings: Findings) -> None:
     """Print a line on an index that was verified, and what was not checked."""
     covered = _view_line(index) if isinstance(index, SavedView) else str(summarise(index))
-    progress.print(f"{covered}; {counted(findings.count, 'problem') if findings.count else 'verified'}")
+    progress.print(f"{covered}; {counted(len(findings.problems), 'problem') if findings.problems else 'verified'}")
     for what in findings.not_checked:
         progress.print(f"  not checked: {what}")
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .. import __version__, _native
 from ..errors import Error
 from ..index.length_order import write_length_order
+from ..index.verify import Findings, place_beside
 from ..storage.files import Io
 from ..storage.index_file import LENGTH_SECTIONS, Index, relative_to_index
 from ..storage.lock import locked
@@ -18,7 +19,7 @@ from ..storage.numbers import BY_DTYPE, U32, U64
 from ..storage.runs import Numbers
 from ..storage.sections import COLUMN
 from ..storage.sources import StrPath, working_directory
-from ..storage.view_file import BITS_BLOCK, SavedView, mark_of
+from ..storage.view_file import BITS_BLOCK, SavedView, check_source_of_view, mark_of
 from ..storage.writer import ViewWriter
 from . import stored
 from .chosen import ArrayRows, BitRows, pieces
@@ -154,21 +155,47 @@ def save(dataset: "IndexedDataset", indexes: Sequence[Index], rows: Rows | None,
     _check_target(target)
     rows = RangeRows(range(len(dataset))) if rows is None else rows
     with _writer(target) as writer:
-        _write_rows(writer, rows, sum(index.records for index in indexes))
-        columns = dataset.columns
-        for name in columns:
-            _write_column(writer, name, stored.whole(indexes, name), rows)
-        if all(section in index.sections for index in indexes for section in LENGTH_SECTIONS):
-            write_length_order(writer)
+        _write_sections(writer, indexes, rows, dataset.columns)
         bases = [
             {
                 "path": relative_to_index(index.absolute(index.path), writer.target),
                 "records": index.records,
-                "mark": mark_of(index, columns),
+                "mark": mark_of(index, dataset.columns),
             }
             for index in indexes
         ]
         writer.commit({"bases": bases, "builder": f"mmapds {__version__}"}, len(rows))
+
+
+def examine_view(view: SavedView) -> Findings:
+    """Check the checksums of a saved view, and the indexes that it is of; then save its rows again, and compare."""
+    findings = Findings(view)
+    findings.check_sections()
+    bases: list[Index] = []
+    for number in range(len(view.bases)):
+        with findings.catching("indexes", view.base_path(number)):
+            bases.append(view.open_base(number))
+            for source in range(len(bases[-1].sources)):
+                with findings.catching("sources", bases[-1].source_path(source)):
+                    check_source_of_view(view, bases[-1], source)
+    if len(bases) < len(view.bases):
+        findings.not_checked.append("rows and columns, as the indexes are not what they were")
+    else:
+        with findings.catching("rows"), place_beside(view) as place, ViewWriter(place) as writer:
+            _write_sections(writer, bases, SavedRows(view), list(view.columns))
+            again = SavedView(writer.complete({"bases": view.metadata["bases"]}, view.records))
+            for name, section in again.sections.items():
+                findings.compare(name, section.dtype, section.items, again.pieces(name))
+    findings.not_checked.append("whether the records lie where the indexes say; their own verify compares them")
+    return findings
+
+
+def _write_sections(writer: ViewWriter, indexes: Sequence[Index], rows: Rows, columns: Sequence[str]) -> None:
+    _write_rows(writer, rows, sum(index.records for index in indexes))
+    for name in columns:
+        _write_column(writer, name, stored.whole(indexes, name), rows)
+    if all(section in index.sections for index in indexes for section in LENGTH_SECTIONS):
+        write_length_order(writer)
 
 
 @contextmanager

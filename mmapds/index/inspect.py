@@ -8,11 +8,11 @@ from ..storage import current
 from ..storage.index_file import Index, SavedViewFoundError
 from ..storage.roots import Roots
 from ..storage.sources import index_path
-from ..storage.view_file import SavedView
-from .findings import LISTED
-from .saved import check_source_of_view
+from ..storage.view_file import SavedView, check_source_of_view
 from .summary import summarise
 
+LISTED = 20
+"""Bad lines that are listed."""
 _OUTSIDE = "OUTSIDE, not looked at; give its directory with --root if you trust who made the index"
 
 

@@ -1,35 +1,143 @@
 """Whether an index is right: its checksums, and its sources indexed again beside it."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
-from .. import _native, formats
+from .. import formats
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
 from ..formats.format import Format, OptionError, is_same_parameter
-from ..storage.blocks import BlockStart, BlockTable, unpacked_point
+from ..storage.blocks import BlockTable, unpacked_point
 from ..storage.current import other_content, stat_source
 from ..storage.fingerprints import COVERED, WAITING, Digest, each, fingerprint, full_hash
-from ..storage.index_file import LENGTH_SECTIONS, Index
+from ..storage.index_file import Index
 from ..storage.lock import locked
-from ..storage.numbers import BY_CELL, BY_DTYPE, U32, U64, differences, same_numbers
-from ..storage.sections import COLUMN, GROUP, gaps, groups_of, records_in_group
+from ..storage.numbers import BY_DTYPE, U32, U64
+from ..storage.sections import BLOCK_SECTIONS, BOUNDS, COLUMN, GROUP, groups_of, records_in_group
 from ..storage.sources import Source
 from ..storage.spool import scratch
 from ..storage.threads import cores
+from ..storage.view_file import SavedView
 from .build import ColumnRequest
-from .findings import Findings
 from .length_order import sort
 from .write import Job, Report, Scan, reading, write
 
-_WHERE_MISSING = {"truncated": "error", "columns": {}}  # what an index means that lacks a parameter
-_NEEDLESS = ("idx",)  # parameters that no reader needs
-_TOTALS = ("lines", "smallest", "largest", "skipped", "first", "bad")
-_KEYS = ("key_hashes", "key_records")
-_PIECE = 1 << 17  # records, or groups of bounds, that are compared at a time
+_TOTALS = ("records", "lines", "smallest", "largest", "skipped", "first", "bad", "width")
+_CHECKS = ((COLUMN, "columns"), ("length_", "length_order"), ("key_", "keys"), ("row", "rows"))
+"""How names of sections begin, and the check of these."""
+_PIECE = 1 << 20  # bytes, or bounds, that are compared at a time
+
+
+class Problem(NamedTuple):
+    """Something that is wrong with an index or its sources."""
+
+    check: str
+    """What was compared; docs/checks.md lists the names."""
+    error: Error
+    """Its text is the message."""
+    source: str | None = None
+    """The path of the source, if it is about one."""
+    record: int | None = None
+    """The number of the record, in the source or else in the index, if it is about one."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"check": self.check, "source": self.source, "record": self.record, "message": str(self.error)}
+
+
+class Findings:
+    """The problems of an index or a saved view: the first one of each check, for each source or section."""
+
+    def __init__(self, index: Index | SavedView) -> None:
+        self.index = index
+        self.problems: list[Problem] = []
+        self.not_checked: list[str] = []
+        """What was left out, a sentence each."""
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many problems there are, by `Problem.check`."""
+        return Counter(problem.check for problem in self.problems)
+
+    def add(self, check: str, what: Error | str, source: str | None = None, record: int | None = None) -> None:
+        """Take in a problem: an error, or what is damaged."""
+        error = what if isinstance(what, Error) else self.index.damaged(what)
+        self.problems.append(Problem(check, error, source, record))
+
+    @contextmanager
+    def catching(self, check: str, source: str | None = None) -> Iterator[None]:
+        """Take in what the block raises as a problem."""
+        try:
+            with self.index.reporting_malformed_metadata():
+                yield
+        except Error as error:
+            self.add(check, error, source)
+
+    def check_sections(self, report: Report = lambda _: None) -> None:
+        """Compare the checksum of each section."""
+        for name, section in self.index.sections.items():
+            with self.catching("sections"):
+                self.index.verify_section(name)
+            report(section.size)
+
+    def compare(self, name: str, dtype: str, items: int, expected: Iterable[bytes | memoryview]) -> None:
+        """Take in the first number of a section that is not the expected one.
+
+        Args:
+          dtype: of the section.
+          items: how many numbers it has.
+          expected: these, as bytes in pieces.
+        """
+        section, number_type, at = self.index.sections.get(name), BY_DTYPE[dtype], 0
+        check = next(check for begin, check in _CHECKS if name.startswith(begin))
+        if section is None or section.dtype != dtype or section.items != items:
+            found = "none" if section is None else f"{section.items} of type {section.dtype}"
+            self.add(check, f"section {name!r}: expected {items} numbers of type {dtype}, found {found}")
+            return
+        for piece in expected:
+            stored = self.index.read(section.offset + at, len(piece))
+            if stored != piece:
+                item = (at + _first_other(stored, piece)) // number_type.width
+                one, other = (
+                    memoryview(each).cast("B").cast(number_type.code)[item - at // number_type.width]
+                    for each in (stored, piece)
+                )
+                source, record = self._place(item) if check == "columns" else (None, None)
+                where = f" (record {record} of {source})" if source else ""
+                self.add(check, f"{name}[{item}] = {one}, expected {other}{where}", source, record)
+                return
+            at += len(piece)
+
+    def _place(self, record: int) -> tuple[str | None, int]:
+        """Return the source of a record of an index, and the number there."""
+        if isinstance(self.index, SavedView):
+            return None, record
+        source = bisect_right(self.index.firsts, record) - 1
+        return self.index.source_path(source), record - self.index.firsts[source]
+
+    def lines(self) -> list[str]:
+        """Return the messages, one a line."""
+        return [" ".join(str(problem.error).splitlines()) for problem in self.problems]
+
+    def describe(self) -> dict[str, Any]:
+        """Return them as JSON."""
+        return {
+            "verified": not self.problems,
+            "problems": [problem.describe() for problem in self.problems],
+            "counts": self.counts,
+            "not_checked": self.not_checked,
+        }
+
+
+def _first_other(found: bytes | memoryview, expected: bytes | memoryview) -> int:
+    """Return the first byte in which two arrays of one size differ."""
+    pairs = zip(found, memoryview(expected).cast("B"), strict=True)
+    return next(at for at, (one, other) in enumerate(pairs) if one != other)
 
 
 def verify(index: Index) -> None:
@@ -56,18 +164,14 @@ def examine(index: Index, *, workers: int | None = None, report: Report = lambda
     """
     workers = workers or cores()
     findings = Findings(index)
-    for name, section in index.sections.items():
-        with findings.catching("sections"):
-            index.verify_section(name)
-        report(section.size)
-    sources = _check_sources(findings, workers, report)
+    findings.check_sections(report)
+    sources = _check_sources(findings, index, workers, report)
     if len(sources) < len(index.sources):
         findings.not_checked.append("parameters, keys, and records, as a source is missing or has another size")
     else:
-        _check_records(findings, sources, workers, report)
-    if "length" not in index.expressions:
-        with findings.catching("length_order"):
-            check_length_order(findings)
+        _check_records(findings, index, sources, workers, report)
+    if "length" not in index.expressions and "length_order" in index.sections:
+        _check_length_order(findings, index)
     for source in sources:
         with findings.catching("content", source.path), reading():
             chosen = formats.of_index(index)
@@ -75,7 +179,7 @@ def examine(index: Index, *, workers: int | None = None, report: Report = lambda
             report(source.size if _has_checksums(chosen) else 0)
             if chosen.lacks_checksums(source):
                 findings.not_checked.append(f"checksums of the records of {source.path}, cut off with the file's end")
-    _note_unchecked(findings)
+    _note_unchecked(findings, index)
     return findings
 
 
@@ -91,9 +195,9 @@ def _has_checksums(chosen: Format | None) -> bool:
     return chosen is not None and type(chosen).verify is not Format.verify
 
 
-def _check_sources(findings: Findings, workers: int, report: Report) -> list[Source]:
+def _check_sources(findings: Findings, index: Index, workers: int, report: Report) -> list[Source]:
     """Compare sizes, fingerprints and hashes; return the sources that may be read and have the size that they had."""
-    index, there = findings.index, {}
+    there = {}
     for number, source in enumerate(index.sources):
         path = index.source_path(number)
         with findings.catching("sources", path):
@@ -102,42 +206,38 @@ def _check_sources(findings: Findings, workers: int, report: Report) -> list[Sou
             index.check_size(number, found.st_size)
             codec = source.compression.codec if source.compression else ""
             there[number] = Source(path, found.st_size, found.st_mtime_ns, codec=codec)
-
-    def attempt(digest: Callable[[str], Digest], path: str) -> Digest | Error:
-        try:
-            return digest(path)
-        except Error as error:
-            return error
-
-    def compare(numbers: Sequence[int], check: str, digest: Callable[[str], Digest], threads: int) -> None:
-        paths = [there[number].path for number in numbers]
-        for number, found in zip(numbers, each(partial(attempt, digest), paths, workers=threads), strict=True):
-            with findings.catching(check, index.source_path(number)):
-                if isinstance(found, Error):
-                    raise found
-                if error := other_content(index, number, found, full=check == "hashes"):
-                    raise error
-
-    compare(list(there), "fingerprints", fingerprint, WAITING)
     hashed = [number for number in there if index.sources[number].xxh3_128]
-    compare(hashed, "hashes", partial(full_hash, report=report), workers)
+    for check, digest, threads, numbers in (
+        ("fingerprints", fingerprint, WAITING, list(there)),
+        ("hashes", partial(full_hash, report=report), workers, hashed),
+    ):
+        compare = partial(_other_content, index, digest, full=check == "hashes")
+        for number, error in zip(numbers, each(compare, numbers, workers=threads), strict=True):
+            if error is not None:
+                findings.add(check, error, there[number].path)
     return list(there.values())
 
 
-def _check_records(findings: Findings, sources: list[Source], workers: int, report: Report) -> None:
+def _other_content(index: Index, digest: Callable[[str], Digest], number: int, *, full: bool) -> Error | None:
+    try:
+        return other_content(index, number, digest(index.source_path(number)), full=full)
+    except Error as error:
+        return error
+
+
+def _check_records(findings: Findings, index: Index, sources: list[Source], workers: int, report: Report) -> None:
     """Index the sources again, as this index was made, and compare the two."""
-    index, job = findings.index, None
-    with findings.catching("parameters"), index.reporting_malformed_metadata():
+    job = None
+    with findings.catching("parameters"):
         chosen = formats.of_index(index)
-        parameters = _parameters(findings, chosen)
-        measuring = ColumnRequest().measuring(index)
-        if not findings.counts.get("parameters"):
-            job = Job("", sources, chosen, parameters, measuring, before=None, hashes=False)
+        job = Job(
+            "", sources, chosen, _parameters(index, chosen), ColumnRequest().measuring(index), before=None, hashes=False
+        )
     if job is None:  # a scan would stumble over the same
         findings.not_checked.append("records and keys, as the parameters are damaged")
         return
-    with _place_beside(index) as job.index_path:
-        job.complete = lambda path: _compare(findings, Index(path))
+    with place_beside(index) as job.index_path:
+        job.complete = lambda path: _compare(findings, index, Index(path))
         try:
             write(job, [Scan(sources)], workers, report)
         except (FormatError, ColumnError, DecodeError, SourceError) as error:
@@ -146,8 +246,8 @@ def _check_records(findings: Findings, sources: list[Source], workers: int, repo
 
 
 @contextmanager
-def _place_beside(index: Index) -> Iterator[str]:
-    """Yield the path of an index that is never put there, but written beside it; hold its lock."""
+def place_beside(index: Index | SavedView) -> Iterator[str]:
+    """Yield the path of a file that is never put there, but written beside it; hold its lock."""
     directory = os.path.dirname(index.absolute(index.path))
     if os.access(directory, os.W_OK):
         with locked(index.absolute(index.path)):
@@ -157,184 +257,114 @@ def _place_beside(index: Index) -> Iterator[str]:
             yield os.path.join(temporary, os.path.basename(index.path))
 
 
-def _parameters(findings: Findings, chosen: Format) -> dict[str, Any]:
-    """Return the parameters that the sources have; compare them with those of the index.
+def _parameters(index: Index, chosen: Format) -> dict[str, Any]:
+    """Return the parameters that the sources have.
 
     Raises:
-      FormatError: options are malformed, or of a newer mmapds.
+      FormatError: those of the index are others, malformed, or of a newer mmapds.
     """
-    index = findings.index
     given = {name: index.parameters[name] for name in chosen.options if name in index.parameters}
     paths = [index.source_path(number) for number in range(len(index.sources))]
     try:
         expected = chosen.parameters(given, paths)
     except OptionError as error:
-        raise FormatError(
-            f"{index.path}: DAMAGED: {error}, or it is from a newer mmapds; {index.remedy()} (with the options that it "
-            "was built with)"
-        ) from error
+        raise index.damaged(f"{error} among the parameters") from error
     for name, value in expected.items():
-        found = index.parameters.get(name, _WHERE_MISSING.get(name))
-        if not is_same_parameter(value, found) and (found is not None or name not in _NEEDLESS):
-            what = f"{name} = {found!r}, expected {value!r}, as {paths[0]} has it, or it is from a newer mmapds"
-            findings.add("parameters", index.damaged(what))
+        found = index.parameters.get(name)
+        if not is_same_parameter(value, found):
+            raise index.damaged(f"{name} = {found!r}, expected {value!r}, as {paths[0]} has it")
     return expected
 
 
-def _compare(findings: Findings, again: Index) -> None:
+def _compare(findings: Findings, index: Index, again: Index) -> None:
     """Compare an index with one that was just made of the same sources."""
-    index = findings.index
-    same = []
-    for number in range(len(index.sources)):
+    before = len(findings.problems)
+    for number, (found, expected) in enumerate(zip(index.sources, again.sources, strict=True)):
         path = index.source_path(number)
-        if _check_bounds(findings, again, number, path) & _check_totals(findings, again, number, path):
-            same.append(number)
-        _check_blocks(findings, again, number, path)
-    for name in again.columns:
-        for number in same:
-            _check_column(findings, again, name, number)
-    if len(same) < len(index.sources):
-        findings.not_checked.append("keys and the order of lengths, as records lie elsewhere")
+        _check_bounds(findings, index, again, number)
+        if name := next((name for name in _TOTALS if getattr(found, name) != getattr(expected, name)), None):
+            what = f"{name} of {path} = {getattr(found, name)}, expected {getattr(expected, name)}"
+            findings.add("totals", what, path)
+        _check_blocks(findings, index, again, number)
+    if any(problem.check in ("records", "totals") for problem in findings.problems[before:]):
+        findings.not_checked.append("columns, keys and the order of lengths, as records lie elsewhere")
         return
-    for check, names in (("length_order", tuple(LENGTH_SECTIONS)), ("keys", _KEYS)):
-        for name in names:
-            if name in again.sections:
-                findings.compare(check, name, *again.sections[name][:2], again.pieces(name))
+    for name, section in again.sections.items():
+        if name != BOUNDS and name not in BLOCK_SECTIONS:
+            findings.compare(name, section.dtype, section.items, again.pieces(name))
 
 
-def _check_totals(findings: Findings, again: Index, number: int, path: str) -> bool:
-    """Compare what the indexes say of a source; return whether it has as many records, with bounds in both or none."""
-    index = findings.index
-    found, expected = index.sources[number], again.sources[number]
-    what = ""
-    if index.has_bounds != again.has_bounds:
-        kinds = ("bounds of records", "records of one size")[:: 1 if again.has_bounds else -1]
-        what = f"expected {kinds[0]} for {path}, found {kinds[1]}"
-    elif found.records != expected.records:
-        what = f"expected {expected.records} records of {path}, found {found.records}"
-    if what:
-        findings.add("totals", index.damaged(what), path)
-    for name in _TOTALS:
-        if getattr(found, name) != getattr(expected, name):
-            text = f"{name} of {path} = {getattr(found, name)}, expected {getattr(expected, name)}"
-            findings.add("totals", index.damaged(text), path)
-    return not what
-
-
-def _check_bounds(findings: Findings, again: Index, number: int, path: str) -> bool:
-    """Compare where the records of a source begin and end; return whether that is the same."""
-    index = findings.index
-    records = min(each.sources[number].records for each in (index, again))
-    for begin in range(0, records + 1 if index.has_bounds and again.has_bounds else 0, _PIECE):
-        end = min(begin + _PIECE, records + 1)
-        found, expected = (each.bounds(number, begin, end) for each in (index, again))
-        if found != expected:
-            at = _first(found, expected)
+def _check_bounds(findings: Findings, index: Index, again: Index, number: int) -> None:
+    """Compare where the records of a source begin and end."""
+    if not (index.has_bounds and again.has_bounds):
+        return
+    path, found, expected = index.source_path(number), index.sources[number], again.sources[number]
+    records = min(found.records, expected.records)
+    for begin in range(0, records + 1, _PIECE):
+        own, other = (one.bounds(number, begin, min(begin + _PIECE, records + 1)) for one in (index, again))
+        if own != other:
+            at = next(at for at, pair in enumerate(zip(own, other, strict=True)) if pair[0] != pair[1])
             record = begin + at
             what = f"record {record} of {path} begins" if record < records else f"the last record of {path} ends"
-            what = f"{what} at byte {found[at]}, expected byte {expected[at]}"
-            findings.add("records", index.damaged(what), path, min(record, records - 1))
-            return False
-    return _check_gaps(findings, number, path)
-
-
-def _check_gaps(findings: Findings, number: int, path: str) -> bool:
-    """Check where the last record of each group of bounds ends; all others end where the next one begins."""
-    index, source = findings.index, findings.index.sources[number]
-    groups = groups_of(source.width, source.records) if source.width else 0
-    for first in range(0, groups, _PIECE):
-        count = min(_PIECE + 1, groups - first)  # with the first of the next piece
-        found = gaps(source.width, index.read(index.bounds_at(number) + first * GROUP, count * GROUP))
-        for place, end, expected in found[:1]:
-            record = (first + place + 1) * records_in_group(source.width) - 1
-            what = f"record {record} of {path} ends at byte {end}, expected byte {expected}"
-            findings.add("records", index.damaged(what), path, record)
-            return False
-    return True
-
-
-def _first(found: Sequence[Any], expected: Sequence[Any]) -> int:
-    """Return the first place where two sequences differ."""
-    return next(at for at, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
-
-
-def _check_column(findings: Findings, again: Index, name: str, number: int) -> None:
-    """Compare the numbers that a column has for a source; its type may be wider than they need."""
-    index, path = findings.index, findings.index.source_path(number)
-    begin, end = index.firsts[number], index.firsts[number + 1]
-    own, other = (BY_DTYPE[each.sections[COLUMN + name].dtype] for each in (index, again))
-    for first in range(begin, end, _PIECE):
-        last = min(first + _PIECE, end)
-        found, expected = (
-            each.part(each.sections[COLUMN + name].offset + first * kind.width, (last - first) * kind.width)
-            for each, kind in ((index, own), (again, other))
-        )
-        if own is other and found == expected:
-            continue
-        cell, cells = other.cell, expected
-        if other is U32:
-            cell, cells = U64.cell, memoryview(bytearray((last - first) * U64.width))
-            _native.cells_widen(expected, cells.cast("Q"))
-        stored: memoryview[Any] = found.cast("B").cast(own.code)
-        cells = cells.cast("B").cast("Q")
-        if same_numbers(own.dtype, stored, cell, cells):
-            continue
-        at = differences(own.dtype, stored, cell, cells)[0]
-        shown, record = cells.cast("B").cast(BY_CELL[cell].code)[at], first + at - begin
-        what = f"column {name!r} differs from {path} at record {record}: expected {shown}, found {stored[at]}"
-        findings.add("columns", index.damaged(what), path, record)
+            what = f"{what} at byte {own[at]}, expected byte {other[at]}"
+            findings.add("records", what, path, min(record, records - 1))
+            return
+    if (found.width, found.records) != (expected.width, expected.records):
         return
+    size = groups_of(found.width, records) * GROUP
+    begins = [(one, one.bounds_at(number) - one.sections[BOUNDS].offset) for one in (index, again)]
+    for piece, pair in enumerate(zip(*(one.pieces(BOUNDS, begin, begin + size) for one, begin in begins), strict=True)):
+        if pair[0] != pair[1]:  # where the last record of a group ends, which the next group has, too
+            group = (piece * _PIECE + _first_other(*pair)) // GROUP
+            record = min((group + 1) * records_in_group(found.width), records) - 1
+            what = f"record {record} of {path}: expected the end that a scan finds, found another"
+            findings.add("records", what, path, record)
+            return
 
 
-def _check_blocks(findings: Findings, again: Index, number: int, path: str) -> None:
+def _check_blocks(findings: Findings, index: Index, again: Index, number: int) -> None:
     """Compare where the blocks of a compressed source begin, in the file and in the content."""
-    index = findings.index
-    found, expected = index.sources[number].compression, again.sources[number].compression
+    path, found, expected = (
+        index.source_path(number),
+        index.sources[number].compression,
+        again.sources[number].compression,
+    )
     if found is None or expected is None:
         return
     # The same windows take other bytes where another zlib deflates them.
     if found._replace(points=0) != expected._replace(points=0):
         what = f"compression of {path} = {found._asdict()}, expected {expected._asdict()}"
-        findings.add("blocks", index.damaged(what), path)
+        findings.add("blocks", what, path)
         return
-    pairs = zip(BlockTable(again, number).starts(0), BlockTable(index, number).starts(0), strict=True)
-    for block, (start, other) in enumerate(pairs):
-        if what := _difference(expected.codec, start, other):
-            findings.add("blocks", index.damaged(f"block {block} of {path} {what}"), path)
-            return
+    unit = "bit" if expected.codec == "gzip" else "byte"
+    with findings.catching("blocks", path):
+        pairs = zip(BlockTable(index, number).starts(0), BlockTable(again, number).starts(0), strict=True)
+        for block, (one, other) in enumerate(pairs):
+            if one[:2] != other[:2]:
+                begins = f"begins at {unit} {one.file}, byte {one.content} of the content"
+                raise index.damaged(
+                    f"block {block} of {path} {begins}, expected {unit} {other.file}, byte {other.content}"
+                )
+            if one.point != other.point and not (
+                other.point and unpacked_point(one.point) == unpacked_point(other.point)
+            ):
+                raise index.damaged(f"block {block} of {path}: expected the access point of its content, found another")
 
 
-def _difference(codec: str, expected: BlockStart, found: BlockStart) -> str:
-    """Return what is wrong with the place where a block begins; nothing if it is right."""
-    unit = "bit" if codec == "gzip" else "byte"
-    if found[:2] != expected[:2]:
-        return (
-            f"begins at {unit} {found.file}, with byte {found.content} of the content, expected {unit} {expected.file} "
-            f"and byte {expected.content}"
-        )
-    points = found.point, expected.point
-    if points[0] != points[1] and (not all(points) or unpacked_point(points[0]) != unpacked_point(points[1])):
-        return f"has an access point of other content, expected that of {unit} {expected.file}"
-    return ""
-
-
-def check_length_order(findings: Findings) -> None:
-    """Compare the order of lengths with that of the column of lengths, which is sorted again for this."""
-    index = findings.index
-    if "length_order" not in index.sections:
-        return
+def _check_length_order(findings: Findings, index: Index) -> None:
+    """Sort the lengths that Python computed, which a new index lacks, and compare the order."""
     number_type = BY_DTYPE[index.sections[COLUMN + "length"].dtype]
     if number_type not in (U32, U64):
-        raise index.damaged(f"column 'length': expected integers of 0 or more, found type {number_type.dtype}")
+        findings.add("length_order", f"column 'length': expected integers of 0 or more, found type {number_type.dtype}")
+        return
     expected = sort(index.section(COLUMN + "length"), number_type.width, scratch)._asdict()
     for name, (dtype, numbers) in expected.items():
         pieces = (memoryview(numbers)[begin : begin + _PIECE] for begin in range(0, len(numbers), _PIECE))
-        findings.compare("length_order", name, dtype, len(numbers) // BY_DTYPE[dtype].width, pieces)
+        findings.compare(name, dtype, len(numbers) // BY_DTYPE[dtype].width, pieces)
 
 
-def _note_unchecked(findings: Findings) -> None:
+def _note_unchecked(findings: Findings, index: Index) -> None:
     """Say what no comparison saw."""
-    index = findings.index
     chosen = formats.FORMATS.get(index.format)
     if chosen is not None and chosen.is_text and not index.measuring["validate"]:
         findings.not_checked.append(f"whether records are JSON; {index.remedy('--validate', force=False)}")

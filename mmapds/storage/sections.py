@@ -269,24 +269,6 @@ def unpacked(width: int, groups: "bytes | memoryview") -> memoryview:
     return memoryview(_native.unpack_bounds(width, groups)).cast("Q")
 
 
-def gaps(width: int, groups: bytes) -> list[tuple[int, int, int]]:
-    """Return where groups that follow each other do not hang together, as the end of one is also its neighbour's begin.
-
-    Returns:
-      For each of them its place among `groups`, where its last record ends, and where it should.
-    """
-    import numpy as np  # start-up time: only `verify` looks
-
-    table = np.frombuffer(groups, np.uint8).reshape(-1, GROUP)
-    firsts = np.ascontiguousarray(table[:, : U64.width]).view(U64.dtype)[:, 0]
-    last = U64.width + (records_in_group(width) - 1) * width
-    cells = np.zeros((len(table), U64.width), np.uint8)
-    cells[:, :width] = table[:, last : last + width]
-    distances = cells.view(U64.dtype)[:, 0]
-    places = np.flatnonzero(distances[:-1] != np.diff(firsts))
-    return [(place, int(firsts[place]) + int(distances[place]), int(firsts[place + 1])) for place in places.tolist()]
-
-
 # ---- sources as an index describes them --------------------------------------------------------------------------
 
 BLOCK_BEGINS, BLOCK_BOUNDS = "block_begins", "block_bounds"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_64
 
 from ..errors import Error, FormatError, SourceError, StaleIndexError, counted
+from .current import check_source, stat_source
 from .files import Io
 from .hints import quoted
 from .index_file import LENGTH_SECTIONS, Index, IndexFile, SavedViewFoundError, roots_to_give
@@ -166,6 +167,16 @@ class SavedView(IndexFile):
         """
         if self.checksum != checksum:
             raise StaleIndexError(f"{self.path}: not the saved view of the pickled dataset; open the dataset again")
+
+
+def check_source_of_view(view: SavedView, base: Index, number: int) -> None:
+    """Raise StaleIndexError or SourceError where opening the view would, for a source of one of its indexes."""
+    base.readable_path(number)
+    found = stat_source(base, number)
+    try:
+        check_source(base, number, found.st_size, found.st_mtime_ns)
+    except StaleIndexError as error:
+        raise stale_base(error, view.path) from None
 
 
 def stale_base(error: StaleIndexError, view: str) -> StaleIndexError:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import mmapds
-from mmapds.index.saved import examine_view
+from mmapds.dataset.saving import examine_view
 from mmapds.storage.view_file import SavedView
 from tests.support.forged import REFUSED, Forgery, attempt, observe, plain
 from tests.support.torture import repeat
@@ -42,7 +42,7 @@ def selections(random):
 def is_verified(path):
     """Whether --verify finds nothing."""
     findings = attempt(lambda: examine_view(SavedView(str(path))))
-    return findings is not REFUSED and not findings.count
+    return findings is not REFUSED and not findings.problems
 
 
 def check(path, base):
