@@ -4,10 +4,8 @@ from __future__ import annotations  # help() shows them as they are written
 
 import multiprocessing
 import os
-import pickle
-import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -33,6 +31,7 @@ from .storage.threads import cores
 from .storage.writer import IndexWriter
 
 _TASK_SAMPLES = 4096  # computed by a worker at a time
+Values = ArrayLike | Callable[[Any], float]
 
 
 def add_column(
@@ -75,11 +74,12 @@ def add_column(
             f"values = {shortened(values)}, expected a function of a sample, or an array of numbers; give an "
             "expression to mmapds.build, in columns={...}"
         )
-    with locked(_index_path(open_dataset(source_or_index, decode=decode, roots=roots))):
+    target = _index_path(open_dataset(source_or_index, decode=decode, roots=roots))
+    with locked(target):
         # Again, as the index may have been replaced before the lock.
         dataset = open_dataset(source_or_index, decode=decode, roots=roots)
         functions = identities({name: values}, version) if callable(values) else {}
-        _write(dataset, {name: values}, functions, workers, progress)
+        _write(dataset, {name: values}, functions, workers, progress, target)
 
 
 def identities(computed: Mapping[str, Callable[[Any], float]], version: str | int | None) -> dict[str, str]:
@@ -97,8 +97,7 @@ def identities(computed: Mapping[str, Callable[[Any], float]], version: str | in
     for name, function in computed.items():
         bound = getattr(function, "__self__", None)
         has_name = "<" not in getattr(function, "__qualname__", "<") and isinstance(bound, type | ModuleType | None)
-        while isinstance(function, partial):
-            function = function.func
+        function = getattr(function, "func", function)  # of a partial function
         named = function if hasattr(function, "__qualname__") else type(function)
         if has_name or version is not None:
             known[name] = f"{named.__module__}.{named.__qualname__}:{'' if version is None else version}"
@@ -118,11 +117,10 @@ def complete(
       functions: what these are known by.
       unfinished: the file that has the rest of the index, which then comes into its place; None for the index itself.
     """
-    path = unfinished or index_path
+    path, target = unfinished or index_path, index_path if unfinished else os.path.realpath(index_path)
     with locked(index_path):
         # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
         dataset = open_dataset(path, roots=Index(path).roots_needed())
-        target = index_path if unfinished else None
         _write(dataset, computed, functions, cores() if workers is None else workers, None, target)
 
 
@@ -130,10 +128,7 @@ def _index_path(dataset: Dataset) -> str:
     """Return the real path of the one index of a dataset."""
     indexes = dataset.indexes
     if dataset._is_view:
-        raise ColumnError(
-            "source_or_index: expected an index of sources, found a saved view; add the column to the indexes that "
-            "it was saved of, and save it again"
-        )
+        raise ColumnError("source_or_index: expected an index of sources, found a saved view; add it to its indexes")
     if len(indexes) != 1:
         raise ColumnError(f"source_or_index: expected one index, found {len(indexes)}; add the column to each of them")
     return os.path.realpath(indexes[0])
@@ -141,26 +136,23 @@ def _index_path(dataset: Dataset) -> str:
 
 def _write(
     dataset: Dataset,
-    columns: Mapping[str, ArrayLike | Callable[[Any], float]],
+    columns: Mapping[str, Values],
     functions: Mapping[str, str],
     workers: int,
     progress: Callable[[int], object] | None,
-    target: str | None = None,
+    target: str,
 ) -> None:
     """Write the index of a dataset with more columns, or with others of their names.
 
     Args:
       functions: what those among them are known by.
-      target: where to put it, if that is not the index of the dataset; that one is replaced.
+      target: where to put it; it replaces the index of the dataset there.
     """
     index = Index(_index_path(dataset))
     held = index.parameters.get("columns", {})
     if found := next((name for name in columns if name in held), None):
-        raise ColumnError(
-            f"{target or index.path}: column {found!r} comes from the sources; give the new column another name"
-        )
-    metadata = _metadata(index, columns, functions)
-    with IndexWriter(target or index.path) as writer:
+        raise ColumnError(f"{target}: column {found!r} comes from the sources; give the new column another name")
+    with IndexWriter(target) as writer:
         spools = {name: _spooled(writer, dataset, name, columns[name], workers, progress) for name in columns}
         replaced = {COLUMN + name for name in columns}.union(LENGTH_SECTIONS if "length" in columns else ())
         for section in index.sections:
@@ -170,7 +162,8 @@ def _write(
             writer.write_column(name, spool)
             if name == "length":
                 write_length_order(writer)
-        if target is None:
+        metadata = _metadata(index, columns, functions)
+        if index.path == target:
             writer.replace(index, metadata)
         else:
             writer.kind = index.kind
@@ -181,8 +174,7 @@ def _metadata(index: Index, columns: Iterable[str], computed: Mapping[str, str])
     """Return the metadata of an index in which these columns are computed, some of them by functions."""
     metadata = {key: value for key, value in index.metadata.items() if key not in ("sections", "functions")}
     expressions = {name: text for name, text in index.measuring["expressions"].items() if name not in columns}
-    functions = {name: known for name, known in index.functions.items() if name not in columns}
-    functions |= computed
+    functions = {name: known for name, known in index.functions.items() if name not in columns} | dict(computed)
     described = {**metadata, "columns": {**index.measuring, "expressions": expressions}}
     return {**described, "functions": functions} if functions else described
 
@@ -191,20 +183,62 @@ def _spooled(
     writer: IndexWriter,
     dataset: Dataset,
     name: str,
-    values: ArrayLike | Callable[[Any], float],
+    values: Values,
     workers: int,
     progress: Callable[[int], object] | None,
 ) -> Spool:
     """Return the numbers of a column on their way into an index."""
-    spool = writer.spool()
-    pieces = _pieces(dataset, name, values, workers)
-    with _reporting(progress, name, len(dataset)) as report, closing(pieces):  # which ends workers, whatever happens
+    spool, records = writer.spool(), len(dataset)
+    pieces = _computed(dataset, name, values, workers) if callable(values) else _given(name, values, records)
+    bar = Progress(f"column {name!r}", unit="samples", total=lambda: records, hidden=progress is not None)
+    with bar, closing(pieces):  # which ends workers, whatever happens
         for piece in pieces:
             cells = _cells(name, piece, spool.count)
             with writer.writing():
                 spool.append(BY_DTYPE[cells.dtype.str].cell, cells.view(np.uint64).data)
-            report(len(piece))
+            (progress or bar.update)(len(piece))
     return spool
+
+
+def _given(name: str, values: ArrayLike, records: int) -> Generator[NDArray[Any], None, None]:
+    numbers = _as_numbers(name, values, 0)
+    if numbers.ndim != 1 or len(numbers) != records:
+        raise ColumnError(f"values: expected shape ({records},), a number for each record, found {numbers.shape}")
+    yield numbers
+
+
+def _computed(
+    dataset: Dataset, name: str, compute: Callable[[Any], float], workers: int
+) -> Generator[NDArray[Any], None, None]:
+    """Yield a column that a function computes, in the order of records; workers compute some pieces ahead."""
+    pieces = [range(begin, min(begin + _TASK_SAMPLES, len(dataset))) for begin in range(0, len(dataset), _TASK_SAMPLES)]
+    work = partial(_compute, dataset, name, compute)
+    is_daemon = multiprocessing.current_process().daemon  # which has no children, as those of multiprocessing.Pool
+    if workers == 1 or len(pieces) <= 1 or is_daemon:
+        yield from map(work, pieces)
+        return
+    try:
+        yield from in_processes(work, pieces, min(workers, len(pieces)))
+    except WorkerDiedError:
+        raise ColumnError(
+            f"column {name!r}: a worker process died, killed or out of memory; use workers=1 to see why"
+        ) from None
+
+
+def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
+    numbers = []
+    for position, sample in zip(piece, dataset._one_by_one(piece), strict=True):
+        try:
+            number = compute(sample)
+        except Exception as error:
+            add_note(error, f"while computing a column for {dataset.place(position)}")
+            raise
+        if isinstance(number, bool | np.bool_):
+            number = int(number)  # of a condition, for masks
+        if isinstance(number, str | bytes) or np.ndim(number) or not isinstance(number, int | float | np.number):
+            raise ColumnError(f"{dataset.place(position)}: expected a number from the callable, found {number!r}")
+        numbers.append(number)
+    return _as_numbers(name, numbers, piece.start)
 
 
 def _as_numbers(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
@@ -234,12 +268,6 @@ def _as_numbers(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
     return numbers
 
 
-def _checked(values: NDArray[Any], records: int) -> NDArray[Any]:
-    if values.ndim != 1 or len(values) != records:
-        raise ColumnError(f"values: expected shape ({records},), a number for each record, found {values.shape}")
-    return values
-
-
 def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
     """Return numbers as u64, as i64 if any is negative, or as f64; lengths as u64, also if they are whole floats.
 
@@ -247,8 +275,8 @@ def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
       first: the record that values[0] belongs to.
     """
     kind = values.dtype.kind if values.size else "u"
-    if kind == "b":
-        kind, values = "u", values.astype(np.uint64)
+    if kind not in "buif":
+        raise ColumnError(f"column {name!r}: expected numbers, found {values.dtype}")
     if name == "length" and kind in "if":
         fits = (values >= 0) & (values == np.floor(values)) & (values < 2.0**63)
         if not fits.all():
@@ -258,85 +286,8 @@ def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
                 f"column 'length': expected integers of 0 or more, found {values[wrong]} at record {first + wrong}; "
                 f"{whole}give the column another name"
             )
-        kind, values = "u", values.astype(np.uint64)
-    if kind not in "uif":
-        raise ColumnError(f"column {name!r}: expected numbers, found {values.dtype}")
-    if kind == "f":
+    elif kind == "f":
         return np.ascontiguousarray(values, np.float64)
-    if kind == "i" and (values < 0).any():
+    elif kind == "i" and (values < 0).any():
         return np.ascontiguousarray(values, np.int64)
     return np.ascontiguousarray(values, np.uint64)
-
-
-@contextmanager
-def _reporting(progress: Callable[[int], object] | None, name: str, samples: int) -> Iterator[Callable[[int], object]]:
-    if progress is not None:
-        yield progress
-        return
-    with Progress(f"column {name!r}", unit="samples", total=lambda: samples) as bar:
-        yield bar.update
-
-
-def _pieces(
-    dataset: Dataset, name: str, values: ArrayLike | Callable[[Any], float], workers: int
-) -> Generator[NDArray[Any], None, None]:
-    """Yield a column piece by piece, in the order of records."""
-    if callable(values):
-        yield from _computed(dataset, name, values, workers)
-    else:
-        yield _checked(_as_numbers(name, values, 0), len(dataset))
-
-
-def _computed(dataset: Dataset, name: str, compute: Callable[[Any], float], workers: int) -> Iterator[NDArray[Any]]:
-    """Yield a column that a function computes; workers compute some pieces ahead."""
-    pieces = [range(begin, min(begin + _TASK_SAMPLES, len(dataset))) for begin in range(0, len(dataset), _TASK_SAMPLES)]
-    work = partial(_compute, dataset, name, compute)
-    is_daemon = multiprocessing.current_process().daemon  # which has no children, as those of multiprocessing.Pool
-    if workers == 1 or len(pieces) <= 1 or is_daemon:
-        for piece in pieces:
-            yield work(piece)
-        return
-    if multiprocessing.get_start_method() != "fork":
-        _check_reaches_workers(work, compute)
-    try:
-        yield from in_processes(work, pieces, min(workers, len(pieces)))
-    except WorkerDiedError:
-        raise ColumnError(
-            f"column {name!r}: a worker process died, killed or out of memory; use workers=1 to see why"
-        ) from None
-
-
-def _check_reaches_workers(work: Callable[[range], Any], compute: Callable[[Any], float]) -> None:
-    """Raise ColumnError where a worker that is not forked, as from Python 3.14 on, would not have the callable."""
-    try:
-        pickle.dumps(work)
-    except Exception as error:
-        raise ColumnError(
-            f"values: the callable does not pickle ({error}); define it in a module, or use workers=1"
-        ) from error
-    main = sys.modules["__main__"]
-    is_file = getattr(main, "__file__", None) or getattr(main, "__spec__", None)
-    if getattr(compute, "__module__", None) == "__main__" and not is_file:  # typed in, or in a notebook
-        raise ColumnError(
-            "values: worker processes cannot import the callable from here; define it in a module, or use workers=1"
-        )
-
-
-def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
-    numbers = []
-    for position, sample in zip(piece, dataset._one_by_one(piece), strict=True):
-        try:
-            number = compute(sample)
-        except StopIteration as error:  # as of next(), where nothing is left: it would end the column
-            raise ColumnError(
-                f"{dataset.place(position)}: expected a number from the callable, found StopIteration"
-            ) from error
-        except Exception as error:
-            add_note(error, f"while computing a column for {dataset.place(position)}")
-            raise
-        if isinstance(number, bool | np.bool_):
-            number = int(number)  # of a condition, for masks
-        if isinstance(number, str | bytes) or np.ndim(number) or not isinstance(number, int | float | np.number):
-            raise ColumnError(f"{dataset.place(position)}: expected a number from the callable, found {number!r}")
-        numbers.append(number)
-    return _as_numbers(name, numbers, piece.start)

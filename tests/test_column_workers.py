@@ -47,6 +47,7 @@ def add_in_a_daemon():
 
 if __name__ == "__main__":
     multiprocessing.set_start_method(sys.argv[1])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as commands and trainers set it; forked workers inherit it
     try:
         mmapds.add_column("train.jsonl", "x", eval(sys.argv[2]), workers=2)
         print("added")

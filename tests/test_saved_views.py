@@ -352,7 +352,7 @@ def test_what_wants_an_index_refuses_a_view(folder):
     ds[:5].save(folder / "v.mmx")
     message = "v.mmx: NOT AN INDEX: expected one of sources, found a saved view; give the indexes that it was saved of"
     with pytest.raises(
-        mmapds.ColumnError, match="source_or_index: expected an index of sources, found a saved view; add"
+        mmapds.ColumnError, match="source_or_index: expected an index of sources, found a saved view; add it"
     ):
         mmapds.add_column(folder / "v.mmx", "x", len)
     with pytest.raises(FormatError, match=message):

@@ -382,7 +382,7 @@ def test_info_tells_copies_from_sources_that_changed(write):
         return index["sources"][0]["state"]
 
     os.utime(path, ns=(5, 5))
-    assert "; another time, the same fingerprint\n" in command("--info", path).stdout
+    assert "  another time, the same fingerprint\n" in command("--info", path).stdout
     assert state() == "touched"
     with open(path, "r+b") as file:
         file.write(b"[")
