@@ -14,8 +14,7 @@ UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u20
 """Control characters, halves of surrogate pairs, and what turns the direction of text or hides a break of lines."""
 _NOT_THE_USERS = ("mmapds.", "torch.utils.data", "torchdata.", "accelerate.", "multiprocessing.", "contextlib")
 """Modules that a warning does not point to."""
-_LISTED = 400  # characters of names in messages, about
-_DEPTH = 8  # to which values in messages are shown
+_LISTED = 400  # characters of names in messages
 _CUTOFF = 0.6  # of difflib, for names that resemble each other
 _NO_MEMORY = "not enough memory", "Not enough memory", "Unable to create ZSTD_", "Error -4 while "
 """What zstd, orjson, zstd of contexts, and zlib say where memory is short. Error -4 of isal is another."""
@@ -122,15 +121,6 @@ def _escaped(found: re.Match[str]) -> str:
     return f"\\u{code:04x}"
 
 
-def short_of_memory(place: str, what: str, others: str = "") -> MemoryError:
-    """Return the error to raise where memory has no room for something.
-
-    Args:
-      others: what else than to raise the limit can be done, from the comma on.
-    """
-    return MemoryError(f"{place}: {EXPECTED_ROOM} for {what}, found none; {RAISE_LIMIT}{others}")
-
-
 def check_memory(error: Exception) -> None:
     """Raise MemoryError where an error says that memory is short, so that sound data are not blamed.
 
@@ -154,45 +144,23 @@ def add_note(error: Exception, note: str) -> None:
         vars(error).setdefault("__notes__", []).append(note)
 
 
-def shortened(value: Any, most: int = 80, depth: int = 0) -> str:
-    """Return the repr of a value for messages: a long one ends in `...`, after a whole item, and is closed.
-
-    Args:
-      most: characters, about.
-      depth: of the value in others, of which the first few levels are shown.
-    """
-    if isinstance(value, str | bytes):
-        text = repr(value[:most])
-        return text if len(text) <= most and len(value) <= most else f"{text[: most - 4]}...{text[-1]}"
-    if type(value) not in (list, tuple, dict):
-        text = _repr(value)
-        return text if len(text) <= most else f"{text[: most - 3]}..."
-    ends = "[]" if type(value) is list else "()" if type(value) is tuple else "{}"
-    if depth == _DEPTH and value:
-        return f"{ends[0]}...{ends[1]}"
-    items: list[str] = []
-    size = 0
-    for item in value:
-        text = shortened(item, most, depth + 1)
-        if isinstance(value, dict):
-            text += f": {shortened(value[item], most, depth + 1)}"
-        size += len(text) + 2
-        if size > most and items:
-            return f"{ends[0]}{', '.join(items)}, ...{ends[1]}"
-        items.append(text)
-    return f"{ends[0]}{', '.join(items)}{',' * (type(value) is tuple and len(items) == 1)}{ends[1]}"
+def shortened(value: Any, most: int = 80) -> str:
+    """Return the repr of a value for messages, cut where it is longer than `most` characters."""
+    if isinstance(value, str | bytes | list | tuple):
+        value = value[:most]  # the repr of the rest would be cut off
+    try:
+        return _cut(repr(value), most)
+    except Exception:  # an int of more digits than Python writes, or a repr of the user's
+        return object.__repr__(value)
 
 
 def listed(names: Iterable[Any]) -> str:
-    """Return names for messages: `'a', 'b'`. Where they are many, or long, `...` stands for the others."""
-    return shortened(list(names), _LISTED)[1:-1]
+    """Return names for messages: `'a', 'b'`; a long list is cut."""
+    return _cut(", ".join(map(repr, names)), _LISTED)
 
 
-def _repr(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception:  # an int of more digits than Python writes, what is nested too deep, or a repr of the user's
-        return hex(value) if isinstance(value, int) else object.__repr__(value)
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

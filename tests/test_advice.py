@@ -91,15 +91,10 @@ def test_commands_are_those_of_the_tool_that_runs(tmp_path, monkeypatch):
     "arguments",
     [
         ["index", "a.jsonl", "--missing", "few"],
-        ["index", "a.jsonl", "--bad", "drop"],
-        ["index", "a.jsonl", "--column", "n"],
         ["index", "a.jsonl", "--length", "words(n)"],
-        ["index", "a.jsonl", "--format", "csv"],
         ["index", "a.jsonl", "--workers", "0"],
         ["index", "a.jsonl", "--wrkers", "1"],
         ["convert", "a.jsonl", "--schema", "{"],
-        ["convert", "a.jsonl", "--infer", "0"],
-        ["convert", "a.jsonl", "--missing", "few"],
         ["show", "a.jsonl", "first"],
         ["head", "a.jsonl", "-n", "few"],
         ["heda", "a.jsonl"],
@@ -123,11 +118,6 @@ def test_what_is_wrong_with_data_is_status_1(tmp_path, arguments):
     found = ran(*arguments, cwd=tmp_path)
     assert (found.returncode, found.stdout) == (1, "")
     assert len(found.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(("given", "meant"), [("heda", "head"), ("verfy", "verify"), ("idnex", "index")])
-def test_a_misspelt_command_has_the_nearest_one(tmp_path, given, meant):
-    assert ran(given, "a.jsonl", cwd=tmp_path).stderr.endswith(f" (did you mean {meant})\n")
 
 
 # ---- what is advised --------------------------------------------------------------------------------------------

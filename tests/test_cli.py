@@ -14,7 +14,7 @@ from tests.support.commands import command, run
 WORK = """
 import os, signal, sys, time
 from mmapds import cli
-from mmapds.errors import Error, short_of_memory
+from mmapds.errors import Error
 
 def work():
     {work}
@@ -31,12 +31,6 @@ sys.exit(cli.run(work))
         ("raise TypeError('odd')", 1, "TypeError: odd (python -X dev -m mmapds shows where)\n"),
         ("raise KeyboardInterrupt", 130, "interrupted\n"),
         ("raise MemoryError('cannot allocate 9 GiB')", 1, "cannot allocate 9 GiB\n"),
-        (
-            "raise short_of_memory('a.jsonl:2 (byte 8)', 'a record of 9 bytes')",
-            1,
-            "a.jsonl:2 (byte 8): expected room in memory for a record of 9 bytes, found none; "
-            "raise the limit, as with ulimit -v or of the container\n",
-        ),
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", 143, ""),
     ],
 )

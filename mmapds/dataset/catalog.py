@@ -13,7 +13,7 @@ from .. import _native, formats
 from ..compression import cache
 from ..compression.plain import line_number
 from ..compression.reader import BlockReader, random_access_error
-from ..errors import Error, FormatError, SourceError, option, short_of_memory, shortened
+from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, FormatError, SourceError, option, shortened
 from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..formats.unmeasured import mending_of
 from ..storage.blocks import BlockTable
@@ -260,7 +260,7 @@ class Catalog:
         self, located: tuple[int, int, int, int], what: str, fewer: str = "", remark: str = ""
     ) -> MemoryError:
         others = f"{fewer}, or leave the record out with exclude= in a sampler{remark}"
-        return short_of_memory(self.place(located), what, others)
+        return MemoryError(f"{self.place(located)}: {EXPECTED_ROOM} for {what}, found none; {RAISE_LIMIT}{others}")
 
     def location(self, member: int, begin: int, end: int) -> Location:
         """Return where a record lies, as `ds.where` says it."""
