@@ -6,6 +6,7 @@ Pools of processes, Dask's `Client.get_executor()`, loky, Parsl and mpi4py are e
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from importlib import import_module
 from typing import Any
 
 
@@ -17,15 +18,10 @@ def dask(address: str) -> Any:
     Raises:
       ModuleNotFoundError: there is no distributed; the message says how to get it.
     """
-    try:
-        from distributed import Client
-    except ModuleNotFoundError:
-        raise _missing("mmapds.executors.dask", "distributed", "'mmapds[dask]'") from None
-    client: Any = Client(address)  # type: ignore[no-untyped-call]
-    return client.get_executor()
+    return _imported("distributed", "dask", "'mmapds[dask]'").Client(address).get_executor()
 
 
-def ray(address: str | None = None, **options: Any) -> "Ray":
+def ray(address: str | None = None, **options: Any) -> "Submitting":
     """Return an executor of a Ray cluster.
 
     Args:
@@ -34,68 +30,57 @@ def ray(address: str | None = None, **options: Any) -> "Ray":
     Raises:
       ModuleNotFoundError: there is no ray; the message says how to get it.
     """
-    return Ray(address, options)
+    engine = _imported("ray", "ray", "'mmapds[ray]'")
+    if not engine.is_initialized():
+        engine.init(address=address)
+    remote = engine.remote(**options) if options else engine.remote
+    return Submitting(lambda function, *arguments: remote(function).remote(*arguments).future())
 
 
-class Ray:
-    """An executor of a Ray cluster; see `ray`."""
-
-    def __init__(self, address: str | None, options: dict[str, Any]) -> None:
-        try:
-            import ray
-        except ModuleNotFoundError:
-            raise _missing("mmapds.executors.ray", "ray", "'mmapds[ray]'") from None
-        if not ray.is_initialized():
-            ray.init(address=address)
-        self._remote = ray.remote(**options) if options else ray.remote
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        """Run a function in a task of the cluster; return a future of what it returns."""
-        return self._remote(function).remote(*arguments).future()  # type: ignore[no-any-return]
-
-
-def submitit(folder: str, **parameters: Any) -> "Submitit":
-    """Return an executor whose tasks are jobs of Slurm, each submitted by submitit.
+def submitit(folder: str, **parameters: Any) -> "Submitting":
+    """Return an executor whose tasks are jobs of Slurm, each submitted by submitit. Jobs are not cancelled.
 
     Args:
       folder: for logs and results, which all nodes share.
       **parameters: of the jobs, as `AutoExecutor.update_parameters` takes them: `timeout_min`, `slurm_partition`.
     Raises:
-      ModuleNotFoundError: there is no submitit.
+      ModuleNotFoundError: there is no submitit; the message says how to get it.
     """
-    try:
-        import submitit
-    except ModuleNotFoundError:
-        raise _missing("mmapds.executors.submitit", "submitit", "submitit") from None
-    executor = submitit.AutoExecutor(folder=folder)
-    executor.update_parameters(**parameters)
-    return Submitit(executor)
+    engine = _imported("submitit", "submitit", "submitit").AutoExecutor(folder=folder)
+    engine.update_parameters(**parameters)
+    return Submitting(lambda function, *arguments: _future(engine.submit(function, *arguments)))
 
 
-class Submitit:
-    """An executor whose tasks are jobs of submitit; see `submitit`. A job that was submitted is not cancelled.
+class Submitting:
+    """An executor of an engine.
 
     Args:
-      executor: one of submitit's, whose `submit` returns a job with `result()`.
+      submit: takes a function and its arguments; returns a future of `concurrent.futures`.
     """
 
-    def __init__(self, executor: Any) -> None:
-        self._executor = executor
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        """Submit a job that runs a function; return a future of what it returns."""
-        job, future = self._executor.submit(function, *arguments), Future[Any]()
-        future.set_running_or_notify_cancel()
-
-        def settle() -> None:
-            try:
-                future.set_result(job.result())
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=settle, daemon=True).start()
-        return future
+    def __init__(self, submit: Callable[..., "Future[Any]"]) -> None:
+        self.submit = submit
 
 
-def _missing(name: str, package: str, wanted: str) -> ModuleNotFoundError:
-    return ModuleNotFoundError(f"{name} needs {package}; run: pip install {wanted}", name=package)
+def _future(job: Any) -> "Future[Any]":
+    """Return a future of what the `result` of a job returns, or raises."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+
+    def settle() -> None:
+        try:
+            future.set_result(job.result())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=settle, daemon=True).start()
+    return future
+
+
+def _imported(package: str, engine: str, wanted: str) -> Any:
+    try:
+        return import_module(package)
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"mmapds.executors.{engine} needs {package}; run: pip install {wanted}", name=package
+        ) from None

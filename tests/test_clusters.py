@@ -3,9 +3,12 @@
 import functools
 import os
 import resource
+import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import orjson
@@ -112,11 +115,20 @@ def test_what_is_read_by_another_reader_is_converted(tmp_path, name):
 class AutoExecutor:
     """As that of submitit."""
 
-    def __init__(self):
-        self.threads = ThreadPoolExecutor(2)
+    def __init__(self, folder):
+        self.folder, self.threads = folder, ThreadPoolExecutor(2)
+
+    def update_parameters(self, timeout_min):
+        assert (self.folder, timeout_min) == ("logs", 60)
 
     def submit(self, function, *arguments):
         return self.threads.submit(function, *arguments)  # whose future has what a job has
+
+
+@contextmanager
+def submitit():
+    with patch.dict(sys.modules, {"submitit": SimpleNamespace(AutoExecutor=AutoExecutor)}):
+        yield executors.submitit("logs", timeout_min=60)
 
 
 @contextmanager
@@ -137,7 +149,7 @@ EXECUTORS = {
     "processes": lambda: ProcessPoolExecutor(2),
     "threads": lambda: ThreadPoolExecutor(2),
     "twice": lambda: given(Twice()),
-    "submitit": lambda: given(executors.Submitit(AutoExecutor())),
+    "submitit": submitit,
     "dask": dask,
 }
 
@@ -452,9 +464,15 @@ def test_decoders_are_told_apart(tmp_path, monkeypatch):
 
 
 def test_a_job_of_submitit_that_failed():
-    executor = executors.Submitit(AutoExecutor())
-    assert isinstance(executor.submit(os.stat, "/no/such/file").exception(60), FileNotFoundError)
-    assert executor.submit(int, "7").result(60) == 7
+    with submitit() as executor:
+        assert isinstance(executor.submit(os.stat, "/no/such/file").exception(60), FileNotFoundError)
+        assert executor.submit(int, "7").result(60) == 7
+
+
+def test_an_engine_that_is_not_installed():
+    with patch.dict(sys.modules, {"ray": None}), pytest.raises(ModuleNotFoundError) as error:
+        executors.ray()
+    check(str(error.value))
 
 
 # Commands

@@ -140,12 +140,10 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...], report: Callable[[str],
             found.append(path)
         elif glob.has_magic(path):
             _check_listed(path)
-            matches = sorted(glob.glob(path, recursive=True))
-            taken = _without_indexes(matches, suffixes)
-            if not taken:
+            matches = _without_indexes(sorted(glob.glob(path, recursive=True)), suffixes)
+            if not matches:
                 raise SourceError(f"{path}: expected a pattern that matches files, found no match")
-            _check_left_out(matches, taken, suffixes)
-            found += taken
+            found += matches
         else:
             way = f"; {way_to_index(path, '')}" if path.endswith(INDEX_SUFFIX) else ""
             raise SourceError(f"{path}: no such file{way}")
@@ -198,8 +196,8 @@ def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str],
             there = {each.name: each for each in entries if not each.name.startswith(".")}
     except OSError as error:
         raise unreadable(directory, error) from None
-    sources = {name for name in there if named(name, suffixes)}
-    taken = _without_indexes(sorted(sources), suffixes)
+    sources = sorted(name for name in there if named(name, (*suffixes, INDEX_SUFFIX)))
+    taken = _without_indexes([os.path.join(directory, name) for name in sources], suffixes)
     others = [
         name + "/" * there[name].is_dir(follow_symlinks=False)
         for name in sorted(there.keys() - sources)
@@ -211,41 +209,36 @@ def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str],
         way = f"; run: {tool('convert')} {quoted(directory)} -o {quoted(os.path.join(directory, 'all.mma'))}"
         way = way if any(named(name, convertible) for name in others) else ""
         raise SourceError(f"{directory}: expected {expected}, found {_some(others) if others else 'no files'}{way}")
-    paths = [os.path.join(directory, name) for name in taken]
-    if taken[0].endswith(INDEX_SUFFIX):  # indexes alone, which may have the other files for sources
-        return paths
-    _check_left_out([os.path.join(directory, name) for name in there], paths, suffixes)
     if twice := _repeated(taken, _content):
         raise SourceError(
-            f"{directory}: expected one file of each content, found {twice[0]} and {twice[1]}; give one of them by its "
-            "name, or by a glob"
+            f"{directory}: expected one file of each content, found {' and '.join(map(os.path.basename, twice))}; give "
+            "one of them by its name, or by a glob"
         )
-    if others:
+    if others and not taken[0].endswith(INDEX_SUFFIX):  # indexes may have the other files for sources
         report(f"{directory}: passed over {_some(others)} (expected {expected}); give them by name, or by a glob")
-    return paths
+    return taken
 
 
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
+    """Return paths without indexes; where there are no others, and `suffixes` has that of indexes, all of them.
+
+    Raises:
+      SourceError: the source of an index that is left out is missing: its records would be, without a word.
+    """
     paths = [path for path in paths if not _UNFINISHED.search(path)]
     others = [path for path in paths if not path.endswith(INDEX_SUFFIX)]
-    return others or (paths if INDEX_SUFFIX in suffixes else [])
-
-
-def _check_left_out(found: list[str], taken: list[str], suffixes: tuple[str, ...]) -> None:
-    """Raise SourceError where an index is left out whose source is missing: its records would be, without a word.
-
-    That is `X.mmx` where X has the name of a source. A source that was compressed or decompressed has another name.
-    """
-    if taken[0].endswith(INDEX_SUFFIX):  # indexes alone, which are all taken
-        return
-    there = set(found)
-    for path in found:
+    if not others:
+        return paths if INDEX_SUFFIX in suffixes else []
+    there = set(others)
+    for path in paths:
         source = path.removesuffix(INDEX_SUFFIX)
         if source == path or source in there or not named(os.path.basename(source), suffixes):
             continue
+        # It may have been compressed or decompressed, and has another name then.
         forms = [source, without_codec(source), *(source + suffix for each in CODECS.values() for suffix in each)]
         if not any(map(os.path.lexists, forms)):
             raise SourceError(f"{source}: no such file; delete {quoted(path)}, which indexes it, or put the file back")
+    return others
 
 
 def given_twice(paths: list[str]) -> str:
