@@ -12,7 +12,7 @@ import mmapds
 from bench.support.data import DATA, GB, drop_cached, jsonl
 from bench.support.indexing import count_lines
 from bench.support.timing import timed
-from mmapds.storage.fingerprints import fingerprint
+from mmapds.storage.current import fingerprint
 from mmapds.storage.index_file import Index
 
 SOURCES = 1000

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 import mmapds
 from mmapds.index.build import build_each
 from mmapds.index.verify import verify
-from mmapds.storage import fingerprints
-from mmapds.storage.fingerprints import BLOCK, BLOCKS, COVERED, fingerprint, full_hash
+from mmapds.storage import current
+from mmapds.storage.current import BLOCK, BLOCKS, COVERED, fingerprint, full_hash
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
 from tests.support.files import flip
@@ -278,8 +278,8 @@ def test_one_warning_for_many_copies(write, tmp_path):
 def count_digests(monkeypatch):
     """Count how often sources are read for a digest, in this process."""
     counted = []
-    opened = fingerprints._opened
-    monkeypatch.setattr(fingerprints, "_opened", lambda path: counted.append(path) or opened(path))
+    opened = current._opened
+    monkeypatch.setattr(current, "_opened", lambda path: counted.append(path) or opened(path))
     return counted
 
 
@@ -325,15 +325,3 @@ def test_a_source_replaced_after_opening_is_compared_when_it_is_read(corpus):
     edit(corpus, 0)
     with pytest.raises(mmapds.StaleIndexError, match="has other content"):
         ds[1]
-
-
-def test_a_hash_that_is_no_text_is_refused(corpus):
-    from tests.support.index_file import rewrite
-
-    def changed(metadata):
-        metadata["sources"][0]["xxh3_128"] = 5
-        return metadata
-
-    rewrite(f"{corpus}.mmx", metadata=changed)
-    with pytest.raises(mmapds.FormatError, match="xxh3_128 of a source: expected hex digits, found 5"):
-        mmapds.open(corpus)

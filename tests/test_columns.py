@@ -315,26 +315,6 @@ def test_a_missing_column_says_which_there_are_and_how_to_add_it(corpus):
     assert mmapds.open(path).columns == ["chars", "length"]
 
 
-@pytest.mark.parametrize("add", [mmapds.add_column, lambda path, name, _: mmapds.build(path, columns={name: "id"})])
-def test_a_column_that_was_added_since_the_dataset_was_opened(corpus, add):
-    path, records = corpus
-    mmapds.build(path)
-    ds = mmapds.open(path)
-    view = ds[5:]
-    add(path, "words", [record["id"] for record in records])
-    for opened in (ds, view):
-        with pytest.raises(mmapds.ColumnError) as missing:
-            opened.column("words")
-        assert str(missing.value) == (
-            f"{path}.mmx: expected column 'words', found none; open the dataset again, as the index on disk has this "
-            "column now"
-        )
-        check(str(missing.value))
-    with pytest.raises(mmapds.ColumnError, match="; run: "):
-        ds.column("others")
-    assert mmapds.open(path).column("words").tolist() == [record["id"] for record in records]
-
-
 def test_a_damaged_length_order_is_an_error(corpus):
     path, _ = corpus
     mmapds.build(path, length="id")

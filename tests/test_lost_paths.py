@@ -4,7 +4,6 @@ import os
 import pickle
 import shutil
 
-import numpy as np
 import pytest
 
 import mmapds
@@ -13,34 +12,11 @@ from tests.support.commands import command
 from tests.support.messages import check
 
 
-@pytest.fixture
-def arrays(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    schema = {"id": "int64", "tokens": ("int32", (None,)), "text": "str"}
-    with mmapds.Writer("a.mma", schema) as writer:
-        for i in range(3):
-            writer.write({"id": i, "tokens": np.zeros(i + 1, np.int32), "text": "ab"})
-    return mmapds.open("a.mma", build=True)
-
-
 def run(error):
     """Run the command of a message."""
-    words = str(error).partition("; run: python -m mmapds.index ")[2].partition(" (")[0].replace("'", "").split()
+    words = str(error).partition("; run: python -m mmapds.index ")[2].partition(" (")[0].split()
     done = command(*words)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_column_that_an_array_file_lacks_is_not_advised_as_an_expression(arrays):
-    message = "a.mma.mmx: expected column 'token', found 'id', 'tokens_length'; use mmapds.add_column"
-    with pytest.raises(mmapds.ColumnError) as error:
-        arrays.column("token")
-    assert str(error.value).startswith(message)
-    with pytest.raises(
-        mmapds.ColumnError, match=r"run: python -m mmapds.index a.mma --length 'items\(tokens\)' "
-    ) as error:
-        _ = arrays.lengths
-    run(error.value)
-    assert mmapds.open("a.mma").lengths.tolist() == [1, 2, 3]
 
 
 @pytest.fixture

@@ -307,11 +307,9 @@ def test_an_index_that_was_cut_while_it_was_open(write, tmp_path):
     mmapds.build(paths, out=out, length="n")
     ds = mmapds.open(out)
     os.truncate(out, 100)
-    with pytest.raises(
-        mmapds.FormatError, match=r"DAMAGED: expected \d+ bytes, as when it was opened, found 100; "
-    ) as error:
+    with pytest.raises(mmapds.FormatError, match=r"expected \d+ bytes, as when .* found fewer; index its sources"):
         list(ds)
-    run_remedy(error.value)
+    mmapds.build(paths, out=out, length="n")
     assert len(mmapds.open(out).lengths) == 4000
 
 

@@ -443,7 +443,7 @@ def test_rows_that_are_damaged_read_nothing_else(folder):
     ):
         saved[0]
     with pytest.raises(
-        FormatError, match=r"v.mmx: DAMAGED: section 'row_ranks': expected .* records at its end, found 7"
+        FormatError, match=r"v.mmx: DAMAGED: section 'row_ranks': expected .* records of 2100 at its end, found 7"
     ):
         damaged(folder, "row_ranks", np.array([0, count, 7], np.uint64))
 
@@ -465,9 +465,9 @@ def test_a_directory_that_is_damaged_finds_nothing_else(folder, before):
 @pytest.mark.parametrize(
     ("header", "metadata", "message"),
     [
-        ({"reserved": 4}, None, "expected a header of 64 bytes and kind 0 or 2, found 64 and 4"),
+        ({"reserved": 4}, None, "expected kind 0 or 2, found 4"),
         ({"records": 3}, None, "section 'rows': expected 3 numbers of type"),
-        (None, lambda found: {**found, "bases": []}, "expected section 'rows', or 'row_bits' and 'row_ranks'"),
+        (None, lambda found: {**found, "bases": []}, "expected 1 to 2.*63 - 1 records of 1 base or more, found 0"),
         (None, lambda found: {key: found[key] for key in ("sections", "builder")}, "malformed metadata"),
         (None, lambda found: {**found, "bases": [{**found["bases"][0], "records": -1}]}, "malformed metadata"),
         (None, lambda found: {**found, "bases": [{**found["bases"][0], "path": "a\0b"}]}, "malformed metadata"),
@@ -476,9 +476,13 @@ def test_a_directory_that_is_damaged_finds_nothing_else(folder, before):
         (
             None,
             lambda found: {**found, "bases": [{**found["bases"][0], "records": 2**62}] * 2},
-            ".* of fewer than 2\\*\\*63",
+            f"expected 1 to 2.*63 - 1 records of 1 base or more, found {2**63}",
         ),
-        (None, lambda found: {**found, "sections": {}}, "expected section 'rows', .* found none"),
+        (
+            None,
+            lambda found: {**found, "sections": {}},
+            "section 'rows': expected 2 numbers .* found none",
+        ),
     ],
 )
 def test_fields_of_a_view_that_are_damaged(folder, header, metadata, message):
@@ -494,7 +498,7 @@ def test_a_view_of_more_records_than_its_indexes_have(folder):
     ds[:].save(folder / "v.mmx")
     fewer = {"records": len(ds) - 1}
     rewrite(folder / "v.mmx", header=None, metadata=lambda found: {**found, "bases": [{**found["bases"][0], **fewer}]})
-    message = f"v.mmx: DAMAGED: row_bits: expected records below {len(ds) - 1}, found {len(ds)} of them"
+    message = f"section 'row_ranks': expected {len(ds)} records of {len(ds) - 1} at its end, found {len(ds)}"
     with pytest.raises(FormatError, match=message):
         mmapds.open(folder / "v.mmx")
     assert message in command("--verify", folder / "v.mmx").stderr

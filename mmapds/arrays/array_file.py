@@ -11,7 +11,7 @@ from xxhash import xxh3_64
 from .. import _native
 from ..errors import FormatError, SourceError
 from ..storage.files import open_file
-from ..storage.numbers import BY_DTYPE, F64, I64, U8, U32, U64
+from ..storage.numbers import BY_DTYPE, COLUMN_TYPES, F64, I64, U8, U32, U64
 from ..storage.sections import COLUMN, SectionFile
 from ..storage.sources import INDEX_SUFFIX, kind_of_file, unreadable
 from ..storage.temporary import remove_leftovers
@@ -96,7 +96,6 @@ class ArraySections(SectionFile):
     """
 
     MAGIC, NAME = MAGIC, "AN ARRAY FILE"
-    TYPES = (U8, *SectionFile.TYPES)
 
 
 class ArrayFile(ArraySections):
@@ -117,7 +116,7 @@ class ArrayFile(ArraySections):
         for field in head.schema.fields:
             if field.column:
                 held = (F64,) if field.is_scalar and field.number_type == F64.cell else (U32, U64, I64)
-                allowed = held if self.records else SectionFile.TYPES  # no numbers have no type of their own
+                allowed = held if self.records else COLUMN_TYPES  # no numbers have no type of their own
                 self._check_numbers(COLUMN + field.column, tuple(each.dtype for each in allowed))
 
     def _check_numbers(self, name: str, dtypes: tuple[str, ...]) -> None:

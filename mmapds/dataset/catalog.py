@@ -13,7 +13,7 @@ from .. import _native, formats
 from ..compression import cache
 from ..compression.plain import line_number
 from ..compression.reader import BlockReader, random_access_error
-from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, FormatError, SourceError, option, shortened
+from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, SourceError, option, shortened
 from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..formats.unmeasured import mending_of
 from ..storage.blocks import BlockTable
@@ -218,10 +218,7 @@ class Catalog:
         except OSError:
             size = index.map.size
         if size < index.map.size:
-            # What is left of the index may not say how to build it again.
-            what = f"DAMAGED: expected {index.map.size} bytes, as when it was opened, found {size}"
-            command = index.new_command()
-            raise FormatError(f"{index.path}: {what}; {f'run: {command}' if command else 'index the sources again'}")
+            raise index.cut_short()
         expected = index.sources[number].size
         raise SourceError(f"{path}: expected {expected} bytes, found fewer; check the disk (a source of {index.path})")
 
@@ -332,7 +329,7 @@ class Catalog:
         if mending := mending_of(path, index.absolute(path), located[2], record):
             return f"; {keep}; or run: {mending.command} ({mending.when})"
         hint = "" if self._may_be_json(located) else f"open it with {option('decode', 'text')} if it is text; or "
-        command = index.remedy("--bad skip", force=False)
+        command = index.hint("--bad skip", force=False)
         return f"; {hint}{keep}; or leave all such lines out of the index, which changes len; {command}"
 
     def _may_be_json(self, located: tuple[int, int, int, int]) -> bool:

@@ -9,8 +9,8 @@ from ..compression.cache import DEFAULT_SIZE
 from ..errors import Error, StaleIndexError, warn
 from ..index.build import build_each, complaints
 from ..storage import current
+from ..storage.current import BLOCKS
 from ..storage.files import IoChoice, check_io
-from ..storage.fingerprints import BLOCKS
 from ..storage.hints import build_command
 from ..storage.index_file import Index
 from ..storage.roots import Roots
@@ -146,7 +146,7 @@ def _warn(indexes: list[Index], sampled: list[tuple[Index, int]], patterns: list
     index, number = sampled[0]
     more = f" and {len(sampled) - 1:,} more" if len(sampled) > 1 else ""
     is_one = all(other is index for other, _ in sampled)
-    hint = index.remedy(force=False) if is_one else f"run: {build_command(patterns)}"
+    hint = index.hint(force=False) if is_one else f"run: {build_command(patterns)}"
     warn(
         f"{index.source_path(number)}{more}: expected the time of change of when it was indexed, found another and the "
         f"same bytes in {BLOCKS} blocks of it; {hint} (or give check='sample', if that is enough)",

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import FormatError, SourceError, option
+from ..storage.current import fingerprint
 from ..storage.files import open_source
-from ..storage.fingerprints import fingerprint
 from ..storage.numbers import plain_dtype
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, inspect

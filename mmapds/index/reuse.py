@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import ColumnError, DecodeError, FormatError, IndexMissingError, SourceError
-from ..storage.fingerprints import WAITING, each, fingerprint
+from ..storage.current import WAITING, each, fingerprint
 from ..storage.index_file import Index, alike, relative_to_index
 from ..storage.numbers import F64
 from ..storage.sections import BadLines

@@ -13,8 +13,7 @@ from .. import formats
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
 from ..formats.format import Format, OptionError, is_same_parameter
 from ..storage.blocks import BlockTable, unpacked_point
-from ..storage.current import other_content, stat_source
-from ..storage.fingerprints import COVERED, WAITING, Digest, each, fingerprint, full_hash
+from ..storage.current import COVERED, WAITING, Digest, each, fingerprint, full_hash, other_content, stat_source
 from ..storage.index_file import Index
 from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE, U32, U64
@@ -367,7 +366,7 @@ def _note_unchecked(findings: Findings, index: Index) -> None:
     """Say what no comparison saw."""
     chosen = formats.FORMATS.get(index.format)
     if chosen is not None and chosen.is_text and not index.measuring["validate"]:
-        findings.not_checked.append(f"whether records are JSON; {index.remedy('--validate', force=False)}")
+        findings.not_checked.append(f"whether records are JSON; {index.hint('--validate', force=False)}")
     for name in index.computed_columns:
         findings.not_checked.append(f"column {name!r}, which was computed in Python, beyond its checksum")
     sampled = sum(source.size > COVERED and not source.xxh3_128 for source in index.sources)

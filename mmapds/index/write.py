@@ -9,7 +9,7 @@ from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError, 
 from ..formats.format import End, Format, Piece, room_for
 from ..formats.measuring import Measuring
 from ..storage.blocks import BlocksWriter, end_of
-from ..storage.fingerprints import each, fingerprint, full_hash
+from ..storage.current import each, fingerprint, full_hash
 from ..storage.index_file import OF_COMPRESSED, Index, relative_to_index
 from ..storage.numbers import U64
 from ..storage.sections import BadLines, Compression, IndexedSource

@@ -1,18 +1,92 @@
-"""Whether the sources of indexes are what they were when they were indexed."""
+"""Whether a source is the one that was indexed: sizes, times, fingerprints and hashes. See docs/checks.md."""
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from xxhash import xxh3_64, xxh3_128
 
 from ..errors import Error, SourceError, StaleIndexError
-from .fingerprints import COVERED, WAITING, Digest, each, fingerprint, full_hash
 from .index_file import Index
-from .sources import kind_of_file, reason
-from .threads import cores
+from .sources import kind_of_file, open_regular, reason, unreadable
+from .threads import cores, in_order
 
 CHECKS = ("stat", "sample", "full", "none")
 """How sources can be compared: see `check`."""
+BLOCKS, BLOCK = 16, 1 << 14
+"""How many blocks a fingerprint covers, and their bytes. Few, as each is a seek; in memory, they take 33 us."""
+COVERED = BLOCKS * BLOCK
+"""Bytes: a fingerprint covers the whole of a source that is not larger."""
+WAITING = 16
+"""Threads that sample sources: they wait for the disk or the network more than they compute."""
+_PIECE = 1 << 20
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Digest(NamedTuple):
+    """What a source holds, and the size and time that it had when it was read."""
+
+    size: int
+    mtime_ns: int
+    hex: str
+
+
+def fingerprint(path: str, size: int | None = None) -> Digest:
+    """Return xxh3-64 of a file's size and of 16 blocks of 16 KiB, evenly spaced from its first byte to its last.
+
+    Up to 256 KiB, that is the whole file.
+
+    Args:
+      size: bytes of the file to cover, from the first; by default all.
+    Raises:
+      SourceError: it cannot be read, or is not a regular file.
+    """
+    with _opened(path) as fd:
+        found = os.fstat(fd)
+        size = found.st_size if size is None else size
+        digest = xxh3_64(size.to_bytes(8, "little"))
+        begins: Sequence[int] = range(0, size, BLOCK)
+        if size > COVERED:
+            begins = [block * (size - BLOCK) // (BLOCKS - 1) for block in range(BLOCKS)]
+        for begin in begins:  # in small pieces, as the memory of large ones would be new each time
+            digest.update(os.pread(fd, min(BLOCK, size - begin), begin))
+    return Digest(size, found.st_mtime_ns, digest.hexdigest())
+
+
+def full_hash(path: str, report: Callable[[int], object] = lambda _: None) -> Digest:
+    """Return xxh3-128 of all bytes of a file, and the size and time that it has behind its last byte.
+
+    Args:
+      report: called with the number of bytes that were read since the last call.
+    Raises:
+      SourceError: it cannot be read, or is not a regular file.
+    """
+    digest, piece = xxh3_128(), memoryview(bytearray(_PIECE))
+    with _opened(path) as fd:
+        while count := os.readv(fd, [piece]):
+            digest.update(piece[:count])
+            report(count)
+        found = os.fstat(fd)
+    return Digest(found.st_size, found.st_mtime_ns, digest.hexdigest())
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    try:
+        with open_regular(path) as file:
+            yield file.fileno()
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def each(work: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int) -> Iterator[Result]:
+    """Yield `work(task)` for every task, such as a path, in order, computed by threads."""
+    workers = max(min(workers, len(tasks)), 1)
+    slots = list(range(workers + 2))  # which `in_order` wants; this work needs no memory of its own
+    return in_order(lambda task, _: work(task), tasks, workers=workers, slots=slots)
 
 
 def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]]:
@@ -36,28 +110,12 @@ def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]
             found = stat_source(index, number)
             index.check_size(number, found.st_size)
             (others if found.st_mtime_ns == source.mtime_ns else touched).append((index, number))
-    compare(touched if how == "stat" else touched + others, full=how == "full")
+    _compare(touched if how == "stat" else touched + others, full=how == "full")
     return [(index, number) for index, number in touched if how == "stat" and index.sources[number].size > COVERED]
 
 
-def compare(
-    sources: Sequence[tuple[Index, int]],
-    *,
-    full: bool = False,
-    workers: int | None = None,
-    report: Callable[[int], object] = lambda _: None,
-) -> None:
-    """Compare the content of sources, each an index and the number there, with what it was.
-
-    Args:
-      full: compare the hashes of whole sources, not fingerprints.
-      workers: threads.
-      report: called with the number of bytes that were hashed since the last call.
-    Raises:
-      StaleIndexError: it is another.
-      SourceError: a source is missing or unreadable.
-      Error: an index has no hash of one of these sources.
-    """
+def _compare(sources: Sequence[tuple[Index, int]], *, full: bool = False) -> None:
+    """Compare fingerprints or, if `full`, hashes; raise as `check` does."""
     for index, number in sources if full else ():
         if not index.sources[number].xxh3_128:
             raise Error(
@@ -65,16 +123,15 @@ def compare(
                 f"{index.source_path(number)}; run: {index.rebuild_command('--hash')}"
             )
     paths = [index.absolute(index.readable_path(number)) for index, number in sources]
-    work = partial(full_hash, report=report) if full else fingerprint
-    workers = workers or (cores() if full else WAITING)
-    for (index, number), found in zip(sources, each(work, paths, workers=workers), strict=True):
+    digests = each(full_hash if full else fingerprint, paths, workers=cores() if full else WAITING)
+    for (index, number), found in zip(sources, digests, strict=True):
         if error := other_content(index, number, found, full=full):
             raise error
         index.recognised[number] = found.mtime_ns
 
 
 def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
-    """Raise StaleIndexError unless a source that was opened, with this size and time, is the one that was indexed.
+    """Raise StaleIndexError unless a source with this size and time is the one that was indexed.
 
     Where the time is another, and `check` has not met it, the fingerprint decides.
 
@@ -84,14 +141,8 @@ def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
     if index.check == "none":
         return
     index.check_size(number, size)
-    if mtime_ns in (index.sources[number].mtime_ns, index.recognised.get(number)):
-        return
-    compare([(index, number)])
-    if mtime_ns != index.recognised[number]:
-        path = index.source_path(number)
-        raise StaleIndexError(
-            f"{index.path}: STALE: {path} was replaced while it was opened; {index.remedy(force=False)}"
-        )
+    if mtime_ns not in (index.sources[number].mtime_ns, index.recognised.get(number)):
+        _compare([(index, number)])
 
 
 def other_content(index: Index, number: int, found: Digest, *, full: bool = False) -> StaleIndexError | None:
@@ -109,7 +160,7 @@ def other_content(index: Index, number: int, found: Digest, *, full: bool = Fals
     return StaleIndexError(
         f"{index.path}: STALE: {index.source_path(number)} has other content (same size, "
         f"{'same' if same_time else 'another'} time, {what} {expected} when indexed and {found.hex} now); "
-        f"{index.remedy(force=same_time)}"
+        f"{index.hint(force=same_time)}"
     )
 
 

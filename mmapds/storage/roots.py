@@ -11,7 +11,6 @@ from .sources import INDEX_SUFFIX, StrPath, listed, real_path, working_directory
 
 VARIABLE = "MMAPDS_ROOTS"
 """The environment variable with roots for all calls, separated like those of PATH."""
-_FEW = 3  # directories that a message names one by one
 
 
 class Roots:
@@ -26,40 +25,26 @@ class Roots:
         self._working = working_directory()
         self._given = [os.fspath(path) for path in listed(given, "roots")]
         self._named = [path for path in named if not path.endswith(INDEX_SUFFIX)]
-        self._directories: list[str] | None = None  # real paths: most indexes have no use for them
-        self._files: set[str] | None = None
+        self._allowed: tuple[list[str], set[str]] | None = None  # real paths: most indexes have no use for them
         self._used: set[str] = set()
-        self._real_directories: dict[str, str] = {}  # of indexes, which come by the thousands in one directory
 
     def admit(self, real: str) -> bool:
         """Whether the user allows a file; its path has no links."""
-        if self._directories is None:
-            self._directories = [self._real(path) for path in (*self._given, *_from_environment())]
-        root = next((directory for directory in self._directories if is_below(real, directory)), None)
-        if root is None:
-            if self._files is None:
-                self._files = {self._real(path) for path in self._named}
-            root = os.path.dirname(real) if real in self._files else None
-        if root is not None:
-            self._used.add(root)
-        return root is not None
-
-    def real_directory(self, path: str) -> str:
-        """Return the path without links of a directory that holds an index."""
-        if path not in self._real_directories:
-            self._real_directories[path] = os.path.realpath(path)
-        return self._real_directories[path]
+        if self._allowed is None:
+            everywhere = [path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+            self._allowed = [*map(self._real, (*self._given, *everywhere))], {*map(self._real, self._named)}
+        directories, files = self._allowed
+        roots = [directory for directory in directories if is_below(real, directory)]
+        roots += [os.path.dirname(real)] * (real in files)
+        self._used.update(roots[:1])
+        return bool(roots)
 
     def lasting(self) -> set[str]:
         """Return the roots that a process needs that opens the same indexes by their own paths, as real paths."""
-        return {self._real(path) for path in self._given} | self._used
+        return {*map(self._real, self._given), *self._used}
 
     def _real(self, path: str) -> str:
         return real_path(os.path.join(self._working, path))
-
-
-def _from_environment() -> list[str]:
-    return [path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
 
 
 def is_below(path: str, directory: str) -> bool:
@@ -70,13 +55,3 @@ def is_below(path: str, directory: str) -> bool:
 def is_inside(path: str, directory: str) -> bool:
     """Whether a file lies in a directory or below, and no name on the way to it begins with a dot."""
     return is_below(path, directory) and "/." not in path[len(directory) - (directory == "/") :]
-
-
-def covering(paths: Iterable[str]) -> list[str]:
-    """Return directories that hold these files: their own, or, if these are many, directories above them."""
-    directories = {os.path.dirname(path) for path in paths}
-    depth = max((path.count("/") for path in directories), default=0)
-    while len(directories) > _FEW and depth > 2:  # never a whole file system, nor all of /home
-        depth -= 1
-        directories = {"/".join(path.split("/")[: depth + 1]) for path in directories}
-    return sorted(path for path in directories if not any(is_below(path, other) for other in directories - {path}))

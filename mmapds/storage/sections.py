@@ -5,7 +5,7 @@ See docs/index-file.md. `writer.py` writes such files.
 
 import json
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from sys import intern
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_64
 
 from .. import _native
-from ..errors import Error, FormatError
-from .numbers import BY_DTYPE, COLUMN_TYPES, U8, U32, U64, NumberType
+from ..errors import Error, FormatError, shortened
+from .numbers import BY_DTYPE, U8, U32, U64
 from .sources import CODECS, reason
 
 VERSION = 1
@@ -26,6 +26,8 @@ ALIGNMENT = 64
 _PIECE = 1 << 20  # bytes read at a time
 COLUMN = "column:"
 """Prefix of the name of a section that is a column."""
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, SyntaxError)
+"""Exceptions that malformed metadata can cause; the last one if they are a dtype for NumPy."""
 
 
 class Section(NamedTuple):
@@ -42,10 +44,6 @@ class Section(NamedTuple):
         return self.items * BY_DTYPE[self.dtype].width
 
 
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, SyntaxError)
-"""Exceptions that malformed metadata can cause; the last one if they are a dtype for NumPy."""
-
-
 class SectionFile:
     """An open file of sections: header and metadata are read and checked, sections are mapped."""
 
@@ -54,8 +52,8 @@ class SectionFile:
     """Those that it may be of; see `SectionWriter`."""
     NAME: str
     """What messages call such a file, after NOT."""
-    TYPES: Collection[NumberType] = COLUMN_TYPES
-    """What its sections may hold."""
+    AGAIN = "write or copy it again"
+    """What the user can do about a damaged file."""
 
     def __init__(self, path: str, opened: _native.Map) -> None:
         self.path = path
@@ -78,30 +76,25 @@ class SectionFile:
         return found
 
     def _read_header(self) -> tuple[int, int, int, bytes]:
+        """Return the number of records, the checksum, the kind, and the metadata."""
         size = self.map.size
         header = self.read(0, min(size, HEADER.size))
         if size < HEADER.size or header[:8] != self.MAGIC:
-            found = header[:8]
-            wrong = f"expected {self.MAGIC!r} at byte 0, found {found!r}"
-            if found == self.MAGIC:
-                wrong = f"expected a header of {HEADER.size} bytes, found {size}"
-            raise FormatError(f"{self.path}: NOT {self.NAME}: {wrong}; {self.remedy()}")
+            expected = f"{HEADER.size} bytes that begin with {self.MAGIC!r}"
+            if header[:8] != self.MAGIC:
+                expected = f"{self.MAGIC!r} at byte 0"
+            raise FormatError(f"{self.path}: NOT {self.NAME}: expected {expected}, found {header[:8]!r}; {self.hint()}")
         fields = HEADER.unpack(header)
         _, version, header_size, records, offset, length, file_size, kind, checksum = fields
         if version != VERSION:
             raise FormatError(f"{self.path}: VERSION: expected format {VERSION}, found {version}; upgrade mmapds")
         if file_size != size:
             raise self.damaged(f"expected {file_size} bytes, as the header says, found {size}")
-        if other := self.other_kind(kind):
-            raise other
-        if header_size != HEADER.size or kind not in self.KINDS:
-            known = " or ".join(map(str, self.KINDS))
+        self._check_kind(kind)
+        if header_size != HEADER.size or not HEADER.size <= offset <= offset + length <= size:
             raise self.damaged(
-                f"expected a header of {HEADER.size} bytes and kind {known}, found {header_size} and {kind}"
-            )
-        if offset < HEADER.size or length > size or offset > size - length:
-            raise self.damaged(
-                f"expected metadata within bytes {HEADER.size} to {size}, found bytes {offset} to {offset + length}"
+                f"expected a header of {HEADER.size} bytes, and metadata from there to byte {size}, found "
+                f"{header_size}, and bytes {offset} to {offset + length}"
             )
         text = self.read(offset, length)
         digest = xxh3_64(header[:CHECKED])
@@ -112,26 +105,18 @@ class SectionFile:
             )
         return records, checksum, kind, text
 
-    def other_kind(self, kind: int) -> FormatError | None:
-        """Return the error for a file of another kind that this mmapds knows."""
-        return None
+    def _check_kind(self, kind: int) -> None:
+        if kind not in self.KINDS:
+            raise self.damaged(f"expected kind {' or '.join(map(str, self.KINDS))}, found {kind}")
 
     def _check_section(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
         (count,) = shape
-        number_type = BY_DTYPE.get(dtype)
-        if number_type is None or number_type not in self.TYPES:
-            known = ", ".join(each.dtype for each in self.TYPES)
-            raise self.damaged(f"section {name!r}: expected one of {known}, found {dtype!r}")
-        section = Section(number_type.dtype, count, offset, xxh3)
-        if type(count) is not int or type(offset) is not int or count < 0 or offset < 0 or offset % ALIGNMENT:
+        section = Section(BY_DTYPE[dtype].dtype, count, offset, xxh3)
+        fits = type(count) is type(offset) is int and count >= 0 <= offset and not offset % ALIGNMENT
+        if not fits or offset + section.size > self.map.size:
             raise self.damaged(
-                f"section {name!r}: expected 0 items or more at a multiple of {ALIGNMENT} bytes, found {count!r} at "
-                f"{offset!r}"
-            )
-        if offset + section.size > self.map.size:
-            raise self.damaged(
-                f"section {name!r} does not fit the file: expected up to {self.map.size} bytes, found its end at byte "
-                f"{offset + section.size}"
+                f"section {name!r}: expected 0 numbers or more from a multiple of {ALIGNMENT} to byte {self.map.size}, "
+                f"found {shortened(count)} of type {dtype} from byte {shortened(offset)}"
             )
         return section
 
@@ -151,11 +136,11 @@ class SectionFile:
 
     def damaged(self, what: str) -> FormatError:
         """Return the error to raise for a file that differs from what its writer wrote."""
-        return FormatError(f"{self.path}: DAMAGED: {what}; {self.remedy()}")
+        return FormatError(f"{self.path}: DAMAGED: {what}; {self.hint()}")
 
-    def remedy(self) -> str:
+    def hint(self) -> str:
         """Return what the user can do about a damaged file, as the end of a message."""
-        return "write or copy it again"
+        return self.AGAIN
 
     def read(self, begin: int, size: int) -> bytes:
         """Return a copy of some bytes of the file.
@@ -185,7 +170,9 @@ class SectionFile:
 
     def cut_short(self) -> FormatError:
         """Return the error to raise for a file that ends before it did when it was opened."""
-        return self.damaged(f"expected {self.map.size} bytes, as when it was opened, found fewer")
+        return FormatError(
+            f"{self.path}: DAMAGED: expected {self.map.size} bytes, as when it was opened, found fewer; {self.AGAIN}"
+        )
 
     def section(self, name: str) -> memoryview:
         """Return the bytes of a section: mapped, or a copy where the file is read by pread."""
@@ -218,8 +205,7 @@ class SectionFile:
         digest, at = xxh3_64(), 0
         for piece in self.pieces(name):
             digest.update(piece)
-            wanted = piece[max(begin - at, 0) : max(stop - at, 0)]
-            if wanted:
+            if wanted := piece[max(begin - at, 0) : max(stop - at, 0)]:
                 yield wanted
             at += len(piece)
         self.check_digest(name, digest.hexdigest())
@@ -231,10 +217,8 @@ class SectionFile:
 
     def verify_section(self, name: str) -> None:
         """Read a section and check it against its checksum."""
-        digest = xxh3_64()
-        for piece in self.pieces(name):
-            digest.update(piece)
-        self.check_digest(name, digest.hexdigest())
+        for _ in self.checked_pieces(name):
+            pass
 
     def check_digest(self, name: str, found: str) -> None:
         """Raise FormatError unless the bytes of a section have the checksum that the file says."""
@@ -269,6 +253,64 @@ def unpacked(width: int, groups: "bytes | memoryview") -> memoryview:
     return memoryview(_native.unpack_bounds(width, groups)).cast("Q")
 
 
+# ---- fields of metadata -----------------------------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """What a field of metadata may be, which anybody may have written."""
+
+    expected: str
+    """As messages say it."""
+    kinds: tuple[type, ...]
+    fits: Callable[[Any], bool]
+    """Whether a value of these types is in range."""
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a text can be the name of a file."""
+    try:
+        return "\0" not in text and (text.isascii() or bool(text.encode()))
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+
+
+def _has_texts(found: dict[str, Any]) -> bool:
+    return {*map(type, found.values())} <= {str}
+
+
+COUNT = Rule("an integer from 0 to 2**63 - 1", (int,), range(2**63).__contains__)
+SIZE = Rule("an integer from 1 to 2**63 - 1", (int,), range(1, 2**63).__contains__)
+TIME = Rule("an integer of 64 bits", (int,), range(-(2**63), 2**63).__contains__)
+TEXT = Rule("a text in UTF-8", (str,), _is_utf8)
+TEXTS = Rule("an object of texts", (dict,), _has_texts)
+
+
+class Fields:
+    """A table of the fields of a JSON object.
+
+    Args:
+      of: what has them, as messages say it, such as ` of a source`.
+      rules: by name, what each field may be.
+      defaults: the values of fields that may be left out.
+    """
+
+    def __init__(self, of: str, rules: Mapping[str, Rule], defaults: Mapping[str, Any] = {}) -> None:
+        self._of, self._rules, self._defaults = of, [(name, *rule) for name, rule in rules.items()], defaults
+
+    def read(self, found: Any) -> dict[str, Any]:
+        """Return the fields of an object, with defaults for those that it lacks; those without a rule may be anything.
+
+        Raises:
+          KeyError, TypeError: a field is missing, or has the wrong type or range.
+        """
+        fields = {**self._defaults, **found}
+        for name, expected, kinds, fits in self._rules:
+            value = fields[name]
+            if type(value) not in kinds or not fits(value):
+                raise TypeError(f"{name}{self._of}: expected {expected}, found {shortened(value)}")
+        return fields
+
+
 # ---- sources as an index describes them --------------------------------------------------------------------------
 
 BLOCK_BEGINS, BLOCK_BOUNDS = "block_begins", "block_bounds"
@@ -286,7 +328,6 @@ WINDOW = 32 << 10
 """Bytes of content that deflate looks back at, at most."""
 CRC_SIZE = 4  # bytes of an access point before its window
 LARGEST_POINT = CRC_SIZE + WINDOW + 64  # bytes: deflate adds less to what it cannot make smaller
-_MOST_TIMES = 1 << 17  # what a byte of a file can be the content of, at most
 
 
 class Compression(NamedTuple):
@@ -304,24 +345,13 @@ class Compression(NamedTuple):
     """Bytes of its access points in the index."""
 
     @classmethod
-    def parse(cls, fields: Any, size: int) -> "Compression":
-        """Read it from its JSON object.
-
-        Args:
-          size: of the file.
-        Raises:
-          KeyError, TypeError: a field is missing, or has the wrong type or range.
-        """
-        found = cls(*(fields[name] for name in cls._fields))
-        numbers = found[1:]
-        if found.codec not in CODECS or {*map(type, numbers)} != {int} or min(numbers) < 0:
-            raise TypeError(
-                f"compression of a source: expected {' or '.join(CODECS)}, and integers of 0 or more, found {fields}"
-            )
-        few = found.largest > found.size or found.blocks > found.size or (found.size and not found.blocks)
-        if few or found.size > size * _MOST_TIMES or found.points > found.blocks * LARGEST_POINT:
-            raise TypeError(f"compression of a source: expected what a file of {size} bytes can hold, found {fields!r}")
-        return found
+    def parse(cls, found: Any) -> "Compression":
+        """Read it from its JSON object; raises as `Fields.read` does."""
+        fields = _COMPRESSION.read(found)
+        parsed = cls(*(fields[name] for name in cls._fields))
+        if parsed.largest > parsed.size or (parsed.size and not parsed.blocks):
+            raise TypeError(f"compression of a source: expected blocks of all content, found {shortened(found)}")
+        return parsed
 
     @property
     def is_random(self) -> bool:
@@ -329,10 +359,13 @@ class Compression(NamedTuple):
         return self.largest <= LARGEST_BLOCK
 
 
-def numbers_in(compressed: Sequence[Compression]) -> dict[str, int]:
-    """Return how many numbers each of `BLOCK_SECTIONS` has for some sources."""
-    blocks, points = sum(each.blocks + 1 for each in compressed), sum(each.points for each in compressed)
-    return {BLOCK_BEGINS: blocks, BLOCK_BOUNDS: blocks, POINT_BOUNDS: blocks if points else 0, POINTS: points}
+_COMPRESSION = Fields(
+    " of a compression",
+    {
+        "codec": Rule(" or ".join(CODECS), (str,), CODECS.__contains__),
+        **dict.fromkeys(("size", "blocks", "largest", "points"), COUNT),
+    },
+)
 
 
 class BadLines(NamedTuple):
@@ -344,20 +377,13 @@ class BadLines(NamedTuple):
     """Of the first of them, the line, counted from 1, and the byte where it begins."""
 
     @classmethod
-    def parse(cls, fields: Any) -> "BadLines":
-        """Read them from a JSON object.
-
-        Raises:
-          KeyError, TypeError, ValueError: a field is missing or has the wrong type.
-        """
-        found = cls(fields["lines"], tuple((line, byte) for line, byte in fields["first"]))
-        numbers = [found.lines, *(number for place in found.first for number in place)]
-        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-            raise TypeError(f"bad of a source: expected integers from 0 to 2**63 - 1, found {fields!r}")
-        return found
-
-    def __str__(self) -> str:
-        return f"{self.lines} from {', '.join(str(line) for line, _ in self.first[:1]) or 'none'} on"
+    def parse(cls, found: Any) -> "BadLines":
+        """Read them from a JSON object; raises as `Fields.read` does."""
+        parsed = cls(found["lines"], tuple((line, byte) for line, byte in found["first"]))
+        for number in (parsed.lines, *(number for place in parsed.first for number in place)):
+            if type(number) is not int or not COUNT.fits(number):
+                raise TypeError(f"bad of a source: expected {COUNT.expected}, found {shortened(number)}")
+        return parsed
 
 
 class IndexedSource(NamedTuple):
@@ -369,7 +395,7 @@ class IndexedSource(NamedTuple):
     """Bytes."""
     mtime_ns: int
     fingerprint: str
-    """See `fingerprints.fingerprint`."""
+    """See `current.fingerprint`."""
     records: int
     lines: int
     smallest: int
@@ -380,12 +406,27 @@ class IndexedSource(NamedTuple):
     first: int
     """Where the first record begins, if all records have one size and the index has no bounds; else 0."""
     xxh3_128: str = ""
-    """See `fingerprints.full_hash`; empty where it was not asked for."""
+    """See `current.full_hash`; empty where it was not asked for."""
     bad: BadLines = BadLines()
     width: int = 0
     """Bytes of a distance in the groups of its bounds; 0 if the index has no bounds."""
     compression: Compression | None = None
     """None if the source is read as it is."""
+
+    @property
+    def groups(self) -> int:
+        """How many groups its bounds take."""
+        return groups_of(self.width, self.records) if self.width else 0
+
+    @property
+    def block_bounds(self) -> int:
+        """How many numbers it has in each section of the bounds of blocks."""
+        return 0 if self.compression is None else self.compression.blocks + 1
+
+    @property
+    def points(self) -> int:
+        """Bytes of its access points in the index."""
+        return 0 if self.compression is None else self.compression.points
 
     @property
     def content_size(self) -> int:
@@ -400,66 +441,25 @@ class IndexedSource(NamedTuple):
         return {name: value for name, value in fields.items() if value or name not in _OPTIONAL}
 
     @classmethod
-    def parse(cls, fields: dict[str, Any]) -> "IndexedSource":
-        """Read a source from its JSON object; unknown keys are skipped.
-
-        Raises:
-          KeyError, TypeError: a field is missing or has the wrong type.
-        """
-        path, mtime_ns, fingerprint = fields["path"], fields["mtime_ns"], fields["fingerprint"]
-        numbers = [fields[name] for name in _NUMBERS] + [fields.get("skipped", 0), fields.get("first", 0)]
-        xxh3_128, width = fields.get("xxh3_128", ""), fields.get("width", 0)
-        size, records, lines, smallest, largest, skipped, first = numbers
-        sizes = smallest, largest, skipped, first
-        source = cls(path, size, mtime_ns, fingerprint, records, lines, *sizes, xxh3_128, _NO_BAD_LINES, width)
-        # Fast path: a dataset may have thousands of indexes.
-        texts = type(path) is type(fingerprint) is type(xxh3_128) is str and f"{path}{fingerprint}{xxh3_128}".isascii()
-        if (
-            not (texts and "\0" not in path)
-            or {*map(type, numbers), type(mtime_ns), type(width)} != {int}
-            or width not in _WIDTHS
-            or not (min(numbers) >= 0 and max(numbers) < 2**63 and -(2**63) <= mtime_ns < 2**63)
-        ):
-            source._check()
-        if "bad" in fields:
-            source = source._replace(bad=BadLines.parse(fields["bad"]))
-        if "compression" in fields:
-            source = source._replace(compression=Compression.parse(fields["compression"], source.size))
-        return source
-
-    def _check(self) -> None:
-        """Raise TypeError unless every field has the type and the range it should."""
-        for name, value in self._asdict().items():
-            if name in ("bad", "compression"):
-                continue
-            if name == "path":
-                expected, fits = "a path in UTF-8", is_path(value)
-            elif name in ("fingerprint", "xxh3_128"):
-                expected, fits = "hex digits", type(value) is str and value.isascii()
-            elif name == "mtime_ns":
-                expected, fits = "an integer of 64 bits", type(value) is int and -(2**63) <= value < 2**63
-            elif name == "width":
-                expected, fits = "2, 3, 4 or 8", type(value) is int and value in _WIDTHS
-            else:
-                expected, fits = "an integer from 0 to 2**63 - 1", type(value) is int and 0 <= value < 2**63
-            if not fits:
-                raise TypeError(f"{name} of a source: expected {expected}, found {value!r}")
+    def parse(cls, found: dict[str, Any]) -> "IndexedSource":
+        """Read a source from its JSON object; unknown keys are skipped, and it raises as `Fields.read` does."""
+        fields = _SOURCE.read(found)
+        if "bad" in found:
+            fields["bad"] = BadLines.parse(fields["bad"])
+        if "compression" in found:
+            fields["compression"] = Compression.parse(fields["compression"])
+        return cls._make([fields[name] for name in cls._fields])
 
 
-_NUMBERS = ("size", "records", "lines", "smallest", "largest")
-"""Keys of a source that every index has, of integers of 0 or more."""
+_SOURCE = Fields(
+    " of a source",
+    {
+        **dict.fromkeys(("size", "records", "lines", "smallest", "largest", "skipped", "first"), COUNT),
+        **dict.fromkeys(("path", "fingerprint", "xxh3_128"), TEXT),
+        "mtime_ns": TIME,
+        "width": Rule("2, 3, 4 or 8", (int,), (0, *WIDTHS).__contains__),
+    },
+    {"skipped": 0, "first": 0, **IndexedSource._field_defaults},
+)
 _OPTIONAL = ("xxh3_128", "bad", "width", "compression")
 """Keys of a source that an index has only where they say something."""
-_NO_BAD_LINES = BadLines()
-_WIDTHS = (0, *WIDTHS)
-
-
-def is_path(value: Any) -> bool:
-    """Whether a value can be the path of a file in metadata: a text that UTF-8 can hold, without NUL."""
-    if type(value) is not str or "\0" in value:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True

@@ -3,23 +3,24 @@
 import json
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from xxhash import xxh3_64
 
-from ..errors import Error, FormatError, SourceError, StaleIndexError, counted
+from ..errors import Error, StaleIndexError, counted
 from .current import check_source, stat_source
 from .files import Io
 from .hints import quoted
-from .index_file import LENGTH_SECTIONS, Index, IndexFile, SavedViewFoundError, roots_to_give
-from .numbers import U32, U64
-from .roots import Roots, covering, is_inside
-from .sections import COLUMN, MALFORMED, is_path
+from .index_file import LENGTH_SECTIONS, RECORD_NUMBERS, Index, IndexFile, SavedViewFoundError
+from .numbers import U64
+from .roots import Roots
+from .sections import COLUMN, COUNT, MALFORMED, TEXT, Fields
 from .sources import INDEX_SUFFIX
 
 BITS_BLOCK = 2048
 """Records that an entry of the directory of bits is for."""
-_ROWS, _BITS = {"rows"}, {"row_bits", "row_ranks"}
+_SECTION_TYPES = {**LENGTH_SECTIONS, "rows": RECORD_NUMBERS, "row_bits": (U64.dtype,), "row_ranks": (U64.dtype,)}
+_BASE = Fields(" of a base", {"path": TEXT, "records": COUNT, "mark": TEXT})
 
 
 class Base(NamedTuple):
@@ -30,20 +31,6 @@ class Base(NamedTuple):
     records: int
     mark: str
     """See `mark_of`."""
-
-    @classmethod
-    def parse(cls, fields: dict[str, Any]) -> "Base":
-        """Read it from its JSON object; unknown keys are skipped.
-
-        Raises:
-          KeyError, TypeError: a field is missing or has the wrong type.
-        """
-        base = cls(fields["path"], fields["records"], fields["mark"])
-        if not is_path(base.path) or type(base.mark) is not str or not base.mark.isascii():
-            raise TypeError(f"base: expected a path and a mark, found {fields!r}")
-        if type(base.records) is not int or not 0 <= base.records < 2**63:
-            raise TypeError(f"records of a base: expected an integer from 0 to 2**63 - 1, found {base.records!r}")
-        return base
 
 
 def mark_of(index: Index, columns: Sequence[str]) -> str:
@@ -74,56 +61,35 @@ class SavedView(IndexFile):
     """
 
     NAME, KINDS = "A SAVED VIEW", (1,)
+    AGAIN = "save the view again with ds.save(...)"
+    LEADS_TO = "indexes"
 
     def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
         self.io = io
         super().__init__(path, roots, io)
         try:
-            self.bases = [Base.parse(base) for base in self.metadata["bases"]]
+            bases = [_BASE.read(base) for base in self.metadata["bases"]]
         except MALFORMED as error:
             raise self.malformed(error) from None
+        self.bases = [Base(base["path"], base["records"], base["mark"]) for base in bases]
         self.total = sum(base.records for base in self.bases)
         """Records of all bases, which rows are numbers of."""
-        self._check()
-
-    def _check(self) -> None:
-        """Raise FormatError unless every section has the type and as many numbers as it should."""
-        found = {name for name in self.sections if name in _ROWS | _BITS}
-        if found not in (_ROWS, _BITS) or not self.bases or self.total >= 2**63:
-            raise self.damaged(
-                f"expected section 'rows', or 'row_bits' and 'row_ranks', of fewer than 2**63 records in all, found "
-                f"{', '.join(map(repr, sorted(found))) or 'none'} of {self.total}"
-            )
-        distinct = self.sections["length_values"].items if "length_values" in self.sections else 0
+        if not self.bases or self.total >= 2**63:
+            raise self.damaged(f"expected 1 to 2**63 - 1 records of 1 base or more, found {self.total}")
         words, blocks = -(-self.total // 64), -(-self.total // BITS_BLOCK)
-        wanted = {"rows": self.records, "row_bits": words, "row_ranks": blocks + 1, "length_order": self.records}
-        wanted |= {COLUMN + name: self.records for name in self.columns} | {"length_counts": distinct}
-        types = {"rows": (U32.dtype, U64.dtype), "row_bits": (U64.dtype,), "row_ranks": (U64.dtype,), **LENGTH_SECTIONS}
-        for name, section in self.sections.items():
-            if section.items != wanted.get(name, section.items) or section.dtype not in types.get(name, section.dtype):
-                raise self.damaged(
-                    f"section {name!r}: expected {wanted.get(name, section.items)} numbers of type "
-                    f"{' or '.join(types.get(name, (section.dtype,)))}, found {section.items} of type {section.dtype}"
-                )
+        rows = {"row_bits": words, "row_ranks": blocks + 1} if self.is_bits else {"rows": self.records}
+        self._check_sections(_SECTION_TYPES, rows)
         if self.is_bits:
             ones = int.from_bytes(self.read(self.sections["row_ranks"].offset + 8 * blocks, 8), "little")
-            if ones != self.records:
-                raise self.damaged(f"section 'row_ranks': expected {self.records} records at its end, found {ones}")
-            if ones > self.total:
-                raise self.damaged(f"row_bits: expected records below {self.total}, found {ones} of them")
+            if ones != self.records or ones > self.total:
+                raise self.damaged(
+                    f"section 'row_ranks': expected {self.records} records of {self.total} at its end, found {ones}"
+                )
 
     @property
     def is_bits(self) -> bool:
         """Whether its rows are bits; else they are an array."""
         return "row_bits" in self.sections
-
-    def other_kind(self, kind: int) -> FormatError | None:
-        found = f"{self.path}: NOT {self.NAME}: expected a view that ds.save wrote, found an index of sources"
-        return FormatError(found) if kind in Index.KINDS else None
-
-    def remedy(self) -> str:
-        """Return what the user can do about a damaged or stale view, as the end of a message."""
-        return "save the view again with ds.save(...)"
 
     def base_path(self, number: int) -> str:
         """Return where a base is, as messages say it; nothing has checked where it leads."""
@@ -144,18 +110,12 @@ class SavedView(IndexFile):
     def open_base(self, number: int) -> Index:
         """Open one of them, as `open_bases` does."""
         path, base = self.base_path(number), self.bases[number]
-        real = os.path.realpath(self.absolute(path))
-        if not is_inside(real, self.home) and not self.roots.admit(real):
-            raise SourceError(
-                f"{self.path}: expected indexes below its own directory that are not hidden, found {real}; "
-                f"{roots_to_give(covering([real]))} (if you trust who saved the view, and they are still there; else "
-                "save it again)"
-            )
+        self.check_reach(path)
         index = Index(path, self.roots, self.io)
         if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
             raise StaleIndexError(
                 f"{self.path}: STALE: {path} has other records or columns than when the view was saved "
-                f"({counted(base.records, 'record')} then, {index.records:,} now); {self.remedy()}"
+                f"({counted(base.records, 'record')} then, {index.records:,} now); {self.AGAIN}"
             )
         return index
 
