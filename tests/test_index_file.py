@@ -1,11 +1,9 @@
 """The .mmx file: atomic, open in constant time, and trusted in nothing."""
 
-import errno
 import json
 import os
 import random
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -283,21 +281,3 @@ def test_sources_in_other_directories_are_named_by_the_shortest_path(tmp_path):
         ),
     )  # what follows a name that may be a link stays as it is
     assert mmapds.open(path, roots=tmp_path).sources[0] == f"{home}/link/../other/a.jsonl"
-
-
-def test_a_flush_that_failed_is_an_error_at_the_end_too(tmp_path, monkeypatch):
-    """The system reports it once: what was flushed in vain would be missing from the file."""
-    failures = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
-
-    def fsync(_):
-        if failures:
-            raise failures.pop()
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr("mmapds.storage.writer._FLUSHED", 1)
-    with IndexWriter(str(tmp_path / "a.mmx")) as writer:
-        with suppress(mmapds.Error):
-            writer.write_array("offsets", "<u8", bytes(8))
-        with pytest.raises(mmapds.Error, match="no space left on device"):
-            writer.commit({"format": "jsonl", "parameters": {}, "sources": []}, 0)
-    assert os.listdir(tmp_path) == []

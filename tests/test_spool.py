@@ -73,13 +73,13 @@ def test_numbers_that_lie_elsewhere_keep_their_place(spool):
 )
 def test_numbers_that_lie_elsewhere_have_the_type_that_they_need(spool, numbers, expected):
     for number_type in (U64, I64):
-        spool.append_stored(number_type, 2, lambda: iter([np.array(numbers, "<u8").tobytes()]))
+        spool.append_stored(number_type, 2, lambda: iter([np.array(numbers, "<u8").tobytes()]), is_part=True)
     assert column_of(spool).dtype == expected
     assert column_of(spool).tolist() == 2 * numbers
 
 
 def test_negative_numbers_that_lie_elsewhere_stay_signed(spool):
-    spool.append_stored(I64, 2, lambda: iter([NEGATIVE.tobytes()]))
+    spool.append_stored(I64, 2, lambda: iter([NEGATIVE.tobytes()]), is_part=True)
     assert column_of(spool).tolist() == NEGATIVE.tolist()
 
 

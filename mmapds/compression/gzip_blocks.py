@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import _native
 from ..errors import check_memory
-from ..storage.blocks import AccessPoint, Edges
+from ..storage.blocks import Edges
 from .parts import BlockError, Pieces, content_of_parts
 
 _CUT = "a member is truncated"
@@ -90,20 +90,19 @@ class Stream:
         self._zlib, self._take, self._end_crc = zlib, take, edges.end_crc
         self._rest = b""  # bytes that were taken and not yet decoded
         self._crc = 0  # of the content of the member so far
-        self._is_open = edges.begin is not None  # inside a member
-        self._is_resumed = edges.begin is not None  # that is the one which the block begins inside
-        if edges.begin is None:
+        self._is_open = self._is_resumed = bool(edges.window)  # in a member; in that which the block begins inside
+        if not edges.window:
             self._decoder = zlib.decompressobj(_ANY_MEMBER)
         else:
-            self._decoder = zlib.decompressobj(_RAW, zdict=edges.begin.window)
-            self._resume(edges.begin)
+            self._decoder = zlib.decompressobj(_RAW, zdict=edges.window)
+            self._resume(edges)
 
-    def _resume(self, point: AccessPoint) -> None:
-        self._crc = point.crc
+    def _resume(self, edges: Edges) -> None:
+        self._crc = edges.crc
         first = self._take()
-        if point.bit and first:
-            head, last = _PREAMBLES[point.bit]
-            self._rest = b"".join((head, bytes([last | first[0] >> point.bit << point.bit]), first[1:]))
+        if edges.bit and first:
+            head, last = _PREAMBLES[edges.bit]
+            self._rest = b"".join((head, bytes([last | first[0] >> edges.bit << edges.bit]), first[1:]))
         else:
             self._rest = first
 

@@ -15,7 +15,7 @@ from .._native import NUMBER_F64, NUMBER_I64, NUMBER_U64
 from ..arrays.array_file import MAGIC, RECORD_ALIGNMENT, SUFFIX, ArrayFile, Cells, Head
 from ..arrays.schema import TO_ONE_SCHEMA
 from ..errors import ColumnError, FormatError, option
-from ..storage.numbers import BY_CELL, differences, numbers, same_numbers
+from ..storage.numbers import BY_CELL, BY_DTYPE, F64, NumberType
 from ..storage.sections import COLUMN, IndexedSource
 from ..storage.sources import Source
 from .format import TRUNCATED, End, FieldsOf, Format, Layout, Piece, Sample, check_truncated, drops_truncated
@@ -166,13 +166,33 @@ def _check_records(source: Source, head: Head, file: ArrayFile) -> None:
         last = first + len(piece.starts)
         for name, (cell, expected) in zip(names, [(NUMBER_U64, piece.starts), *piece.columns], strict=True):
             dtype, stored = file.sections[name].dtype, file.numbers(name, first, last)
-            if not same_numbers(dtype, stored, cell, expected):
-                at = differences(dtype, stored, cell, expected)[0]
-                found, right = numbers(dtype, stored)[at], expected.cast("B").cast(BY_CELL[cell].code)[at]
+            if wrong := _first_difference(BY_DTYPE[dtype], stored, BY_CELL[cell], expected):
+                at, found, right = wrong
                 raise file.damaged(f"{name}[{first + at}] = {found}, expected {right}, as the records have it")
         first = last
     if first != head.records:
         raise file.damaged(f"expected {head.records} records, found {first} one after another")
+
+
+def _first_difference(
+    own: NumberType, stored: memoryview, other: NumberType, expected: memoryview
+) -> tuple[int, float, float] | None:
+    """Return where numbers of a column first differ from as many others, and both; None if all are the same.
+
+    Args:
+      own: the type of the column, which may be wider than the numbers need; `other` is that of the others.
+    """
+    import numpy as np  # start-up time: indexing does without
+
+    if not len(expected):
+        return None
+    one, two = np.frombuffer(stored, own.dtype), np.frombuffer(expected, other.dtype)
+    if F64 in (own, other):
+        wrong = one.astype("<f8").view("<u8") != two.astype("<f8").view("<u8")  # bits, as NaN equals itself here
+    else:
+        wrong = (one.astype("<u8") != two.astype("<u8")) | ((one < 0) != (two < 0))
+    at = int(wrong.argmax())
+    return (at, one[at].item(), two[at].item()) if wrong[at] else None
 
 
 def _number_type(field: "Field | None", cells: "array[int]") -> int:

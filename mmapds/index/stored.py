@@ -93,7 +93,7 @@ class Stored(NamedTuple):
     def add_column(self, name: str, spool: Spool) -> None:
         """Append the numbers of a column to those of another index."""
         number_type, numbers = BY_DTYPE[self.base.sections[COLUMN + name].dtype], partial(self.numbers, COLUMN + name)
-        spool.append_stored(number_type, len(self.records), numbers)
+        spool.append_stored(number_type, len(self.records), numbers, is_part=not self.is_whole)
 
     def add_keys(self, hashes: memoryview, spool: Spool) -> None:
         """Append the hash of every record's key to those of another index.

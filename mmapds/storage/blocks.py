@@ -5,11 +5,11 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import FormatError
 from .index_file import Index
-from .numbers import BY_DTYPE, U32, U64
+from .numbers import BY_DTYPE, U64
 from .sections import (
     BLOCK_BEGINS,
     BLOCK_BOUNDS,
@@ -21,7 +21,6 @@ from .sections import (
     WINDOW,
     Compression,
 )
-from .spool import Spool
 from .writer import SectionWriter
 
 _PLACES = BLOCK_BEGINS, BLOCK_BOUNDS
@@ -58,24 +57,17 @@ def byte_of(codec: str, start: BlockStart) -> int:
     return start.file // _BITS[codec]
 
 
-class AccessPoint(NamedTuple):
-    """A place inside a member of gzip at which decoding can begin."""
-
-    bit: int
-    """Where a block of deflate begins in the first byte, from 0 for its lowest bit."""
-    crc: int
-    """CRC-32 of the content of the member before it."""
-    window: bytes
-    """The last bytes of that content, up to `WINDOW`."""
-
-
 class Edges(NamedTuple):
-    """How a block is cut off from those beside it."""
+    """How a block of gzip is cut off from those beside it, where it does not begin and end with a member."""
 
-    begin: AccessPoint | None = None
-    """None if it begins with a frame or a member."""
+    window: bytes = b""
+    """The last bytes of the member's content before it, 1 to `WINDOW`; none if it begins with a member."""
+    crc: int = 0
+    """CRC-32 of the member's content before it."""
+    bit: int = 0
+    """Where it begins in its first byte, from 0 for the lowest bit."""
     end_crc: int | None = None
-    """Checksum of the access point that it ends at; None if it ends with a frame or a member."""
+    """CRC-32 of the member's content up to its end; None if it ends with a member."""
 
 
 def packed_point(crc: int, window: "bytes | memoryview") -> bytes:
@@ -104,17 +96,16 @@ class _Numbers:
         section = index.sections[name]
         kind = BY_DTYPE[section.dtype]
         self._index, self._count = index, count
-        self._width = kind.width
-        self._code: Literal["I", "Q"] = "I" if kind is U32 else "Q"
+        self._width, self._code = kind.width, kind.code
         self._begin = section.offset + first * kind.width
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, at: int) -> int:
-        return int.from_bytes(self._index.read(self._begin + at * self._width, self._width), "little")
+        return int(self.read(at, at + 1)[0])
 
-    def read(self, begin: int, end: int) -> memoryview:
+    def read(self, begin: int, end: int) -> "memoryview[Any]":
         """Return a copy of some neighbours, u32 or u64, shape (end - begin,)."""
         data = self._index.read(self._begin + begin * self._width, (end - begin) * self._width)
         return memoryview(data).cast(self._code)
@@ -187,20 +178,12 @@ class BlockTable:
             yield self._place(block, begins[at], begins[at + 1], bounds[at], bounds[at + 1])
 
     def _place(self, block: int, begin: int, end: int, content: int, content_end: int) -> "Place":
-        """Return where a block lies, if that fits the source.
-
-        Raises:
-          FormatError: it does not.
-        """
+        """Return where a block lies; raise FormatError where that is not in the source."""
         parts = _BITS[self._codec]
         place = Place(begin // parts, -(-end // parts), content, content_end)
-        fits = begin <= end <= self._size * parts and place.content <= place.content_end <= self._content
-        if not fits or place.size > self._largest:
-            raise self._damaged(
-                block,
-                f"up to {self._largest} bytes of {self._content}, in {self._size} of the file, found {place.content} "
-                f"to {place.content_end}, in {place.begin} to {place.end}",
-            )
+        fits = begin <= end <= self._size * parts and content_end <= self._content
+        if not fits or not 0 <= place.size <= self._largest:
+            raise self._damaged(block, f"up to {self._largest} bytes of {self._content}, found {tuple(place)}")
         return place
 
     def edges(self, block: int) -> Edges:
@@ -209,16 +192,15 @@ class BlockTable:
         Raises:
           FormatError: the table is damaged.
         """
-        if not self._points:
-            return Edges()
         packed, after = self._point(block), self._point(block + 1)
-        return Edges(self._unpacked(block, packed) if packed else None, _crc_of(after) if after else None)
-
-    def _unpacked(self, block: int, packed: bytes) -> AccessPoint:
+        end_crc = _crc_of(after) if after else None
+        if not packed:
+            return Edges(end_crc=end_crc)
         found = unpacked_point(packed)
         if found is None:
             raise self._damaged(block, f"a window of 1 to {WINDOW} bytes, found {len(packed) - CRC_SIZE} others")
-        return AccessPoint(self._begins[block] % _BITS[self._codec], *found)
+        crc, window = found
+        return Edges(window, crc, self._begins[block] % _BITS[self._codec], end_crc)
 
     def _point(self, block: int) -> bytes:
         """Return what the index has of the access point of a block; nothing behind the last one."""
@@ -252,110 +234,76 @@ class Place(NamedTuple):
         return self.content_end - self.content
 
 
-class BlockTally:
-    """Totals over the blocks of one source."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.points = 0
-        """Bytes of access points."""
-        self._largest = self._last = 0
-
-    def add(self, starts: Iterable[BlockStart]) -> None:
-        """Take in where the next blocks begin."""
-        for start in starts:
-            if self.count:
-                self._largest = max(self._largest, start.content - self._last)
-            self.count, self._last, self.points = self.count + 1, start.content, self.points + len(start.point)
-
-    def finish(self, codec: str, end: BlockStart) -> Compression:
-        """Return what the index says of the source.
-
-        Args:
-          end: where the last block ends.
-        """
-        largest = max(self._largest, end.content - self._last) if self.count else 0
-        return Compression(codec, end.content, self.count, largest, self.points)
-
-
 class BlocksWriter:
     """Writes the sections of blocks, once all sources are written; they stay on the side until then."""
 
     def __init__(self, writer: SectionWriter) -> None:
         self._writer = writer
-        self._spools: dict[str, Spool] = {}
-        self._held = {
-            name: array("Q") for name in (BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS)
-        }  # on their way into the spools
-        self._tally = BlockTally()
+        self._spools = {name: writer.spool() for name in BLOCK_SECTIONS}
+        self._held = {name: array("Q") for name in (*_PLACES, POINT_BOUNDS)}  # on their way into the spools
+        self._begin()
 
-    def append(self, starts: Sequence[BlockStart]) -> None:
+    def _begin(self) -> None:
+        """Begin a source."""
+        self._count = self._largest = self._content = self._points = 0
+
+    def append(self, starts: Iterable[BlockStart]) -> None:
         """Append where the next blocks of the source at hand begin."""
         for start in starts:
             self._add(start)
-            self._tally.add([start])
+            self._count += 1
+            if start.point:
+                self._points += len(start.point)
+                with self._writer.writing():
+                    self._spools[POINTS].append_bytes(start.point)
 
     def finish(self, codec: str, end: BlockStart) -> Compression:
         """End the source at hand, where its last block ends; return what the index says of it."""
         self._add(end)
-        found = self._tally.finish(codec, end)
-        self._tally = BlockTally()
+        found = Compression(codec, end.content, self._count, self._largest, self._points)
+        self._begin()
         return found
 
     def _add(self, start: BlockStart) -> None:
-        for name, value in (
-            (BLOCK_BEGINS, start.file),
-            (BLOCK_BOUNDS, start.content),
-            (POINT_BOUNDS, self._tally.points),
-        ):
-            self._held[name].append(value)
-        if start.point:
-            with self._writer.writing():
-                self._spool(POINTS).append_bytes(start.point)
-        if len(self._held[BLOCK_BOUNDS]) >= _PIECE:
+        if self._count:
+            self._largest = max(self._largest, start.content - self._content)
+        self._content = start.content
+        for held, value in zip(self._held.values(), (start.file, start.content, self._points), strict=True):
+            held.append(value)
+        if len(self._held[POINT_BOUNDS]) >= _PIECE:
             self._flush()
 
     def _flush(self) -> None:
         for name, held in self._held.items():
             with self._writer.writing():
-                if held:
-                    self._spool(name).append(U64.cell, memoryview(held))
+                self._spools[name].append(U64.cell, memoryview(held))
             self._held[name] = array("Q")
-
-    def _spool(self, name: str) -> Spool:
-        if name not in self._spools:
-            self._spools[name] = self._writer.spool()
-        return self._spools[name]
 
     def copy(self, index: Index, sources: range) -> None:
         """Append the blocks of sources of another index, which are neighbours there."""
-        before, end = index.blocks_at(sources.start), index.blocks_at(sources.stop)
-        points = index.points_at(sources.start), index.points_at(sources.stop)
         self._flush()
-        for name in (*_PLACES, POINT_BOUNDS) if end > before else ():
+        begin, end = index.blocks_at(sources.start), index.blocks_at(sources.stop)
+        for name in self._held:
             if name in index.sections:
-                self._copy(index, name, before, end)
+                self._copy(index, name, begin, end)
             else:
-                self._add_zeros(name, end - before)
-        if points[1] > points[0]:
-            self._copy(index, POINTS, *points)
+                self._add_zeros(name, end - begin)
+        if POINTS in index.sections:
+            self._copy(index, POINTS, index.points_at(sources.start), index.points_at(sources.stop))
 
     def _copy(self, index: Index, name: str, begin: int, end: int) -> None:
-        section = index.sections[name]
-        kind = BY_DTYPE[section.dtype]
+        kind = BY_DTYPE[index.sections[name].dtype]
         pieces = partial(index.checked_pieces, name, begin * kind.width, end * kind.width)
-        self._spool(name).append_stored(kind, end - begin, pieces)
+        self._spools[name].append_stored(kind, end - begin, pieces, is_part=end - begin < index.sections[name].items)
 
     def _add_zeros(self, name: str, count: int) -> None:
         for at in range(0, count, _PIECE):
             with self._writer.writing():
-                self._spool(name).append(U64.cell, memoryview(bytes(8 * min(_PIECE, count - at))).cast("Q"))
+                self._spools[name].append(U64.cell, memoryview(bytes(8 * min(_PIECE, count - at))).cast("Q"))
 
     def write(self) -> None:
         """Append the sections, if a source is compressed; those of access points if there are some."""
         self._flush()
-        if POINTS not in self._spools:
-            self._spools.pop(POINT_BOUNDS, None)
-        for name in BLOCK_SECTIONS:
-            if name in self._spools:
-                self._writer.write_spool(name, self._spools[name])
+        for name, spool in self._spools.items():
+            if spool.count and (name != POINT_BOUNDS or self._spools[POINTS].count):
+                self._writer.write_spool(name, spool)

@@ -106,35 +106,6 @@ APART = "add the column with mmapds.add_column as floats, which are rounded, or 
 """What to do about such an integer, as messages say it."""
 
 
-def numbers(dtype: str, data: memoryview) -> "memoryview[Any]":
-    """Return the bytes of a column as its numbers."""
-    return data.cast(BY_DTYPE[dtype].code)
-
-
-def same_numbers(dtype: str, stored: memoryview, cell: int, cells: memoryview) -> bool:
-    """Whether the numbers of a column equal some cells, and its type holds them; it may be wider than they need."""
-    if not len(cells):
-        return not len(stored)
-    own, to, data = BY_CELL[cell], BY_DTYPE[dtype], cells.cast("B")
-    if own is F64 and to is not F64:
-        return False
-    if to is U32:
-        return own is U64 and _native.cells_largest(cells) < 2**32 and narrowed(cells) == stored.cast("B")
-    if {own, to} == {I64, U64} and _native.cells_largest(cells) >= 2**63:
-        return False  # its bits are another number in the other type
-    return (data if own is to else converted(data, own, to)) == stored.cast("B")
-
-
-def differences(dtype: str, stored: memoryview, cell: int, cells: memoryview) -> list[int]:
-    """Return where the numbers of a column differ from as many cells, for which `same_numbers` is false."""
-    own, to = BY_CELL[cell], BY_DTYPE[dtype]
-    if own is to:
-        own = to = U64  # bits, so that NaN equals itself
-    pairs = zip(stored.cast("B").cast(to.code), cells.cast("B").cast(own.code), strict=True)
-    # Where all values are the same, 0.0 in the cells is 0 in the column, which holds no floats.
-    return [at for at, (one, other) in enumerate(pairs) if one != other] or [0]
-
-
 def narrowed(cells: memoryview) -> memoryview:
     """Return cells that all fit 32 bits as the bytes of U32."""
     out = memoryview(bytearray(len(cells) * U32.width))

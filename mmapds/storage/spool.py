@@ -41,6 +41,7 @@ class Spool:
         self._size = 0  # bytes in memory
         self._types: set[NumberType] = set()
         self._largest = 0  # of those of type u64
+        self._unread: list[Callable[[], Iterator[bytes]]] = []  # those of type u64 whose largest is not known yet
 
     def append(self, cell: int, cells: memoryview) -> None:
         """Append 64-bit cells, all of them of one type of the core (`NUMBER_U64` and so on)."""
@@ -64,20 +65,25 @@ class Spool:
         if self._size > _IN_MEMORY:
             self._spill()
 
-    def append_stored(self, number_type: NumberType, count: int, pieces: Callable[[], Iterator[bytes]]) -> None:
+    def append_stored(
+        self, number_type: NumberType, count: int, pieces: Callable[[], Iterator[bytes]], *, is_part: bool = False
+    ) -> None:
         """Append numbers that lie in another file; they are read at the end.
 
         Args:
-          number_type: their type there. As other numbers lie there too, it may be wider than these need.
+          number_type: their type there.
           pieces: yields their bytes, in pieces of whole numbers; called up to three times.
+          is_part: whether other numbers lie there too, for which the type may be wider than these need.
         """
         if not count:
             return
         found = number_type
-        if number_type in (U64, I64):
-            found = self._narrowest(number_type, (_cells(piece) for piece in pieces()))
+        if is_part and number_type in (U64, I64):
+            found = self._narrowest(number_type, map(_cells, pieces()))
+        elif number_type is U64:
+            self._unread.append(pieces)
         if found is U32 and number_type is not U32:
-            self._runs.append(_Run(U32, lambda: (narrowed(_cells(piece)) for piece in pieces())))
+            self._runs.append(_Run(U32, lambda: map(narrowed, map(_cells, pieces()))))
         else:
             self._runs.append(_Run(found, pieces))
         self._types.add(found)
@@ -121,6 +127,8 @@ class Spool:
             return U32
         if self._types <= {U32, U64}:
             return U64
+        while self._unread:
+            self._narrowest(U64, map(_cells, self._unread.pop()()))
         return I64 if F64 not in self._types and self._largest < 2**63 else F64
 
     def chunks(self) -> Iterator[memoryview]:

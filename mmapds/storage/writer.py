@@ -4,7 +4,6 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -33,10 +32,8 @@ from .sections import (
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, make_room, reason, working_directory
 from .spool import Spool, scratch
 from .temporary import create_temporary
-from .threads import Makers
 
 _PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
-_FLUSHED = 8 << 20  # bytes written between two flushes to the disk
 
 
 class Mark(NamedTuple):
@@ -77,9 +74,6 @@ class SectionWriter:
         self._sections: dict[str, dict[str, Any]] = {}
         self._open_section: tuple[str, str, int, Any] | None = None
         self._spools: list[Spool] = []
-        self._flusher: Makers[int, None] | None = None
-        self._flush: Future[None] | None = None  # the last one
-        self._unflushed = 0  # bytes that were written since it was asked for
         try:
             self._temporary, self._file = create_temporary(self.target)
             self._is_open = True
@@ -168,21 +162,6 @@ class SectionWriter:
         self._open_section[3].update(data)
         with self.writing():
             self._file.write(data)
-        self._unflushed += len(data)
-        if self._unflushed >= _FLUSHED and (self._flush is None or self._flush.done()):
-            self._flush_ahead()
-
-    def _flush_ahead(self) -> None:
-        """Have a thread flush what was written, so that the flush at the end has little left to do."""
-        self._end_flush()
-        self._flusher = self._flusher or Makers(os.fsync, 1, "mmapds-flush")
-        self._flush, self._unflushed = self._flusher.give(self._file.fileno()), 0
-
-    def _end_flush(self) -> None:
-        """Wait for the last flush; raise Error if it failed, as the system says so only once."""
-        if self._flush is not None:
-            with self.writing():
-                self._flush.result()
 
     def mark(self) -> Mark:
         """Return the place in the section that was begun last where `write` goes on."""
@@ -224,7 +203,6 @@ class SectionWriter:
 
     def flush(self) -> None:
         """Flush a complete file to the disk."""
-        self._end_flush()
         with self.writing():
             os.fsync(self._file.fileno())
 
@@ -270,9 +248,6 @@ class SectionWriter:
         """Close the file, and remove it unless it was moved to its place."""
         if not self._is_open or os.getpid() != self._process:
             return  # in a child that was forked meanwhile, as its parent still writes
-        if self._flusher is not None:
-            self._flusher.stop()
-            self._flusher.join()
         with suppress(OSError):
             self._file.close()
         for spool in self._spools:
@@ -336,11 +311,6 @@ class PartWriter(IndexWriter):
     """Writes an index that is a part of another."""
 
     NAME = "a part of the index"
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Whether two things that `Measuring.describe` says are the same; NaN in the place of missing numbers is NaN."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 class ViewWriter(SectionWriter):
