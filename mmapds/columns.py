@@ -190,7 +190,7 @@ def _spooled(
     """Return the numbers of a column on their way into an index."""
     spool, records = writer.spool(), len(dataset)
     pieces = _computed(dataset, name, values, workers) if callable(values) else _given(name, values, records)
-    bar = Progress(f"column {name!r}", unit="samples", total=lambda: records, hidden=progress is not None)
+    bar = Progress(f"column {name!r}", unit="samples", total=lambda: records, quiet=progress is not None)
     with bar, closing(pieces):  # which ends workers, whatever happens
         for piece in pieces:
             cells = _cells(name, piece, spool.count)

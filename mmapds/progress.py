@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
+from .errors import printable
+
 _DELAY = 0.3  # seconds without a bar: most commands are done by then, and rich takes a while to load
 _EVERY = 0.1  # seconds from one picture to the next
 
@@ -14,18 +16,20 @@ _EVERY = 0.1  # seconds from one picture to the next
 class Progress:
     """Counts work, and draws a bar with the amount, the rate and the time that is left. Threads may share it.
 
+    It also prints lines, which do not disturb the bar.
+
     Args:
       title: what the bar is named after.
       unit: what is counted: "B" for bytes, or a noun in the plural.
       total: returns how many there are, or None; called once, when the bar is drawn first.
-      hidden: draw nothing.
+      quiet: draw nothing, and print nothing but complaints.
     """
 
     def __init__(
-        self, title: str, *, unit: str = "B", total: Callable[[], int | None] = lambda: None, hidden: bool = False
+        self, title: str, *, unit: str = "B", total: Callable[[], int | None] = lambda: None, quiet: bool = False
     ) -> None:
         is_terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._is_hidden = hidden or not is_terminal
+        self._is_quiet, self._is_hidden = quiet, quiet or not is_terminal
         self._title, self._unit, self._find_total = title, unit, total
         self._total: int | None = None
         self._done = 0
@@ -40,6 +44,18 @@ class Progress:
             self._done += count
             self._total = self._total if total is None else total
             self._draw()
+
+    def print(self, line: str) -> None:
+        """Print a line on stdout, unless quiet."""
+        if not self._is_quiet:
+            self.clear()
+            print(printable(line))
+
+    def complain(self, line: str) -> None:
+        """Print a line on stderr, behind all that was printed on stdout before."""
+        self.clear()
+        sys.stdout.flush()
+        print(printable(line), file=sys.stderr)
 
     def clear(self) -> None:
         """Remove the bar, so that lines can be printed; the next update draws it again."""

@@ -283,32 +283,29 @@ def test_what_cannot_be_read_hides_no_others(write, ran, tmp_path, damaged):
     assert f"{tmp_path / 'other.mmx'}: a saved view" in out
 
 
-@pytest.mark.parametrize("tool", [commands.mmapds, commands.command], ids=["mmapds", "module"])
-def test_a_source_that_changed_or_is_gone_fails(write, tool):
-    info = ["info"] if tool is commands.mmapds else ["--info"]
+def test_a_source_that_changed_or_is_gone_fails(write, ran):
     grown, gone, same = (write([1], name) for name in ("grown.jsonl", "gone.jsonl", "same.jsonl"))
     mmapds.build([grown, gone, same])
     os.utime(same, ns=(5, 5))
-    done = tool(*info, same)
-    assert (done.returncode, done.stderr) == (0, "")
+    status, _, err = ran("info", same)
+    assert (status, err) == (0, "")
     write([1, 2], "grown.jsonl")
     os.unlink(gone)
-    done = tool(*info, *[f"{path}.mmx" for path in (grown, gone, same)])
-    assert done.returncode == 1
-    assert "STALE: grown.jsonl was 2 bytes when indexed and is 4 now" in done.stdout
-    assert "MISSING: no such file or directory" in done.stdout
-    stale, missing = done.stderr.splitlines()
+    status, out, err = ran("info", *[f"{path}.mmx" for path in (grown, gone, same)])
+    assert status == 1
+    assert "STALE: grown.jsonl was 2 bytes when indexed and is 4 now" in out
+    assert "MISSING: no such file or directory" in out
+    stale, missing = err.splitlines()
     assert stale.startswith(f"{grown}.mmx: STALE: grown.jsonl was 2 bytes when indexed and is 4 now; run: ")
     assert missing.startswith(f"{gone}: no such file or directory (a source of ")
     for line in (stale, missing):
         check(line)
-    quiet = tool(*info, "--quiet", f"{grown}.mmx")
-    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (1, "", f"{stale}\n")
-    document = tool(*info, "--json", f"{grown}.mmx")
-    assert (document.returncode, document.stderr) == (1, "")
-    assert json.loads(document.stdout)["indexes"][0]["sources"][0]["state"] == "stale"
+    assert ran("info", "--quiet", f"{grown}.mmx") == (1, "", f"{stale}\n")
+    status, out, err = ran("info", "--json", f"{grown}.mmx")
+    assert (status, err) == (1, "")
+    assert json.loads(out)["indexes"][0]["sources"][0]["state"] == "stale"
     assert commands.run(*shlex.split(stale.partition("; run: python ")[2])).returncode == 0
-    assert tool(*info, f"{grown}.mmx").returncode == 0
+    assert ran("info", f"{grown}.mmx")[0] == 0
 
 
 def test_a_terminal_has_colours_and_every_column(write):

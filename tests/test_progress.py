@@ -12,7 +12,6 @@ from mmapds import progress
 from mmapds.cli.index import bytes_to_build
 from mmapds.index.build import ColumnRequest, build_each
 from mmapds.storage.roots import Roots
-from tests.support.commands import mmapds as command
 from tests.support.terminals import on_terminal
 
 SHOW = """
@@ -42,9 +41,7 @@ def large(write):
     ("arguments", "title", "total"),
     [
         (["index", "--force", "{}"], "train.jsonl", "6.0 MB"),
-        (["index", "--force", "{}.mmx"], "train.jsonl.mmx", "6.0 MB"),
         (["index", "--force", "--hash", "{}.mmx"], "train.jsonl.mmx", "12.0 MB"),
-        (["index", "{}"], "train.jsonl", "6.0 MB"),
         (["verify", "{}"], "train.jsonl", None),
         (["convert", "{}", "--fields", "n"], "train.jsonl", "200,000 records"),
         (["seekable", "{}"], "train.jsonl", "6.0 MB"),
@@ -72,12 +69,6 @@ def test_what_is_built_is_what_was_said(write, tmp_path):
         for path in (out, *(f"{each}.mmx" for each in paths)):
             Path(path).unlink(missing_ok=True)
         mmapds.build(paths, out=out)
-
-
-def test_nothing_is_shown_where_there_is_no_terminal(large):
-    for arguments in (["index", "--force", large], ["verify", large], ["convert", large, "--fields", "n"]):
-        ran = command(*arguments)
-        assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_a_bar_never_goes_beyond_its_end(monkeypatch):

@@ -442,8 +442,8 @@ def test_the_module_is_the_same_command(write):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--frame", "x"], "--frame = 'x', expected a number of bytes, such as 256K or 1M"),
-        (["--frame", "1G"], "--frame = '1G', expected a number of bytes, such as 256K or 1M"),
+        (["--frame", "x"], "--frame: expected a number of bytes, such as 256K or 1M, found 'x'"),
+        (["--frame", "1G"], "--frame: expected a number of bytes, such as 256K or 1M, found '1G'"),
         (["--frame", "1K"], "frame = 1024, expected 4096 to 268435456"),
         (["--level", "99"], "level = 99, expected 1 to 22"),
         (["-o", "x.zst", "{}"], "--out: expected a directory for 2 sources, found 'x.zst'; give a directory"),
@@ -452,7 +452,7 @@ def test_the_module_is_the_same_command(write):
 def test_wrong_options_are_errors_of_usage(write, arguments, expected):
     path = write(TEXT)
     done = command("seekable", *(each.format(path) for each in arguments), path)
-    assert (done.returncode, done.stderr) == (2, f"{expected}\n")
+    assert (done.returncode, done.stderr.endswith(f"{expected}\n")) == (2, True)
     check(expected)
 
 

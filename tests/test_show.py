@@ -81,9 +81,7 @@ def test_a_record_is_shown_with_its_place_and_as_json(ten, shown):
         (["::4"], [0, 4, 8]),
         (["::-4"], [9, 5, 1]),
         (["8:100"], [8, 9]),
-        (["0,009", "0_0"], [9, 0]),
-        (["-1,0"], [0]),
-        (["1", "--full", "2"][:2], [1]),
+        (["0,009", "0_0", "-1,0"], [9, 0, 0]),
     ],
 )
 def test_numbers_and_ranges_are_those_of_python(ten, given, expected, shown):
@@ -108,12 +106,8 @@ def test_several_sources_are_one_dataset(write, shown):
     paths = [write(RECORDS[:3], f"{name}.jsonl") for name in "ab"]
     package.build(paths)
     found = records_in(shown("show", *paths, "2", "-3:-1"))
-    assert [(number, place) for number, place, *_ in found] == [
-        (2, f"{paths[0]}:3 (byte {2 * 21 + 2 - 1})"),
-        (3, f"{paths[1]}:1 (byte 0)"),
-        (4, f"{paths[1]}:2 (byte 21)"),
-    ][: len(found)] or [number for number, *_ in found] == [2, 3, 4]
-    assert len(records_in(shown("head", "-n", "100", *paths))) == 6
+    assert [number for number, *_ in found] == [2, 3, 4]
+    assert [place.split(" ")[0] for _, place, *_ in found] == [f"{paths[0]}:3", f"{paths[1]}:1", f"{paths[1]}:2"]
 
 
 def test_head_prints_the_first_records(ten, shown):
@@ -131,35 +125,26 @@ def test_an_empty_dataset_is_said(write, shown, ran):
     assert (status, err) == (1, "position 0 is out of range for 0 records\n")
 
 
-def test_what_is_not_indexed_names_the_command_or_is_built(write, shown, ran):
+def test_what_is_not_indexed_or_stale_names_the_command_or_is_built(write, shown, ran):
     path = write(RECORDS)
-    status, out, err = ran("head", path)
-    assert (status, out) == (1, "")
-    assert err == f"{path}: not indexed yet; run: python -m mmapds.index {path} (or add --build)\n"
-    status, out, err = ran("report", path)
-    assert (status, err) == (1, f"{path}: not indexed yet; run: python -m mmapds.index {path}\n")
+    missing = f"{path}: not indexed yet; run: python -m mmapds.index {path}"
+    assert ran("head", path) == (1, "", f"{missing} (or add --build)\n")
     assert len(records_in(shown("head", "--build", path))) == 5
-    assert len(records_in(shown("head", path))) == 5
-
-
-def test_a_stale_index_names_the_command_or_is_built(ten, shown, ran):
-    with open(ten, "a") as file:
+    with open(path, "a") as file:
         file.write('{"n": 10}\n')
-    status, _out, err = ran("show", ten, "-1")
-    assert status == 1
-    assert f"{ten}.mmx: STALE: train.jsonl was " in err
-    assert records_in(shown("show", ten, "-1", "--build"))[0][3] == '{\n  "n": 10\n}'
+    status, _out, err = ran("show", path, "-1")
+    assert (status, f"{path}.mmx: STALE: train.jsonl was " in err) == (1, True)
+    assert records_in(shown("show", path, "-1", "--build"))[0][3] == '{\n  "n": 10\n}'
 
 
 def test_an_index_that_claims_too_many_records_is_damaged(tmp_path, ran):
+    def claim(metadata):
+        metadata["sources"][0]["records"] = 2**63 - 1
+        return metadata
+
     for path in ("a.npy", "b.npy"):
         np.save(tmp_path / path, np.zeros((5, 4), np.int16))
         package.build(tmp_path / path)
-
-        def claim(metadata):
-            metadata["sources"][0]["records"] = 2**63 - 1
-            return metadata
-
         rewrite(tmp_path / f"{path}.mmx", metadata=claim, header={"records": 2**63 - 1})
     status, out, err = ran("show", tmp_path / "a.npy", "-1")
     assert (status, out) == (1, "")
@@ -178,13 +163,6 @@ def test_a_bad_record_is_shown_as_it_lies_and_the_others_too(write, ran):
     assert [body for *_, body in records_in(out)] == ['{\n  "n": 1\n}', '{"n": oops}', '{\n  "n": 3\n}']
 
 
-def test_a_number_of_thousands_of_digits_is_a_usage_error(ten, ran):
-    for arguments in (["1" * 5000], ["1" * 5000, "1"], ["1", "-" + "1" * 5000 + ":"]):
-        status, out, err = ran("show", ten, *arguments)
-        assert (status, out) in ((1, ""), (2, ""))
-        assert err
-
-
 # ---- how values look --------------------------------------------------------------------------------------------
 
 
@@ -197,11 +175,7 @@ def lines(sample, **options):
     [
         {"a": 1, "b": [1, 2, {"c": None}], "d": {"e": True, "f": 0.5}, "": "", "g": [], "h": {}},
         {"text": 'quotes " and \\ and \n and \t and [\n1,\n2] and ä and 🙂', "list": ["x"] * 8},
-        [1, 2, 3],
-        3,
-        None,
-        {"wide": [{"name": "a" * 30, "value": "b" * 30}] * 3, "numbers": list(range(40))},
-        {"deep": [[[[[1]]]]]},
+        {"wide": [{"name": "a" * 30, "value": "b" * 30}] * 3, "numbers": list(range(40)), "deep": [[[[[1]]]]]},
     ],
 )
 @pytest.mark.parametrize("full", [False, True])
@@ -325,28 +299,17 @@ def test_other_decoders_and_formats(ten, tmp_path, shown, ran):
     assert body == '{\n  "x": float32 (3,) [1, 1, 1],\n  "name": "one"\n}'
 
 
-MOST_MEMORY = """
-import re, resource, sys
-
-def most_memory():
-    if sys.platform == "linux":  # ru_maxrss is also that of the process that started this one
-        return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-"""
-"""In a script, the most memory that it had so far, in bytes."""
-
-
 def test_a_record_of_a_gigabyte_is_cut_without_reading_it(tmp_path):
     path = tmp_path / "large.bin"
     with open(path, "wb") as file:
         file.truncate(1 << 30)
     package.build(path, format="fixed", record_bytes=1 << 30)
     code = f"""
+import resource
 from mmapds.cli.commands import main
+resource.setrlimit(resource.RLIMIT_DATA, (600 << 20, 600 << 20))  # of memory, without maps of files
 assert main(["show", {str(path)!r}, "0"]) == 0
 assert main(["show", {str(path)!r}, "0", "--decode", "json"]) == 0
-{MOST_MEMORY}
-assert most_memory() < 400e6
 """
     text = python(code).stdout
     assert text.count("0: ") == 2

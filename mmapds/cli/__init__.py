@@ -14,9 +14,9 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
-from .. import progress
 from ..errors import Error, as_command, did_you_mean
 from ..errors import printable as printable  # for the commands of other rooms
+from ..progress import Progress
 
 Options = Mapping[str, tuple[type, str, str]]
 """Options of formats, by name: (type, placeholder, help)."""
@@ -58,11 +58,15 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, formatter_class=formatter, epilog=epilog, **options)
         self.set_defaults(parser=self)
 
-    def parse(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-        """Return the options of a command line; by default, of that of this process."""
-        given = sys.argv[1:] if arguments is None else arguments
+    def run(self, arguments: Sequence[str]) -> int | None:
+        """Parse arguments, and do what they say: call the default `work` that the parser has set; return its status."""
+        options = self.parse(arguments)
+        return options.work(options)  # type: ignore[no-any-return]
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the options of a command line."""
         # With a space before it, `-3:` is not taken for an option.
-        given = [f" {each}" if _RANGE_FROM_THE_END.fullmatch(each) else each for each in given]
+        given = [f" {each}" if _RANGE_FROM_THE_END.fullmatch(each) else each for each in arguments]
         options, unknown = self.parse_known_args(given)
         if unknown:
             options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # of the command, which knows names
@@ -125,38 +129,20 @@ def add_cluster_options(parser: argparse.ArgumentParser, *, work: str, out: str)
     parser.add_argument("--parts", metavar="DIR", help=f"with these: what tasks leave; default: {out}.parts")
 
 
-def chosen_cluster(options: argparse.Namespace) -> str | None:
-    """Return the name of the cluster that options choose."""
-    return next((name for name in ("dask", "ray") if getattr(options, name) is not None), None)
-
-
 def executor_of(options: argparse.Namespace) -> Any:
     """Return an executor of the cluster that options choose; None without one.
 
     Raises:
       Error: there is no such cluster, or a package is missing.
     """
-    name = chosen_cluster(options)
-    if name is None:
-        return None
-    executors = import_module("..executors", __package__)  # start-up time: most commands have no cluster
-    try:
-        return getattr(executors, name)(getattr(options, name))
-    except (ModuleNotFoundError, OSError, TimeoutError) as error:
-        raise Error(f"--{name}: {error}") from None
-
-
-def main(parser: Parser, arguments: Sequence[str] | None = None) -> int:
-    """Parse arguments and run the command that they name; return the exit status.
-
-    `parser` has set the default `work`, which takes the options and returns the exit status, or None for 0.
-    """
-
-    def work() -> int | None:
-        options = parser.parse(arguments)
-        return options.work(options)  # type: ignore[no-any-return]
-
-    return run(work)
+    for name in ("dask", "ray"):
+        if address := getattr(options, name):
+            executors = import_module("..executors", __package__)  # start-up time: most commands have no cluster
+            try:
+                return getattr(executors, name)(address)
+            except (ModuleNotFoundError, OSError, TimeoutError) as error:
+                raise Error(f"--{name}: {error}") from None
+    return None
 
 
 def run(work: Callable[[], int | None]) -> int:
@@ -244,37 +230,11 @@ def print_aside(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-class Progress(progress.Progress):
-    """A progress bar, and lines that do not disturb it.
+def progress_on(sources: Sequence[str], **options: Any) -> Progress:
+    """Return a progress bar that is named after sources.
 
     Args:
-      sources: what the bar is named after.
-      unit: what it counts: "B" for bytes, or a noun in the plural.
-      total: returns how many there are, or None; called only if there is a bar.
-      quiet: neither a bar nor lines.
+      options: as for the class.
     """
-
-    def __init__(
-        self,
-        sources: Sequence[str],
-        *,
-        unit: str = "B",
-        quiet: bool = False,
-        total: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        title = printable(sources[0]) if len(sources) == 1 else f"{len(sources):,} sources"
-        if len(title) > _LONGEST_TITLE:
-            title = f"...{title[3 - _LONGEST_TITLE :]}"
-        super().__init__(title, unit=unit, total=total, hidden=quiet)
-        self._quiet = quiet
-
-    def print(self, line: str) -> None:
-        """Print a line on stdout, unless quiet."""
-        if not self._quiet:
-            self.clear()
-            print(printable(line))
-
-    def complain(self, line: str) -> None:
-        """Print a line on stderr, also if quiet."""
-        self.clear()
-        print_aside(line)
+    title = printable(sources[0]) if len(sources) == 1 else f"{len(sources):,} sources"
+    return Progress(title if len(title) <= _LONGEST_TITLE else f"...{title[3 - _LONGEST_TITLE :]}", **options)

@@ -81,11 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     is_module = os.path.basename(sys.argv[0]) == "__main__.py"
     prog = "python -m mmapds" if is_module else "mmapds"
 
-    def work() -> int | None:
-        options = new_parser(prog, given).parse(given)
-        return options.work(options)  # type: ignore[no-any-return]
-
-    return run(work)
+    return run(lambda: new_parser(prog, given).run(given))
 
 
 def new_parser(prog: str, wanted: Collection[str]) -> Parser:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,25 +15,25 @@ from ..errors import ColumnError, Error
 from ..index.build import BuildResult, ColumnRequest, build_each, check_workers, complaints
 from ..index.left_out import lacking_lines
 from ..index.merge import merge
+from ..progress import Progress
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand, given_twice, index_path
 from ..storage.threads import cores
 from . import (
     Parser,
-    Progress,
     UsageError,
     add_cluster_options,
     add_format_options,
     add_sources,
     add_workers,
     checking_options,
-    chosen_cluster,
     executor_of,
     format_options,
     print_aside,
+    progress_on,
+    run,
 )
-from . import main as run_command
 
 DESCRIPTION = "Index JSONL, tars, TFRecords, arrays and other records in place, for mmapds.open() to read."
 
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--verify", action="store_true", help="check each index in full against its sources")
     parser.add_argument("--json", action="store_true", help="with --info, --verify: print one JSON document instead")
     parser.set_defaults(work=_index_or_inspect, all=False, histogram=None)
-    return run_command(parser, arguments)
+    return run(lambda: parser.run(sys.argv[1:] if arguments is None else arguments))
 
 
 def _index_or_inspect(options: argparse.Namespace) -> int:
@@ -107,12 +108,12 @@ def _index(options: argparse.Namespace) -> None:
         if options.format is not None:
             formats.by_name(options.format)
         check_workers(options.workers)
-        if options.out is None and (cluster := chosen_cluster(options)):
-            raise Error(f"--{cluster}: expected -o OUT.mmx with it, found none; give the place of the index")
-    executor = executor_of(options)
-    roots, engine = Roots(options.root, paths), Engine.of(executor, options.parts, options.workers or 1)
+        if options.out is None and (options.dask or options.ray):
+            raise Error("--out: expected OUT.mmx with --dask or --ray, found none; give the place of the index")
+    engine = Engine.of(executor_of(options), options.parts, options.workers or 1)
+    roots = Roots(options.root, paths)
     size = partial(bytes_to_build, paths, hashes=options.hash, roots=roots)
-    with Progress(paths, total=size, quiet=options.quiet) as progress:
+    with progress_on(paths, total=size, quiet=options.quiet) as progress:
         started = time.perf_counter()
         built = build_each(
             paths,
@@ -158,8 +159,7 @@ def _print_result(progress: Progress, done: BuildResult, seconds: float) -> None
         return
     reused = f", {done.reused}" if done.reused else ""
     progress.print(f"{done.summary}{reused}, {seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s")
-    index = Index(done.summary.path)
-    for line in (*lacking_lines(index), *_note_on_roots(index)):
+    for line in lacking_lines(Index(done.summary.path)):
         progress.print(f"  {line}")
 
 
@@ -175,20 +175,12 @@ def _merge_indexes(options: argparse.Namespace) -> None:
         check_workers(options.workers)
     paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,))]
     roots = Roots(options.root, paths)
-    with Progress(paths, total=partial(bytes_to_build, paths, roots=roots), quiet=options.quiet) as progress:
+    with progress_on(paths, total=partial(bytes_to_build, paths, roots=roots), quiet=options.quiet) as progress:
         started = time.perf_counter()
         workers = options.workers or cores()
         done = merge(paths, options.out, roots=roots, workers=workers, report=progress.update)
         seconds = time.perf_counter() - started
         progress.print(f"{done.summary}, merged {len(paths):,} indexes, {seconds:.2f} s")
-        for line in _note_on_roots(Index(options.out)):
-            progress.print(f"  {line}")
-
-
-def _note_on_roots(index: Index) -> list[str]:
-    """Say what opening an index takes whose sources lie elsewhere; nothing of one that lies beside its source."""
-    roots = [] if index.is_beside_its_source else index.roots_needed()
-    return [f"its sources lie elsewhere; open it with mmapds.open({index.path!r}, roots={roots})"] if roots else []
 
 
 def _parse_columns(options: argparse.Namespace) -> dict[str, str]:

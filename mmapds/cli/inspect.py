@@ -15,11 +15,12 @@ from ..index.inspect import LISTED, State, bad_lines, describe, format_of, opene
 from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Numbers, histogram, made_of, measure
 from ..index.summary import summarise
 from ..index.verify import Findings, examine, work
+from ..progress import Progress
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand, index_path
 from ..storage.view_file import SavedView
-from . import Parser, Progress, add_sources, add_workers, checking_options, one_line, print_aside
+from . import Parser, add_sources, add_workers, checking_options, one_line, print_aside, progress_on
 from .screen import Cell, print_line, print_table
 
 _LISTED = 10  # sources without --all
@@ -63,7 +64,7 @@ def inspect(options: argparse.Namespace) -> int:
     roots, failed = Roots(options.root, paths), False
     documents: list[dict[str, Any]] = []
     states: dict[Inspected, list[State]] = {}
-    with Progress(paths, total=lambda: _bytes_to_check(paths), quiet=options.quiet) as progress:
+    with progress_on(paths, total=lambda: _bytes_to_check(paths), quiet=options.quiet) as progress:
         for path in paths:
             documents.append({"path": index_path(path)})
             try:
@@ -149,7 +150,7 @@ def _print_info(states: dict[Inspected, list[State]], options: argparse.Namespac
     _print_sources({index: states[index] for index in indexes}, list_all=options.all)
     if any(index.records for index in indexes):
         size = sum(section.size for index in indexes for section in index.sections.values())
-        with Progress([index.path for index in indexes], total=lambda: size) as progress:
+        with progress_on([index.path for index in indexes], total=lambda: size) as progress:
             measured = {name: measure(indexes, name, progress.update) for name in (SIZES, *columns)}
         _print_columns(indexes, measured)
         chosen = wanted if wanted in columns else SIZES

@@ -9,7 +9,7 @@ from ..errors import Error
 from ..recompress.seekable import FRAME, LEVEL, WINDOW_LOG, check_arguments, seekable
 from ..recompress.targets import check_apart
 from ..storage.sources import expand
-from . import Progress, add_quiet, add_sources, checking_options, print_aside
+from . import add_quiet, add_sources, checking_options, print_aside, progress_on
 
 SUFFIXES = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
 """What the names of files end in that are taken from a directory."""
@@ -22,7 +22,7 @@ def add_seekable_options(parser: argparse.ArgumentParser) -> None:
     add_sources(parser)
     parser.add_argument("-o", "--out", metavar="OUT", help="OUT.zst, or a directory; default: beside each source")
     parser.add_argument(
-        "--frame", default=f"{FRAME >> 10}K", metavar="SIZE", help="text in a frame; default: %(default)s"
+        "--frame", type=_size, default=f"{FRAME >> 10}K", metavar="SIZE", help="text in a frame; default: %(default)s"
     )
     parser.add_argument("--level", type=int, default=LEVEL, metavar="N", help="as zstd -N; default: %(default)s")
     parser.add_argument("--workers", type=int, metavar="N", help="threads that compress; default: all cores")
@@ -38,22 +38,20 @@ def add_seekable_options(parser: argparse.ArgumentParser) -> None:
 def _recompress(options: argparse.Namespace) -> None:
     paths = expand(options.sources, SUFFIXES, print_aside)
     with checking_options():
-        frame = _size("--frame", options.frame)
-        check_arguments(frame, options.level, options.workers, options.long)
-        into = options.out if options.out is not None and os.path.isdir(options.out) else None
-        if options.out is not None and into is None and len(paths) > 1:
+        check_arguments(options.frame, options.level, options.workers, options.long)
+        if len(paths) > 1 and options.out is not None and not os.path.isdir(options.out):
             raise Error(
                 f"--out: expected a directory for {len(paths)} sources, found {options.out!r}; give a directory"
             )
-    check_apart(paths, options.out, frame, force=options.force)
+    check_apart(paths, options.out, options.frame, force=options.force)
     size = sum(map(os.path.getsize, paths))
-    with Progress(options.sources, quiet=options.quiet, total=lambda: size) as progress:
+    with progress_on(options.sources, quiet=options.quiet, total=lambda: size) as progress:
         for path in paths:
             started = time.perf_counter()
             done = seekable(
                 path,
                 options.out,
-                frame=frame,
+                frame=options.frame,
                 level=options.level,
                 workers=options.workers,
                 window_log=options.long,
@@ -64,13 +62,8 @@ def _recompress(options: argparse.Namespace) -> None:
             progress.print(f"{done}; {time.perf_counter() - started:.2f} s" if done.is_new else str(done))
 
 
-def _size(option: str, text: str) -> int:
-    """Return a number of bytes, such as 256K or 1M.
-
-    Raises:
-      Error: it is not one.
-    """
+def _size(text: str) -> int:
     found = re.fullmatch(r"(\d{1,9})([KM]?)(?:i?B)?", text, re.IGNORECASE)
     if not found:
-        raise Error(f"{option} = {text!r}, expected a number of bytes, such as 256K or 1M")
+        raise argparse.ArgumentTypeError(f"expected a number of bytes, such as 256K or 1M, found {text!r}")
     return int(found[1]) * _UNITS[found[2].upper()]

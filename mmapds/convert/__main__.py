@@ -8,10 +8,15 @@ import time
 from typing import Any
 
 from .. import cli
-from ..cli.commands import main
+from ..cli.commands import main as run_command
 from ..dataset.decode import check_name
 from ..errors import FormatError, counted, shortened
 from . import OPTIONS, check_arguments, convert, expanded
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    return run_command(["convert", *(sys.argv[1:] if arguments is None else arguments)])
 
 
 def _convert(options: argparse.Namespace) -> None:
@@ -26,7 +31,7 @@ def _convert(options: argparse.Namespace) -> None:
         check_name(options.decode)
     executor = cli.executor_of(options)
     sources = expanded(options.sources, options.format, cli.print_aside)
-    with cli.Progress(options.sources, unit="records", quiet=options.quiet) as progress:
+    with cli.progress_on(options.sources, unit="records", quiet=options.quiet) as progress:
         done = convert(
             sources,
             options.out,
@@ -102,4 +107,4 @@ def _json_object(option: str, text: str | None) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main(["convert", *sys.argv[1:]]))
+    sys.exit(main())

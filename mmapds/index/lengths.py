@@ -46,30 +46,31 @@ def read_lengths(given: Any, targets: Any, cache: StrPath | None) -> LengthOrder
         if lengths.dtype.kind != "u":
             raise ColumnError(f"column 'length': expected integers of 0 or more, found type {lengths.dtype}")
     else:
-        lengths = _as_lengths("lengths", given)
+        lengths = as_lengths("lengths", given)
     if not len(lengths):
         raise OrderError("lengths: expected one sample or more, found 0 (the dataset or the view is empty)")
     if targets is not None:
-        second = _as_lengths("target_lengths", targets)
+        second = as_lengths("target_lengths", targets)
         if len(second) != len(lengths):
             raise OrderError(f"target_lengths: expected {len(lengths)}, one for each length, found {len(second)}")
         lengths = np.maximum(lengths, second)
     return sorted_lengths(np.ascontiguousarray(lengths), cache)
 
 
-def _as_lengths(name: str, given: Any) -> NDArray[Any]:
+def as_lengths(name: str, given: Any) -> NDArray[Any]:
     """Return an array or list of lengths as u32, or u64 where one needs it.
 
     Raises:
       OrderError: `given`, called `name`, has another shape, type or a negative number.
     """
     if not isinstance(given, list | tuple | np.ndarray) and not hasattr(given, "__array__"):
+        found = type(given).__name__
         try:
             operator.index(given[0] if len(given) else 0)  # before all are read
             given = given[:]  # as of a column of Hugging Face's datasets
         except (TypeError, LookupError, AttributeError):
             expected = "expected an mmapds dataset or a view of one, or an array or list of integers"
-            raise OrderError(f"{name}: {expected}, found {type(given).__name__}") from None
+            raise OrderError(f"{name}: {expected}, found {found}") from None
     if masked_count(given):
         raise OrderError(f"{name}: expected a length for each record, found a masked array; give array.filled(NUMBER)")
     try:
@@ -81,6 +82,8 @@ def _as_lengths(name: str, given: Any) -> NDArray[Any]:
         raise OrderError(f"{name}: expected one dimension, found shape {values.shape}")
     if not values.size:
         return values.astype(np.uint32)
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise OrderError(f"{name}[{int(np.argmax(np.isnan(values)))}] = nan, expected an integer of 1 or more")
     if values.dtype.kind not in "iu":
         raise OrderError(f"{name}: expected integers of 1 or more, found type {values.dtype}")
     if values.min() < 0:
@@ -104,10 +107,7 @@ def sorted_lengths(values: NDArray[Any], order_cache: StrPath | None = None) -> 
         raise OrderError(f"order_cache = {shortened(order_cache)}, expected the path of a file")
     cache = os.fspath(order_cache)
     mark = xxh3_64(values.data).hexdigest()
-    try:
-        found = _cached(cache, len(values), mark) or _made(cache, values, mark)
-    except OSError as error:
-        raise OrderError(f"order_cache = {cache!r}, expected a path that can be used ({reason(error)})") from None
+    found = _cached(cache, len(values), mark) or _made(cache, values, mark)
     return LengthOrder.of_arrays(*found, values, partial(_damaged, cache))
 
 
@@ -128,6 +128,8 @@ def _made(cache: str, values: NDArray[Any], mark: str) -> Arrays:
                     writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
                 writer.commit({"lengths": mark}, len(values))
             return _cached(cache, len(values), mark) or arrays
+    except OSError as error:
+        raise OrderError(f"order_cache = {cache!r}, expected a path that can be written ({reason(error)})") from None
     except OrderError:
         raise
     except Error as error:
@@ -143,12 +145,13 @@ def _cached(path: str, records: int, mark: str) -> Arrays | None:
 
     Raises:
       OrderError: the file is not a cache, so it must not be overwritten.
-      OSError: it cannot be read.
     """
     try:
         opened = _native.Map(path)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise OrderError(f"order_cache = {path!r}, expected a file that can be read ({reason(error)})") from None
     except ValueError:
         kind = kind_of_file(os.stat(path).st_mode)
         raise OrderError(f"order_cache = {path!r}, expected a regular file, found {kind}") from None
