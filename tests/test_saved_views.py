@@ -163,7 +163,7 @@ def test_a_view_moves_with_its_base(folder, tmp_path_factory):
 
 
 @pytest.mark.parametrize("build", [False, True])
-def test_a_view_whose_source_grew_says_all_that_is_to_be_done(folder, build):
+def test_a_view_whose_source_grew_says_what_is_to_be_done(folder, build):
     ds = mmapds.open(folder / "a.jsonl")
     ds[:3].save(folder / "v.mmx")
     with open(folder / "a.jsonl", "a") as file:
@@ -171,8 +171,7 @@ def test_a_view_whose_source_grew_says_all_that_is_to_be_done(folder, build):
     with pytest.raises(StaleIndexError) as error:
         mmapds.open(folder / "v.mmx", build=build)
     check(str(error.value))
-    command_line, _, then = str(error.value).partition("; run: python ")[2].partition(" (then ")
-    assert then == f"save {folder}/v.mmx again, which is of it)"
+    command_line = str(error.value).partition("; run: python ")[2]
     subprocess.run([sys.executable, *shlex.split(command_line)], check=True)
     with pytest.raises(StaleIndexError, match="save the view again"):
         mmapds.open(folder / "v.mmx", build=build)
@@ -365,15 +364,6 @@ def test_what_wants_an_index_refuses_a_view(folder):
         StaleIndexError, match=r"d.jsonl.mmx: STALE: expected the index of .*d.jsonl, found a saved view"
     ):
         mmapds.open(folder / "d.jsonl")
-
-
-def test_a_view_is_converted(folder):
-    from mmapds.convert import convert
-
-    view = mmapds.open(folder / "all.mmx")[[5, 3, 900]]
-    view.save(folder / "v.mmx")
-    convert(folder / "v.mmx", folder / "v.mma")
-    assert [sample["id"] for sample in mmapds.open(folder / "v.mma")] == [sample["id"] for sample in view]
 
 
 def test_records_that_cannot_be_decoded(folder):

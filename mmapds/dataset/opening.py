@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable
 
 from ..compression.cache import DEFAULT_SIZE
-from ..errors import Error, StaleIndexError, warn
+from ..errors import Error, warn
 from ..index.build import build_each, complaints
 from ..storage import current
 from ..storage.current import BLOCKS
@@ -15,7 +15,7 @@ from ..storage.hints import build_command
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import StrPath, given_twice, listed
-from ..storage.view_file import SavedView, is_saved_view, stale_base
+from ..storage.view_file import SavedView, is_saved_view
 from .catalog import Catalog
 from .dataset import Dataset
 from .decode import Decoder
@@ -80,7 +80,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     if build and paths:
         _build(paths, allowed)
     indexes, rows = unfolded(_opened(paths, patterns, allowed, io))
-    _warn(indexes, _compared(indexes, check, paths if rows is not None else []), patterns)
+    _warn(indexes, current.check(indexes, check), patterns)
     catalog = Catalog(indexes, access, io, block_cache)
     origin = Origin.of(patterns if rows is None else None, indexes)
     return make_dataset(catalog, origin, catalog.decoder(decode), on_error, rows)
@@ -120,21 +120,6 @@ def _check_choices(**choices: tuple[str, Collection[str]]) -> None:
     for name, (value, known) in choices.items():
         if value not in known:
             raise Error(f"{name} = {value!r}, expected one of {', '.join(map(repr, known))}")
-
-
-def _compared(indexes: list[Index], check: str, paths: list[str]) -> list[tuple[Index, int]]:
-    """Compare sources as `current.check` does.
-
-    Args:
-      paths: those that were opened, if a saved view is among them.
-    """
-    try:
-        return current.check(indexes, check)
-    except StaleIndexError as error:
-        view = next((path for path in paths if is_saved_view(path)), None)
-        if view is None:
-            raise
-        raise stale_base(error, view) from None
 
 
 def _warn(indexes: list[Index], sampled: list[tuple[Index, int]], patterns: list[str]) -> None:

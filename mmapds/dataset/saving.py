@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import __version__, _native
-from ..errors import Error
+from ..errors import Error, StaleIndexError
 from ..index.length_order import write_length_order
 from ..index.verify import Findings, place_beside
 from ..storage.files import Io
@@ -125,7 +125,8 @@ class SavedRows:
 def _reopened(directory: str, path: str, checksum: int, io: Io) -> SavedRows:
     """Map the file of a pickled view again; its bases are opened by the dataset, so nothing here follows its paths."""
     file = SavedView(os.path.join(directory, path), io=io)
-    file.same_file(checksum)
+    if file.checksum != checksum:
+        raise StaleIndexError(f"{path}: not the saved view of the pickled dataset; open the dataset again")
     return SavedRows(file)
 
 
@@ -177,7 +178,7 @@ def examine_view(view: SavedView) -> Findings:
             bases.append(view.open_base(number))
             for source in range(len(bases[-1].sources)):
                 with findings.catching("sources", bases[-1].source_path(source)):
-                    check_source_of_view(view, bases[-1], source)
+                    check_source_of_view(bases[-1], source)
     if len(bases) < len(view.bases):
         findings.not_checked.append("rows and columns, as the indexes are not what they were")
     else:

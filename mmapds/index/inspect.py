@@ -68,7 +68,7 @@ def _state_of_base(view: SavedView, number: int) -> State:
     try:
         base = view.open_base(number)
         for source in range(len(base.sources)):
-            check_source_of_view(view, base, source)
+            check_source_of_view(base, source)
     except StaleIndexError as error:
         return State("stale", str(error).removeprefix(f"{view.path}: ").removeprefix(f"{path}: "), error)
     except Error as error:

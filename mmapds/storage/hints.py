@@ -5,7 +5,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from ..errors import UNPRINTABLE
 
@@ -71,10 +70,3 @@ def column_arguments(columns: Mapping[str, str], *, length: bool = True) -> str:
 def column_option(name: str, expression: str) -> str:
     """Return the option of the command that measures a column."""
     return f"--length {word(expression)}" if name == "length" else f"--column {word(f'{name}={expression}')}"
-
-
-def measuring_options(measured: Mapping[str, Any]) -> list[str]:
-    """Return the options of a command that measures the same again; see `Measuring.describe`."""
-    options = [column_option(name, text) for name, text in measured["expressions"].items()]
-    options += [f"--missing {measured['missing']}"] * (measured["missing"] != "error")
-    return options + ["--validate"] * measured["validate"] + ["--bad skip"] * (measured.get("bad") == "skip")

@@ -36,6 +36,7 @@ from .sections import (
     Fields,
     IndexedSource,
     Rule,
+    Section,
     SectionFile,
     records_in_group,
     unpacked,
@@ -62,6 +63,7 @@ SECTION_TYPES: dict[str, tuple[str, ...]] = {
     "key_hashes": (U32.dtype,),
 }
 """The types of these sections, where an index has them."""
+_NO_SECTION = Section("", 0, 0, "")
 _COLUMN_DTYPES = tuple(each.dtype for each in COLUMN_TYPES)
 OF_COMPRESSED = 2
 """The kind of an index of which a source is compressed, or more; readers that do not know it refuse it."""
@@ -96,8 +98,6 @@ def relative_to_index(source: str, index: str) -> str:
     """Return a source's path as an index stores it, so that the two can be moved together."""
     directory = real_path(os.path.dirname(index))
     parent, name = os.path.split(source)
-    if not directory:  # the working directory was deleted, and nothing can be written there
-        return source
     return os.path.normpath(os.path.join(os.path.relpath(os.path.realpath(parent), directory), name))
 
 
@@ -142,35 +142,23 @@ class IndexFile(SectionFile):
         """The columns by name."""
 
     def _check_sections(self, types: Mapping[str, tuple[str, ...]], wanted: dict[str, int]) -> None:
-        """Raise FormatError unless sections have the types and as many numbers as they should.
-
-        Args:
-          types: of all sections that are known, but for columns.
-          wanted: how many numbers sections have that must be there; columns have one for each record.
-        """
+        """Raise FormatError unless known sections have their types, and those that are wanted as many numbers."""
         if not self.sections.keys().isdisjoint(LENGTH_SECTIONS):
-            lengths = self.sections["length_values"].items if "length_values" in self.sections else 0
+            lengths = self.sections.get("length_values", _NO_SECTION).items
             wanted |= {COLUMN + "length": self.records, "length_order": self.records}
             wanted |= {"length_values": lengths, "length_counts": lengths}
-        for name, section in self.sections.items():
+        for name in dict.fromkeys((*wanted, *self.sections)):
+            section = self.sections.get(name, _NO_SECTION)
             known, items = types.get(name, (section.dtype,)), wanted.get(name, section.items)
             if name.startswith(COLUMN):
                 known, items = _COLUMN_DTYPES, self.records
             if section.dtype not in known or section.items != items:
-                raise self._unlike(name, items, known, f"{section.items} of type {section.dtype}")
-        for name in wanted:
-            if name not in self.sections:
-                raise self._unlike(name, wanted[name], types.get(name, _COLUMN_DTYPES), "none")
-
-    def _unlike(self, name: str, items: int, types: Sequence[str], found: str) -> FormatError:
-        return self.damaged(f"section {name!r}: expected {items} numbers of type {' or '.join(types)}, found {found}")
+                found = f"{section.items} of type {section.dtype}" if section.dtype else "none"
+                expected = f"{items} numbers of type {' or '.join(known)}"
+                raise self.damaged(f"section {name!r}: expected {expected}, found {found}")
 
     def column(self, name: str) -> tuple[str, memoryview]:
-        """Return the type and the bytes of a column, mapped.
-
-        Raises:
-          ColumnError: the file does not have it.
-        """
+        """Return the type and the bytes of a column, mapped; raise ColumnError where the file does not have it."""
         if name not in self.columns:
             known = ", ".join(map(repr, self.columns)) or "none"
             raise ColumnError(f"{self.path}: expected column {name!r}, found {known}; {self.way_to_column(name)}")
@@ -259,11 +247,7 @@ class Index(IndexFile):
         super()._check_kind(kind)
 
     def _numbers_of_sections(self) -> dict[str, int]:
-        """Return how many numbers the sections have that this index must have.
-
-        Raises:
-          FormatError: sources contradict the header, or each other.
-        """
+        """Return how many numbers the sections have that must be there; raise FormatError for contradictions."""
         wanted = {COLUMN + name: self.records for name in self.expressions}
         if self.has_bounds:
             if not all(source.width for source in self.sources):
@@ -346,11 +330,7 @@ class Index(IndexFile):
         return os.path.join(home, relative)
 
     def readable_path(self, number: int) -> str:
-        """Return where a source is, once it is certain that it may be read.
-
-        Raises:
-          SourceError: it lies outside the directory of the index, and the user has not named it or a root above it.
-        """
+        """Return where a source is; raise SourceError where it lies outside, and the user has not allowed that."""
         path = self.source_path(number)
         # A file that is not a link needs nothing more, and indexes have them by the thousands.
         if not self.is_inside(number) or os.path.islink(self.absolute(path)):
@@ -458,11 +438,7 @@ class Index(IndexFile):
         )
 
     def unreadable(self, number: int, problem: str) -> SourceError:
-        """Return the error for a source that cannot be opened; where others are there, it says how to go on with them.
-
-        Args:
-          problem: what the system says.
-        """
+        """Return the error for a source that cannot be opened; it says how to go on with those that are there."""
         path, count = self.source_path(number), len(self.sources)
         if os.path.lexists(self.absolute(path)) or self.format in _WITH_OPTIONS:
             return SourceError(f"{path}: {problem} (a source of {self.path})")

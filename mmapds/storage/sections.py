@@ -143,22 +143,14 @@ class SectionFile:
         return self.AGAIN
 
     def read(self, begin: int, size: int) -> bytes:
-        """Return a copy of some bytes of the file.
-
-        Raises:
-          FormatError: the file was cut short since it was opened.
-          Error: the system cannot read it.
-        """
+        """Return a copy of some bytes; raise FormatError where the file was cut short, Error where reading fails."""
         try:
             return self.map.read(begin, size)
         except (EOFError, OSError) as error:
             raise self._unread(error) from None
 
     def count_above(self, name: str, wanted: int) -> int:
-        """Return how many words of a section are above `wanted`: u32, falling. Reads few of them.
-
-        Raises as `read` does.
-        """
+        """Return how many words of a section, u32 that fall, are above `wanted`; raises as `read` does."""
         section = self.sections[name]
         try:
             return self.map.count_above(section.offset, section.size // 4, wanted)
@@ -193,11 +185,7 @@ class SectionFile:
             yield self.read(at, min(_PIECE, stop - at))
 
     def checked_pieces(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield what `pieces` does; the first time, read all of the section and compare its checksum in the end.
-
-        Raises:
-          FormatError: the section is damaged, so what was yielded may be.
-        """
+        """Yield what `pieces` does; the first time, read the whole section, and raise FormatError if it is damaged."""
         if name in self._verified:
             yield from self.pieces(name, begin, end)
             return
@@ -286,12 +274,9 @@ TEXTS = Rule("an object of texts", (dict,), _has_texts)
 
 
 class Fields:
-    """A table of the fields of a JSON object.
+    """A table of the fields of a JSON object: what each may be, and the values of those that may be left out.
 
-    Args:
-      of: what has them, as messages say it, such as ` of a source`.
-      rules: by name, what each field may be.
-      defaults: the values of fields that may be left out.
+    Messages say `of` what they are, such as ` of a source`.
     """
 
     def __init__(self, of: str, rules: Mapping[str, Rule], defaults: Mapping[str, Any] = {}) -> None:

@@ -10,7 +10,6 @@ from xxhash import xxh3_64
 from ..errors import Error, StaleIndexError, counted
 from .current import check_source, stat_source
 from .files import Io
-from .hints import quoted
 from .index_file import LENGTH_SECTIONS, RECORD_NUMBERS, Index, IndexFile, SavedViewFoundError
 from .numbers import U64
 from .roots import Roots
@@ -97,18 +96,17 @@ class SavedView(IndexFile):
         return os.path.join(os.path.dirname(self.path) if "/" not in relative else self.home, relative)
 
     def open_bases(self) -> list[Index]:
-        """Open the indexes whose records the view has.
-
-        Raises:
-          SourceError: one lies outside the directory of the view, and the user has not allowed it.
-          IndexMissingError: one is missing.
-          StaleIndexError: one was built again of other sources, or its columns changed.
-          FormatError: one is damaged.
-        """
+        """Open the indexes whose records the view has; see `open_base`."""
         return [self.open_base(number) for number in range(len(self.bases))]
 
     def open_base(self, number: int) -> Index:
-        """Open one of them, as `open_bases` does."""
+        """Open one of them.
+
+        Raises:
+          SourceError: it lies outside the directory of the view, and the user has not allowed it.
+          IndexMissingError, FormatError: it is missing, or damaged.
+          StaleIndexError: it was built again of other sources, or its columns changed.
+        """
         path, base = self.base_path(number), self.bases[number]
         self.check_reach(path)
         index = Index(path, self.roots, self.io)
@@ -119,29 +117,12 @@ class SavedView(IndexFile):
             )
         return index
 
-    def same_file(self, checksum: int) -> None:
-        """Raise StaleIndexError unless the file has the checksum that it had.
 
-        Raises:
-          StaleIndexError: another view was saved here.
-        """
-        if self.checksum != checksum:
-            raise StaleIndexError(f"{self.path}: not the saved view of the pickled dataset; open the dataset again")
-
-
-def check_source_of_view(view: SavedView, base: Index, number: int) -> None:
-    """Raise StaleIndexError or SourceError where opening the view would, for a source of one of its indexes."""
+def check_source_of_view(base: Index, number: int) -> None:
+    """Raise StaleIndexError or SourceError where opening a view would, for a source of one of its indexes."""
     base.readable_path(number)
     found = stat_source(base, number)
-    try:
-        check_source(base, number, found.st_size, found.st_mtime_ns)
-    except StaleIndexError as error:
-        raise stale_base(error, view.path) from None
-
-
-def stale_base(error: StaleIndexError, view: str) -> StaleIndexError:
-    """Return the error of an index whose sources changed, with what to do about a saved view that is of it."""
-    return StaleIndexError(f"{error} (then save {quoted(view)} again, which is of it)")
+    check_source(base, number, found.st_size, found.st_mtime_ns)
 
 
 def is_saved_view(path: str) -> bool:
