@@ -16,7 +16,7 @@ import pytest
 
 import mmapds
 from mmapds import TokenBudgetBatchSampler
-from mmapds.dataset.saving import SavedRows
+from mmapds.dataset.saving import SavedRows, examine_view
 from mmapds.errors import FormatError, SourceError, StaleIndexError
 from mmapds.storage.lock import locked
 from mmapds.storage.view_file import SavedView
@@ -390,6 +390,29 @@ def test_info_of_a_view(folder):
 def damaged(folder, name, change):
     forge_section(folder / "v.mmx", name, change)
     return mmapds.open(folder / "v.mmx")
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda ds: ds[[*range(1999, -1, -1)]][::-1],  # rising, which nobody knows
+        lambda ds: ds.split([0.5, 0.5])[1],
+        lambda ds: ds[::2],
+        lambda ds: ds[5:5],
+        lambda ds: mmapds.concat([ds[:9], ds[[3, 1]]]),
+    ],
+)
+def test_every_kind_of_view_verifies(folder, view):
+    view(mmapds.open(folder / "all.mmx")).save(folder / "v.mmx")
+    assert not examine_view(SavedView(str(folder / "v.mmx"))).problems
+
+
+def test_a_view_verifies_whose_index_has_more_columns_now(folder):
+    (folder / "n.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
+    mmapds.build(folder / "n.jsonl")
+    mmapds.open(folder / "n.jsonl")[:1].save(folder / "v.mmx")
+    mmapds.add_column(folder / "n.jsonl", "length", [2, 1])
+    assert not examine_view(SavedView(str(folder / "v.mmx"))).problems
 
 
 @pytest.mark.parametrize(

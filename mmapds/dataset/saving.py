@@ -15,7 +15,7 @@ from ..index.verify import Findings, place_beside
 from ..storage.files import Io
 from ..storage.index_file import LENGTH_SECTIONS, Index, relative_to_index
 from ..storage.lock import locked
-from ..storage.numbers import BY_DTYPE, U32, U64
+from ..storage.numbers import BY_DTYPE, U32, U64, NumberType
 from ..storage.runs import Numbers
 from ..storage.sections import COLUMN
 from ..storage.sources import StrPath, working_directory
@@ -156,7 +156,9 @@ def save(dataset: "IndexedDataset", indexes: Sequence[Index], rows: Rows | None,
     _check_target(target)
     rows = RangeRows(range(len(dataset))) if rows is None else rows
     with _writer(target) as writer:
-        _write_sections(writer, indexes, rows, dataset.columns)
+        records = sum(index.records for index in indexes)
+        as_bits = rows.rises and len(rows) * _row_type(records).width > -(-records // 8)
+        _write_sections(writer, indexes, rows, dataset.columns, as_bits=as_bits)
         bases = [
             {
                 "path": relative_to_index(index.absolute(index.path), writer.target),
@@ -183,7 +185,7 @@ def examine_view(view: SavedView) -> Findings:
         findings.not_checked.append("rows and columns, as the indexes are not what they were")
     else:
         with findings.catching("rows"), place_beside(view) as place, ViewWriter(place) as writer:
-            _write_sections(writer, bases, SavedRows(view), list(view.columns))
+            _write_sections(writer, bases, SavedRows(view), list(view.columns), as_bits=view.is_bits)
             again = SavedView(writer.complete({"bases": view.metadata["bases"]}, view.records))
             for name, section in again.sections.items():
                 findings.compare(name, section.dtype, section.items, again.pieces(name))
@@ -191,11 +193,14 @@ def examine_view(view: SavedView) -> Findings:
     return findings
 
 
-def _write_sections(writer: ViewWriter, indexes: Sequence[Index], rows: Rows, columns: Sequence[str]) -> None:
-    _write_rows(writer, rows, sum(index.records for index in indexes))
+def _write_sections(
+    writer: ViewWriter, indexes: Sequence[Index], rows: Rows, columns: Sequence[str], *, as_bits: bool
+) -> None:
+    """Write the rows, their columns, and the order of their lengths."""
+    _write_rows(writer, rows, sum(index.records for index in indexes), as_bits=as_bits)
     for name in columns:
         _write_column(writer, name, stored.whole(indexes, name), rows)
-    if all(section in index.sections for index in indexes for section in LENGTH_SECTIONS):
+    if "length" in columns and all(name in index.sections for index in indexes for name in LENGTH_SECTIONS):
         write_length_order(writer)
 
 
@@ -217,9 +222,13 @@ def _check_target(path: str) -> None:
         raise Error(f"{path}: expected a new path, or a saved view to replace, found another file ({error})") from None
 
 
-def _write_rows(writer: ViewWriter, rows: Rows, total: int) -> None:
-    number_type = U32 if total <= 2**32 else U64
-    if not rows.rises or len(rows) * number_type.width <= -(-total // 8):
+def _row_type(total: int) -> NumberType:
+    return U32 if total <= 2**32 else U64
+
+
+def _write_rows(writer: ViewWriter, rows: Rows, total: int, *, as_bits: bool) -> None:
+    number_type = _row_type(total)
+    if not as_bits:
         writer.begin_section("rows", number_type.dtype)
         for _, numbers in pieces(rows):
             writer.write(numbers.astype(number_type.dtype).data.cast("B"))

@@ -15,7 +15,7 @@ import numpy as np
 
 from mmapds import _native
 from mmapds.index.length_order import sort
-from mmapds.storage.spool import anonymous
+from mmapds.storage.spool import scratch
 from tests.support.compressed import bgzf, frames, text
 from tests.support.forged import one_member, small_tar
 from tests.support.rewriting import written_to
@@ -77,7 +77,7 @@ def members(_rooms, data, _path):
 
 def sorted_by_length(_rooms, data, _path, width):
     with suppress(ValueError):  # the sort says that they changed
-        sort(data[: len(data) // 8 * 8], width, anonymous)
+        sort(data[: len(data) // 8 * 8], width, scratch)
 
 
 def inflated(rooms, _data, path):
