@@ -22,7 +22,7 @@ from .index.length_order import write_length_order
 from .progress import Progress
 from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
-from .storage.numbers import BY_DTYPE, as_numbers, first_rounded, inexact
+from .storage.numbers import BY_DTYPE, EXACT, as_numbers, first_rounded
 from .storage.processes import WorkerDiedError, in_processes
 from .storage.sections import COLUMN
 from .storage.sources import StrPath
@@ -262,7 +262,7 @@ def _as_numbers(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
     if found := first_rounded(values, numbers):
         at, number = found
         raise ColumnError(
-            f"column {name!r}: expected {inexact(number)} found {number} at record {first + at}; give all as floats, "
+            f"column {name!r}: expected {EXACT} found {number} at record {first + at}; give all as floats, "
             "which are rounded, or add two columns"
         )
     return numbers

@@ -11,7 +11,7 @@ from .. import _native
 from ..compression.plain import head_of, opened
 from ..errors import ColumnError, DecodeError, Error, SourceError, either, nearest, option, shortened
 from ..storage.hints import another_name, quoted
-from ..storage.numbers import APART, inexact
+from ..storage.numbers import APART, EXACT
 from ..storage.sources import without_codec
 from .measuring import ROUNDED, Expression, UnmeasuredError
 
@@ -59,9 +59,8 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
         )
     if found.status == ROUNDED:
         number = value_at(value, expression.path)
-        what = inexact(2**63 if number is None else number, f" at `{shown}`")
         read = "the number for missing ones" if number is None else number
-        return ColumnError(f"{place}: expected {what} found {read}; {APART} ({remark})")
+        return ColumnError(f"{place}: expected {EXACT} found {read} at `{shown}`; {APART} ({remark})")
     kind = kind_of(found.record, found.at)
     if not isinstance(value, dict) and kind != "an object":
         return ColumnError(f"{place}: expected an object with `{shown}`, found {kind} ({remark})")

@@ -52,19 +52,6 @@ class Stored(NamedTuple):
         first = self.base.sections[BOUNDS].offset
         return self.base.checked_pieces(BOUNDS, begin - first, end - first)
 
-    def begin(self) -> tuple[int, Iterator[bytes], "Stored"] | None:
-        """Return the groups that these records fill, from the first of the one source on, and the records behind them.
-
-        That is the width of the groups, their bytes, and the other records; None if these begin elsewhere.
-        """
-        number = self.sources.start
-        width, begin = self.base.sources[number].width, self.base.bounds_at(number)
-        if self.records.start != self.base.firsts[number]:
-            return None
-        each = records_in_group(width)
-        full = len(self.records) // each
-        return width, self._groups(begin, begin + full * GROUP), self._replace(records=self.records[full * each :])
-
     def ends(self) -> tuple[memoryview, memoryview]:
         """Return where the first of the records of the one source begins, and where the last one does, uint64 each."""
         number = self.sources.start

@@ -146,11 +146,7 @@ class _Writing:
         if self._bounds is not None and stored.totals is None:
             self._bounds.copy(stored.groups())
         elif self._bounds is not None:
-            rest = stored
-            if self._tally.is_empty and (begin := stored.begin()) is not None:
-                width, groups, rest = begin
-                self._bounds.begin_with(width, groups)
-            for starts in rest.starts():
+            for starts in stored.starts():
                 self._bounds.append(starts)
         if stored.totals is None:
             self._blocks.copy(stored.base, stored.sources)
@@ -259,11 +255,6 @@ class Tally:
         self._smallest, self._largest = 2**64 - 1, 0
         self._bad = BadLines()
         self._previous: int | None = None  # where the last record begins
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing of the source was taken in yet."""
-        return not self._records
 
     def add(self, piece: Piece) -> None:
         self.scanned += piece.scanned

@@ -80,7 +80,7 @@ def open_source(source: Source, *, scan: bool = True) -> _native.Map:
     except OSError as error:
         raise unreadable(source.path, error) from None
     except EOFError:
-        raise changed(source, os.path.getsize(source.path)) from None
+        raise shrank(source) from None
     if opened.size != source.size:
         raise changed(source, opened.size)
     return opened
@@ -89,13 +89,9 @@ def open_source(source: Source, *, scan: bool = True) -> _native.Map:
 def shrank(source: Source) -> SourceError:
     """Return the error to raise for a source that became shorter while it was read."""
     try:
-        found = os.path.getsize(source.path)
+        return changed(source, os.path.getsize(source.path))
     except OSError as error:
         return unreadable(source.path, error)
-    shown = found if found != source.size else "fewer"  # as of files of the kernel, whose sizes are none
-    return SourceError(
-        f"{source.path}: expected {source.size} bytes, found {shown} while reading; run again when nothing writes to it"
-    )
 
 
 def line_number(path: str, offset: int) -> int:

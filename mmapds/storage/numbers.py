@@ -84,26 +84,17 @@ def first_rounded(values: Any, found: "NDArray[Any]") -> tuple[int, int] | None:
     """
     if found.dtype.kind == "f" and isinstance(values, list | tuple):
         for at, value in enumerate(values):
-            if not hasattr(value, "__index__"):  # a float, as most are: an error for each takes ten times as long
-                continue
-            with suppress(TypeError):  # not an integer, as arrays and tensors of one float
-                if (number := operator.index(value)) != int(float(number)):
-                    return at, number
+            if hasattr(value, "__index__"):  # else a float, as most are: an error for each takes ten times as long
+                with suppress(TypeError):  # an array or a tensor of one float
+                    if (number := operator.index(value)) != int(float(number)):
+                        return at, number
     return None
 
 
-def inexact(number: int, where: str = "") -> str:
-    """Return what is expected in the place of an integer that float64 does not hold, as messages say it.
-
-    Args:
-      where: what names the place, with a blank before it.
-    """
-    others = "floats" if number < 2**63 else "floats or negative numbers"
-    return f"an integer{where} that float64 holds exactly, as the column has {others}, too,"
-
-
+EXACT = "an integer that float64 holds exactly, as the column has floats or negative numbers, too,"
+"""What is expected in the place of an integer that is rounded, as messages say it."""
 APART = "add the column with mmapds.add_column as floats, which are rounded, or as two columns"
-"""What to do about such an integer, as messages say it."""
+"""What to do about such an integer."""
 
 
 def narrowed(cells: memoryview) -> memoryview:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import ColumnError, Error
-from .numbers import APART, BY_DTYPE, inexact
+from .numbers import APART, BY_DTYPE, EXACT
 from .spool import scratch
 
 Int64s = NDArray[np.int64]
@@ -90,7 +90,7 @@ def _common_type(arrays: Sequence[NDArray[Any]], name: str) -> np.dtype[Any]:
             if at >= 0:
                 number = int(array[at])
                 raise ColumnError(
-                    f"column {name!r}: expected {inexact(number)} found {number}; {APART} (record {before + at} of all "
+                    f"column {name!r}: expected {EXACT} found {number}; {APART} (record {before + at} of all "
                     "indexes together)"
                 )
         before += len(array)

@@ -8,8 +8,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
-from contextlib import suppress
-from itertools import count
+from contextlib import closing, suppress
+from functools import partial
+from itertools import cycle, repeat
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -44,14 +45,34 @@ def in_order(
             yield work(task, slots[0])
         return
     makers: Makers[tuple[Task, Slot], Result] = Makers(lambda given: work(*given), workers, "mmapds-worker")
+    yield from _results(makers, zip(tasks, cycle(slots), strict=False), len(slots))
+
+
+def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, None]:
+    """Yield items, of which a thread makes up to `most` ahead of whoever takes them.
+
+    An exception of the iterator is raised in its turn.
+    """
+    iterator = iter(items)
+    makers: Makers[None, Any] = Makers(lambda _: next(iterator, _END), 1, "mmapds-ahead")
+    try:
+        with closing(_results(makers, repeat(None), most)) as found:
+            yield from iter(partial(next, found), _END)
+    finally:
+        if isinstance(items, Generator):
+            items.close()
+
+
+def _results(makers: "Makers[Task, Result]", tasks: Iterable[Task], most: int) -> Generator[Result, None, None]:
+    """Yield what is made of tasks, in their order, `most` of them at a time; then end the threads."""
     waiting: deque[Future[Result]] = deque()
     left, failure = iter(tasks), None
     try:
-        for number in count():
-            if len(waiting) == len(slots):
+        while True:
+            if len(waiting) == most:
                 yield waiting.popleft().result()
             try:
-                waiting.append(makers.give((next(left), slots[number % len(slots)])))
+                waiting.append(makers.give(next(left)))
             except StopIteration:
                 break
             except Exception as error:
@@ -65,26 +86,6 @@ def in_order(
         failure = None  # its traceback holds this frame
         makers.stop()
         makers.join()
-
-
-def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, None]:
-    """Yield items, of which a thread makes up to `most` ahead of whoever takes them.
-
-    An exception of the iterator is raised in its turn.
-    """
-    iterator = iter(items)
-    makers: Makers[None, Any] = Makers(lambda _: next(iterator, _END), 1, "mmapds-ahead")
-    try:
-        waiting = deque(makers.give(None) for _ in range(most))
-        while (item := waiting.popleft().result()) is not _END:
-            yield item
-            del item
-            waiting.append(makers.give(None))
-    finally:
-        makers.stop()
-        makers.join()
-        if isinstance(items, Generator):
-            items.close()
 
 
 class Makers(Generic[Task, Result]):

@@ -15,7 +15,7 @@ from ..errors import ColumnError, Error, StaleIndexError
 from .files import open_file
 from .index_file import Index
 from .lock import locked
-from .numbers import APART, BY_DTYPE, U64, inexact
+from .numbers import APART, BY_DTYPE, EXACT, U64
 from .sections import (
     ALIGNMENT,
     BOUNDS,
@@ -114,7 +114,7 @@ class SectionWriter:
         if found := spool.rounded():
             record, number = found
             raise ColumnError(
-                f"column {name!r}: expected {inexact(number)} found {number}; {APART} (record {record} of the index)"
+                f"column {name!r}: expected {EXACT} found {number}; {APART} (record {record} of the index)"
             )
         self.write_spool(COLUMN + name, spool)
 
@@ -370,16 +370,6 @@ class BoundsWriter:
         width = self._width
         self._begin()
         return width
-
-    def begin_with(self, width: int, groups: Iterable[bytes]) -> None:
-        """Begin a source with whole groups of it, as another index has them.
-
-        Args:
-          width: of these. The source has it too, or a larger one, as it has all their records.
-        """
-        self._width = width
-        for piece in groups:
-            self._writer.write(piece)
 
     def copy(self, groups: Iterable[bytes]) -> None:
         """Append the groups of whole sources, as another index has them."""
