@@ -216,9 +216,10 @@ def without_memory(said):
         def compress(self, *_):
             raise codec.ZstdError(said)
 
-        decompress = compress
+        read = decompress = compress
 
-    return SimpleNamespace(**{**vars(codec), "ZstdCompressor": Refusing, "ZstdDecompressor": Refusing})
+    refusing = dict.fromkeys(("ZstdCompressor", "ZstdDecompressor", "ZstdFile"), Refusing)
+    return SimpleNamespace(**{**vars(codec), **refusing})
 
 
 @pytest.mark.parametrize("said", SHORT)

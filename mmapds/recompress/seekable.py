@@ -4,26 +4,30 @@ import os
 from array import array
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
-from io import FileIO
-from itertools import accumulate
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from .. import formats
 from ..build_index import build
 from ..compression.codec import memory_checked, zstd
-from ..compression.frames import Frames
-from ..compression.seek_table import MOST_FRAMES, table_bytes
-from ..errors import Error, FormatError, counted, either
+from ..compression.seek_table import table_bytes
+from ..errors import Error, FormatError, counted
 from ..formats.jsonl import JsonLines
 from ..index.build import check_workers
 from ..storage.replaced import replacing
-from ..storage.sources import StrPath, make_room, named, reason, working_directory
+from ..storage.sources import (
+    Source,
+    StrPath,
+    check_unchanged,
+    inspect,
+    make_room,
+    named,
+    reason,
+    working_directory,
+)
 from ..storage.threads import cores, in_order
-from .known_lines import KnownLines, Records, records_of
 from .targets import check_target, elsewhere, frames_as_they_are, target_of
-from .text import Text
+from .text import text_of
 
 FRAME = 256 << 10
 """Bytes of text in a frame."""
@@ -85,9 +89,8 @@ def seekable(
       level: of compression, 1 to 22, as in `zstd -3`.
       workers: threads that compress; by default all cores.
       window_log: how large a window of a source may be, as in `zstd --long=27`; it takes as much memory.
-      index: index the file too, if its name is that of JSON (`.jsonl.zst`, `.ndjson.zst`, `.json.zst`): from the text
-        that is recompressed, so that nothing is decoded for it. An index that it has already keeps its options; columns
-        are measured once the file is there. False where one index will cover several files.
+      index: index the file too, if its name is that of JSON (`.jsonl.zst`, `.ndjson.zst`, `.json.zst`). An index that
+        it has already keeps its options. False where one index will cover several files.
       force: replace a file that is there already, and recompress a source that is seekable already.
       progress: called with the bytes of the source that were read since the last call.
     Returns:
@@ -99,53 +102,22 @@ def seekable(
       Error: an argument is out of range, the file is there already or cannot be written. What `mmapds.build` raises.
     """
     check_arguments(frame, level, workers, window_log)
-    path = os.fspath(source)
-    text = Text(path, window_log=window_log)
-    done = None if out is not None or force else _as_it_is(text, frame)
-    if done is None:
-        place = None if out is None else os.fspath(out)
-        target = target_of(path, text.codec, place)
+    text, place = inspect(os.fspath(source)), None if out is None else os.fspath(out)
+    found = frames_as_they_are(text, frame) if place is None and not force else None
+    target = target_of(text, place) if found is None else text.path
+    is_indexed = index and named(target, _INDEXED)
+    if found is not None:
+        done = Seekable(target, len(found.contents), sum(found.contents), text.size, is_new=False)
+    else:
         if not force:
-            check_target(target, path, place)
-        is_indexed = index and named(target, _INDEXED)
+            check_target(target, text.path, place)
         if is_indexed:
-            formats.for_path(path)  # refuses what is not lines
-        done, lines = _recompress(text, target, frame, level, workers or cores(), progress, is_indexed=is_indexed)
-        if lines is not None:
-            lines.build(done.path, workers)
-    elif index and named(done.path, _INDEXED):
-        build(done.path, workers=workers)
+            formats.for_path(text.path)  # refuses what is not lines
+        frames = _frames(text, frame, level, workers or cores(), window_log)
+        done = _write(text, target, frames, progress)
+    if is_indexed:
+        build(target, workers=workers)
     return done
-
-
-def _recompress(
-    text: Text,
-    target: str,
-    frame: int,
-    level: int,
-    workers: int,
-    progress: Callable[[int], object],
-    *,
-    is_indexed: bool,
-) -> tuple[Seekable, KnownLines | None]:
-    """Write the file; return the outcome, and the records if they are wanted. See `seekable`."""
-    codec = zstd(text.path)
-    try:
-        with replacing(os.path.join(working_directory(), target), text.check) as file:
-            lines = KnownLines(file) if is_indexed else None
-            written = _Written(target, file, lines)
-            frames = _compressed(codec, text, frame, level, workers, is_indexed=is_indexed)
-            with closing(frames):  # here, as its threads end then
-                for compressed in frames:
-                    written.add(compressed)
-                    progress(compressed.read)
-            written.finish()
-    except OSError as error:
-        raise Error(
-            f"{target}: cannot write the seekable file ({reason(error)}); nothing was changed; {make_room(error)}give "
-            f"another place with {elsewhere()}"
-        ) from None
-    return Seekable(target, len(written.sizes), sum(written.contents), written.size, is_new=True), lines
 
 
 def check_arguments(frame: int, level: int, workers: int | None, window_log: int) -> None:
@@ -158,80 +130,80 @@ def check_arguments(frame: int, level: int, workers: int | None, window_log: int
     check_workers(workers)
 
 
-def _as_it_is(text: Text, frame: int) -> Seekable | None:
-    """Return a source that is seekable already; None if it is not, or its frames are larger than is wanted."""
-    found = frames_as_they_are(text.source, text.codec, frame)
-    if found is None:
-        return None
-    return Seekable(text.path, len(found.contents), sum(found.contents), text.source.size, is_new=False)
+class _Frame(NamedTuple):
+    """A frame of the new file."""
 
-
-# ---- frames
-
-
-class _Lines(NamedTuple):
-    """The text of a frame."""
-
-    text: bytes
-    begin: int
-    """Where it begins in all text."""
+    frame: bytes
+    text: int
+    """Bytes of text in it."""
     read: int
     """Bytes of the source that were read for it, since the frame before."""
 
 
-class _Compressed(NamedTuple):
-    """A frame."""
+def _write(
+    text: Source, target: str, frames: Generator[_Frame, None, None], progress: Callable[[int], object]
+) -> Seekable:
+    """Write the file: frames and a seek table."""
+    sizes, contents, checksums = array("I"), array("I"), array("I")
+    try:
+        with replacing(os.path.join(working_directory(), target), lambda: check_unchanged(text)) as file:
+            with closing(frames):  # here, as its threads end then
+                for frame, content, read in frames:
+                    file.write(frame)
+                    sizes.append(len(frame))
+                    contents.append(content)
+                    checksums.append(int.from_bytes(frame[-4:], "little"))  # of its text, as in the seek table
+                    progress(read)
+            file.write(table_bytes(sizes, contents, checksums))
+            size = file.tell()
+    except OSError as error:
+        raise Error(
+            f"{target}: cannot write the seekable file ({reason(error)}); nothing was changed; {make_room(error)}give "
+            f"another place with {elsewhere()}"
+        ) from None
+    return Seekable(target, len(sizes), sum(contents), size, is_new=True)
 
-    frame: bytes
-    text: int
-    read: int
-    records: Records | None
-    """Those of its text, if they are wanted."""
+
+def _frames(source: Source, frame: int, level: int, workers: int, window_log: int) -> Generator[_Frame, None, None]:
+    """Yield the frames of a text, which threads compress, each with a compressor of its own."""
+    codec = zstd(source.path)
+
+    def work(lines: tuple[bytes, int], compressor: Any) -> _Frame:
+        with memory_checked(codec):
+            return _Frame(compressor.compress(lines[0], compressor.FLUSH_FRAME), len(lines[0]), lines[1])
+
+    options = _options(codec, frame, level)
+    with memory_checked(codec):
+        slots = [codec.ZstdCompressor(options=options) for _ in range(workers + 2 if workers > 1 else 1)]
+    return in_order(work, _lines(source, frame, window_log), workers=workers, slots=slots)
 
 
-def _lines(text: Text, frame: int) -> Iterator[_Lines]:
-    """Cut a text behind line ends: as many lines as fit into a frame, one at least.
+def _lines(source: Source, frame: int, window_log: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the texts of frames, as many lines as fit, and the bytes of the source that were read for each.
 
     Raises:
       FormatError: a line is too long.
     """
     waiting, read, done = bytearray(), 0, 0
     searched = 0  # bytes that wait and have no line end behind those of a frame
-    for piece in text.pieces():
-        waiting += piece.text
-        read += piece.read
+    for piece, more in text_of(source, window_log):
+        waiting += piece
+        read += more
         while len(waiting) > frame:
             end = waiting.rfind(b"\n", 0, frame) + 1 or waiting.find(b"\n", max(searched, frame)) + 1
             if not end:
                 searched = len(waiting)
                 break
-            yield _Lines(bytes(memoryview(waiting)[:end]), done, read)
+            yield bytes(memoryview(waiting)[:end]), read
             del waiting[:end]
             done, read, searched = done + end, 0, 0
         if len(waiting) > _LONGEST_LINE:
             raise FormatError(
-                f"{text.path}: expected lines of at most {_LONGEST_LINE} bytes, found a longer one from byte {done} of "
-                "the text on"
+                f"{source.path}: expected lines of at most {_LONGEST_LINE} bytes, found a longer one from byte {done} "
+                "of the text on"
             )
     if waiting or not done:
-        yield _Lines(bytes(waiting), done, read)
-
-
-def _compressed(
-    codec: ModuleType, text: Text, frame: int, level: int, workers: int, *, is_indexed: bool
-) -> Generator[_Compressed, None, None]:
-    """Yield the frames of a text, which threads compress, each with a compressor of its own."""
-
-    def work(lines: _Lines, compressor: Any) -> _Compressed:
-        records = records_of(lines.text, lines.begin) if is_indexed else None
-        with memory_checked(codec):
-            compressed = compressor.compress(lines.text, compressor.FLUSH_FRAME)
-        return _Compressed(compressed, len(lines.text), lines.read, records)
-
-    options = _options(codec, frame, level)
-    with memory_checked(codec):
-        slots = [codec.ZstdCompressor(options=options) for _ in range(workers + 2 if workers > 1 else 1)]
-    return in_order(work, _lines(text, frame), workers=workers, slots=slots)
+        yield bytes(waiting), read
 
 
 def _options(codec: ModuleType, frame: int, level: int) -> dict[Any, int]:
@@ -246,40 +218,3 @@ def _options(codec: ModuleType, frame: int, level: int) -> dict[Any, int]:
         tuned = {name.strategy: codec.Strategy.dfast, name.min_match: 5, name.hash_log: 17, name.chain_log: 17}
         options |= tuned
     return options
-
-
-@dataclass
-class _Written:
-    """The frames that were written, for their seek table."""
-
-    target: str
-    file: FileIO
-    lines: KnownLines | None
-    size: int = 0
-    sizes: "array[int]" = field(default_factory=lambda: array("I"))
-    contents: "array[int]" = field(default_factory=lambda: array("I"))
-    checksums: "array[int]" = field(default_factory=lambda: array("I"))
-
-    def add(self, compressed: _Compressed) -> None:
-        """Write a frame. Its last 4 bytes are the checksum of its text, which is that of the seek table too."""
-        if len(self.sizes) == MOST_FRAMES:
-            raise Error(
-                f"{self.target}: expected at most {MOST_FRAMES} frames, found more; give larger ones with "
-                f"{either('--frame', 'frame=...')}"
-            )
-        self.file.write(compressed.frame)
-        self.size += len(compressed.frame)
-        self.sizes.append(len(compressed.frame))
-        self.contents.append(compressed.text)
-        self.checksums.append(int.from_bytes(compressed.frame[-4:], "little"))
-        if self.lines is not None and compressed.records is not None:
-            self.lines.add(compressed.records)
-
-    def finish(self) -> None:
-        """Write the seek table."""
-        table = table_bytes(self.sizes, self.contents, self.checksums)
-        self.file.write(table)
-        if self.lines is not None:
-            begins = array("Q", accumulate(self.sizes, initial=0))
-            self.lines.finish(Frames(begins, array("Q", self.contents)))
-        self.size += len(table)
