@@ -11,7 +11,7 @@ from xxhash import xxh3_64
 
 from .. import _native
 from ..arrays.masks import masked_count
-from ..errors import ColumnError, Error, FormatError, OrderError, shortened
+from ..errors import ColumnError, FormatError, OrderError, shortened
 from ..storage.index_file import LENGTH_SECTIONS
 from ..storage.lock import locked
 from ..storage.numbers import as_numbers
@@ -99,7 +99,8 @@ def sorted_lengths(values: NDArray[Any], order_cache: StrPath | None = None) -> 
     A cache that is damaged, or of other lengths, is replaced.
 
     Raises:
-      OrderError: the cache cannot be written or read, or the file is not a cache.
+      OrderError: the cache cannot be read, or the file is not a cache.
+      Error: it cannot be written.
     """
     if order_cache is None:
         return LengthOrder.of_arrays(*_sort(values), values)
@@ -107,7 +108,10 @@ def sorted_lengths(values: NDArray[Any], order_cache: StrPath | None = None) -> 
         raise OrderError(f"order_cache = {shortened(order_cache)}, expected the path of a file")
     cache = os.fspath(order_cache)
     mark = xxh3_64(values.data).hexdigest()
-    found = _cached(cache, len(values), mark) or _made(cache, values, mark)
+    try:
+        found = _cached(cache, len(values), mark) or _made(cache, values, mark)
+    except OSError as error:
+        raise OrderError(f"order_cache = {cache!r}, expected a path that can be used ({reason(error)})") from None
     return LengthOrder.of_arrays(*found, values, partial(_damaged, cache))
 
 
@@ -118,22 +122,15 @@ def _sort(values: NDArray[Any]) -> Arrays:
 
 def _made(cache: str, values: NDArray[Any], mark: str) -> Arrays:
     """Sort lengths, write the cache and map it, unless another process writes it meanwhile."""
-    try:
-        with locked(cache):
-            if found := _cached(cache, len(values), mark):
-                return found
-            arrays = _sort(values)
-            with _CacheWriter(cache) as writer:
-                for name, array in zip(LENGTH_SECTIONS, arrays, strict=True):
-                    writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
-                writer.commit({"lengths": mark}, len(values))
-            return _cached(cache, len(values), mark) or arrays
-    except OSError as error:
-        raise OrderError(f"order_cache = {cache!r}, expected a path that can be written ({reason(error)})") from None
-    except OrderError:
-        raise
-    except Error as error:
-        raise OrderError(f"order_cache: {error}") from None
+    with locked(cache):
+        if found := _cached(cache, len(values), mark):
+            return found
+        arrays = _sort(values)
+        with _CacheWriter(cache) as writer:
+            for name, array in zip(LENGTH_SECTIONS, arrays, strict=True):
+                writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
+            writer.commit({"lengths": mark}, len(values))
+        return _cached(cache, len(values), mark) or arrays
 
 
 def _damaged(cache: str, what: str) -> FormatError:
@@ -145,13 +142,12 @@ def _cached(path: str, records: int, mark: str) -> Arrays | None:
 
     Raises:
       OrderError: the file is not a cache, so it must not be overwritten.
+      OSError: it cannot be read.
     """
     try:
         opened = _native.Map(path)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise OrderError(f"order_cache = {path!r}, expected a file that can be read ({reason(error)})") from None
     except ValueError:
         kind = kind_of_file(os.stat(path).st_mode)
         raise OrderError(f"order_cache = {path!r}, expected a regular file, found {kind}") from None
