@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds.storage.index_file import Index
 from tests.support.commands import SECONDS, command, python
-from tests.support.files import opened_to_all, patched, unprivileged
+from tests.support.files import patched
 from tests.support.index_file import rewrite
 from tests.support.messages import check
 from tests.support.pieces import jsonl_in_blocks
@@ -280,28 +280,6 @@ def test_an_empty_source_has_columns_too(write):
 # ---- from the dataset ----------------------------------------------------------------------------------------
 
 
-def test_columns_of_views(corpus, write):
-    path, _ = corpus
-    mmapds.build(path, length="meta.frames")
-    ds = mmapds.open(path)
-    lengths = ds.lengths
-    for key in (slice(10, 50, 3), slice(None, None, -1), slice(5, 5), [3, 1, 2], lengths < 100):
-        assert ds[key].lengths.tolist() == lengths[key].tolist()
-    assert ds[10:][::2].lengths.tolist() == lengths[10::2].tolist()
-    assert all(sample["meta"]["frames"] < 100 for sample in ds[lengths < 100])
-    assert np.shares_memory(ds[10:20].lengths, lengths) or ds[10:20].lengths.base is not None
-    assert ds.length_order is not None
-    assert ds[1:].length_order is not None
-    assert ds[::2].length_order is None
-    part = ds.split([0.5, 0.5])[1]
-    assert part.lengths.tolist() == [sample["meta"]["frames"] for sample in part]
-    other = write([{"meta": {"frames": 2**40}}], "b.jsonl")
-    mmapds.build(other, length="meta.frames")
-    both = mmapds.concat([ds, mmapds.open(other)])
-    assert both.lengths.tolist() == [*lengths.tolist(), 2**40]
-    assert both.columns == ["length"]
-
-
 def test_a_missing_column_says_which_there_are_and_how_to_add_it(corpus):
     path, _ = corpus
     mmapds.build(path, columns={"chars": "chars(text)"})
@@ -313,16 +291,6 @@ def test_a_missing_column_says_which_there_are_and_how_to_add_it(corpus):
     )
     assert command(path, "--length", "id").returncode == 0
     assert mmapds.open(path).columns == ["chars", "length"]
-
-
-def test_a_damaged_length_order_is_an_error(corpus):
-    path, _ = corpus
-    mmapds.build(path, length="id")
-    index = Index(path + ".mmx")
-    patched(path + ".mmx", index.sections["length_order"].offset, b"\xff\xff\xff\xff")
-    with pytest.raises(mmapds.FormatError, match="length_order"):
-        list(mmapds.TokenBudgetBatchSampler(mmapds.open(path), 30_000, min_length=1))
-    assert "'length_order' does not match its checksum" in command("--verify", path).stderr
 
 
 # ---- what an index was built with stays ----------------------------------------------------------------------
@@ -459,16 +427,6 @@ def test_an_error_of_a_function_says_where_the_record_is(large):
         mmapds.add_column(Path(path).parent / "other.mmx", "x", [1])
     with pytest.raises(mmapds.ColumnError, match="workers = 0, expected 1 or more"):
         mmapds.add_column(path, "x", tokens, workers=0)
-
-
-def test_add_column_where_nothing_can_be_written(write, tmp_path):
-    opened_to_all(tmp_path)
-    path = write([{"n": 1}])
-    mmapds.build(path)
-    tmp_path.chmod(0o555)
-    assert unprivileged(lambda: mmapds.add_column(path, "x", [1])) == (
-        f"Error: {path}.mmx: cannot write the index here (permission denied); give another place"
-    )
 
 
 def test_progress_is_told(large):
@@ -622,14 +580,6 @@ def test_integers_of_indexes_are_not_rounded_beside_floats(write, tmp_path):
         mmapds.ColumnError, match=rf"jsonl:1 \(byte 0\): .* found {WIDE} at `x`; .* \(record 0 of the index"
     ):
         mmapds.build(paths[0])
-
-
-def test_a_record_that_is_left_out_widens_no_column(write):
-    path = write([{"x": WIDE, "y": 1}, {"x": 0.5}, {"x": 2, "y": -1.5}])
-    mmapds.build(path, columns={"x": "x", "y": "y"}, missing="skip")
-    ds = mmapds.open(path)
-    assert ds.column("x").tolist() == [WIDE, 2]
-    assert (ds.column("x").dtype, ds.column("y").tolist()) == (np.uint64, [1.0, -1.5])
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,7 @@ def test_where_the_last_record_of_a_group_ends(write):
     forged = bytearray(Path(f"{path}.mmx").read_bytes()[section.offset :][: section.size])
     forged[62] -= 3
     write_groups(f"{path}.mmx", forged, seal=True)
-    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record 27 of .*: expected the end"):
+    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record 27 of .*: expected its end where record 28 begins"):
         verify(Index(f"{path}.mmx"))
 
 

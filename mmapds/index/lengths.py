@@ -46,31 +46,30 @@ def read_lengths(given: Any, targets: Any, cache: StrPath | None) -> LengthOrder
         if lengths.dtype.kind != "u":
             raise ColumnError(f"column 'length': expected integers of 0 or more, found type {lengths.dtype}")
     else:
-        lengths = as_lengths("lengths", given)
+        lengths = _as_lengths("lengths", given)
     if not len(lengths):
         raise OrderError("lengths: expected one sample or more, found 0 (the dataset or the view is empty)")
     if targets is not None:
-        second = as_lengths("target_lengths", targets)
+        second = _as_lengths("target_lengths", targets)
         if len(second) != len(lengths):
             raise OrderError(f"target_lengths: expected {len(lengths)}, one for each length, found {len(second)}")
         lengths = np.maximum(lengths, second)
     return sorted_lengths(np.ascontiguousarray(lengths), cache)
 
 
-def as_lengths(name: str, given: Any) -> NDArray[Any]:
+def _as_lengths(name: str, given: Any) -> NDArray[Any]:
     """Return an array or list of lengths as u32, or u64 where one needs it.
 
     Raises:
       OrderError: `given`, called `name`, has another shape, type or a negative number.
     """
     if not isinstance(given, list | tuple | np.ndarray) and not hasattr(given, "__array__"):
-        found = type(given).__name__
         try:
             operator.index(given[0] if len(given) else 0)  # before all are read
             given = given[:]  # as of a column of Hugging Face's datasets
         except (TypeError, LookupError, AttributeError):
             expected = "expected an mmapds dataset or a view of one, or an array or list of integers"
-            raise OrderError(f"{name}: {expected}, found {found}") from None
+            raise OrderError(f"{name}: {expected}, found {type(given).__name__}") from None
     if masked_count(given):
         raise OrderError(f"{name}: expected a length for each record, found a masked array; give array.filled(NUMBER)")
     try:
@@ -82,8 +81,6 @@ def as_lengths(name: str, given: Any) -> NDArray[Any]:
         raise OrderError(f"{name}: expected one dimension, found shape {values.shape}")
     if not values.size:
         return values.astype(np.uint32)
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        raise OrderError(f"{name}[{int(np.argmax(np.isnan(values)))}] = nan, expected an integer of 1 or more")
     if values.dtype.kind not in "iu":
         raise OrderError(f"{name}: expected integers of 1 or more, found type {values.dtype}")
     if values.min() < 0:

@@ -132,9 +132,7 @@ def _sum(numbers: NDArray[Any], largest: Number) -> int | Fraction:
     if numbers.dtype.kind == "f":
         scale = 1 if largest * len(numbers) < sys.float_info.max else len(numbers)
         return Fraction((numbers / scale).sum(dtype=np.float64).item()) * scale
-    if largest * len(numbers) >= 2**63:
-        return sum(map(int, numbers.tolist()))
-    return int(numbers.sum(dtype=np.int64))
+    return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())
 
 
 def _as_number(total: int | Fraction) -> Number | None:

@@ -294,31 +294,26 @@ def _compare(findings: Findings, index: Index, again: Index) -> None:
 
 
 def _check_bounds(findings: Findings, index: Index, again: Index, number: int) -> None:
-    """Compare where the records of a source begin and end."""
-    if not (index.has_bounds and again.has_bounds):
-        return
+    """Compare where the records of a source begin and end; the same records have the same bytes there."""
     path, found, expected = index.source_path(number), index.sources[number], again.sources[number]
-    records = min(found.records, expected.records)
-    for begin in range(0, records + 1, _PIECE):
-        own, other = (one.bounds(number, begin, min(begin + _PIECE, records + 1)) for one in (index, again))
-        if own != other:
-            at = next(at for at, pair in enumerate(zip(own, other, strict=True)) if pair[0] != pair[1])
-            record = begin + at
-            what = f"record {record} of {path} begins" if record < records else f"the last record of {path} ends"
-            what = f"{what} at byte {own[at]}, expected byte {other[at]}"
-            findings.add("records", what, path, min(record, records - 1))
-            return
-    if (found.width, found.records) != (expected.width, expected.records):
+    if not found.width or found.width != expected.width:
         return
-    size = groups_of(found.width, records) * GROUP
+    width, records = found.width, min(found.records, expected.records)
+    size = groups_of(width, records) * GROUP
     begins = [(one, one.bounds_at(number) - one.sections[BOUNDS].offset) for one in (index, again)]
     for piece, pair in enumerate(zip(*(one.pieces(BOUNDS, begin, begin + size) for one, begin in begins), strict=True)):
-        if pair[0] != pair[1]:  # where the last record of a group ends, which the next group has, too
-            group = (piece * _PIECE + _first_other(*pair)) // GROUP
-            record = min((group + 1) * records_in_group(found.width), records) - 1
-            what = f"record {record} of {path}: expected the end that a scan finds, found another"
-            findings.add("records", what, path, record)
-            return
+        if pair[0] == pair[1]:
+            continue
+        group, byte = divmod(piece * _PIECE + _first_other(*pair), GROUP)
+        record = min(group * records_in_group(width) + max(byte - U64.width + width, 0) // width, records)
+        own, other = (one.bounds(number, record, record + 1)[0] for one in (index, again))
+        if own != other:
+            what = f"record {record} of {path} begins" if record < records else f"the last record of {path} ends"
+            findings.add("records", f"{what} at byte {own}, expected byte {other}", path, min(record, records - 1))
+        elif found.records == expected.records:  # the last bound of a group, which the next one has, too
+            what = f"record {record - 1} of {path}: expected its end where record {record} begins, found another"
+            findings.add("records", what, path, record - 1)
+        return
 
 
 def _check_blocks(findings: Findings, index: Index, again: Index, number: int) -> None:

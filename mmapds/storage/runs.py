@@ -271,7 +271,7 @@ def _merged(
             _native.runs_count(values, part.end - part.begin, own, counts, runs, records)
         except ValueError:
             part.check()
-            raise part.damaged("sections 'length_values' and 'length_counts' changed while they were read") from None
+            raise
     total, count = sum(part.end - part.begin for part in parts), int(runs.sum())
     width = 4 if total < 2**32 else 8
     place_width = 4 if all(len(part.order) < 2**32 for part in parts) else 8
@@ -281,11 +281,7 @@ def _merged(
     next_run, next_rank = np.cumsum(runs) - runs, np.cumsum(records) - records
     tables = begins, width, which, places, place_width
     for number, histogram in enumerate(histograms):
-        try:
-            _native.runs_place(values, histogram, number, next_run, next_rank, tables)
-        except ValueError:
-            what = "sections 'length_values' and 'length_counts' changed while they were read"
-            raise parts[number].damaged(what) from None
+        _native.runs_place(values, histogram, number, next_run, next_rank, tables)
     return values, records, (begins, which, places)
 
 
