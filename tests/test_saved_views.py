@@ -20,7 +20,7 @@ from mmapds.dataset.saving import SavedRows, examine_view
 from mmapds.errors import FormatError, SourceError, StaleIndexError
 from mmapds.storage.lock import locked
 from mmapds.storage.view_file import SavedView
-from tests.support.commands import command, run
+from tests.support.commands import command
 from tests.support.commands import mmapds as main
 from tests.support.index_file import forge_section, rewrite
 from tests.support.messages import check
@@ -270,15 +270,6 @@ def test_a_view_of_sources_that_changed_is_a_problem(folder):
     assert (found.returncode, found.stderr.count("\n")) == (1, 2)
 
 
-def test_a_view_of_touched_sources_verifies(folder):
-    many(folder)[::2].save(folder / "v.mmx")
-    os.utime(folder / "a.jsonl", (1, 1))
-    found = command("--verify", folder / "v.mmx")
-    assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.count("; verified\n") == 1
-    assert "not checked: whether the records lie where the indexes say; their own verify compares them" in found.stdout
-
-
 def test_a_view_is_stale_when_its_columns_changed(folder):
     mmapds.open(folder / "a.jsonl")[::2].save(folder / "v.mmx")
     mmapds.build(folder / "a.jsonl", length="bytes()")
@@ -320,21 +311,6 @@ def test_what_cannot_be_saved_or_replaced(folder):
     assert len(mmapds.open(folder / "v.mmx")) == 4
 
 
-def test_what_a_killed_writer_of_a_view_left_is_removed(folder):
-    script = """
-import os
-import mmapds
-from mmapds.dataset import saving
-saving.write_length_order = lambda _: os._exit(9)
-mmapds.open("all.mmx")[::2].save("v.mmx")
-"""
-    assert run("-c", script, cwd=folder).returncode == 9
-    left = {each.name for each in folder.iterdir() if each.name.startswith("v.mmx")}
-    assert len(left - {"v.mmx.lock"}) == len(left) - 1 == 1  # and the temporary
-    mmapds.open(folder / "all.mmx")[::2].save(folder / "v.mmx")
-    assert [each.name for each in folder.iterdir() if each.name.startswith("v.mmx")] == ["v.mmx"]
-
-
 def test_an_index_that_was_built_while_a_view_waited_stays(folder):
     ds, path = mmapds.open(folder / "a.jsonl"), folder / "v.mmx"
     with ThreadPoolExecutor(1) as pool, locked(str(path)):
@@ -364,16 +340,6 @@ def test_what_wants_an_index_refuses_a_view(folder):
         StaleIndexError, match=r"d.jsonl.mmx: STALE: expected the index of .*d.jsonl, found a saved view"
     ):
         mmapds.open(folder / "d.jsonl")
-
-
-def test_records_that_cannot_be_decoded(folder):
-    (folder / "e.jsonl").write_text('{"n":1}\n{bad\n{"n":3}\n')
-    mmapds.build(folder / "e.jsonl")
-    mmapds.open(folder / "e.jsonl")[::-1].save(folder / "v.mmx")
-    saved = mmapds.open(folder / "v.mmx", on_error="skip")
-    with pytest.warns(RuntimeWarning, match="not JSON"):
-        assert saved.take([0, 1, 2]) == [{"n": 3}, {"n": 1}]
-    assert saved.skipped == [1]
 
 
 def test_info_of_a_view(folder):
