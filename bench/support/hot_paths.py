@@ -3,6 +3,7 @@
 Each line on stdin is a path to take; the answer on stdout is the seconds that it took, the best of some times.
 """
 
+import gzip
 import itertools
 import os
 import random
@@ -13,7 +14,10 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 
+import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import mmapds
 
@@ -120,6 +124,65 @@ def paths_of_indexes(directory, name):
     }
 
 
+def collated(ds, order, collate):
+    for at in range(0, READS, BATCH):
+        collate(ds.take(order[at : at + BATCH]))
+
+
+def paths_of_batches(directory, name):
+    """Samples and batches of tokens: of JSON, of JSON by `Fields`, and of an array file."""
+    source, out = str(Path(directory, "tokens.jsonl")), str(Path(directory, f"{name}-tokens.mmx"))
+    stored = str(Path(directory, f"{name}-tokens.mma"))
+    fields = mmapds.Fields({"tokens": "int32", "id": "int64", "score": "float32"})
+    mmapds.build(source, out=out)
+    mmapds.convert.convert(source, stored, decode=fields, force=True)
+    opened = {
+        "JSON of tokens": mmapds.open(out),
+        "`Fields`": mmapds.open(out, decode=fields),
+        "an array file": mmapds.open(stored),
+        "`Fields` of an array file": mmapds.open(stored, decode=mmapds.Fields({"tokens": "int64", "id": "int64"})),
+    }
+    made = {}
+    for what, ds in opened.items():
+        order = random.Random(0).choices(range(len(ds)), k=READS)
+        made[f"`ds[i]`, {what}"] = partial(one_by_one, ds, order), 10
+        made[f"`take` of 256, {what}"] = partial(collated, ds, order, list), 10
+        made[f"`pad_collate` of 256, {what}"] = partial(collated, ds, order, mmapds.pad_collate), 10
+        made[f"`pack_collate` of 256, {what}"] = partial(collated, ds, order, mmapds.pack_collate), 10
+    return made
+
+
+def paths_of_compressed(directory, name):
+    """Lines of compressed sources: of blocks that are in the cache, and of each block in turn."""
+    made = {}
+    for suffix in ("gz", "zst"):
+        out = str(Path(directory, f"{name}-{suffix}.mmx"))
+        mmapds.build(str(Path(directory, f"a.jsonl.{suffix}")), out=out)
+        ds = mmapds.open(out, decode="bytes")
+        order = random.Random(0).choices(range(len(ds)), k=READS)
+        made[f"`ds[i]`, .{suffix} in the cache"] = partial(one_by_one, ds, order), 5
+        made[f"`take` of 256, .{suffix} in the cache"] = partial(batches, ds, order), 10
+        made[f"`take` of 256, .{suffix} in file order"] = partial(in_file_order, out), 3
+    return made
+
+
+def in_file_order(path):
+    ds = mmapds.open(path, decode="bytes")  # anew, so that no block is in its cache
+    for at in range(0, len(ds), BATCH):
+        ds.take(range(at, min(at + BATCH, len(ds))))
+
+
+def paths_of_conversions(directory, name):
+    out = str(Path(directory, f"{name}-converted.mma"))
+    convert = partial(mmapds.convert.convert, out=out, force=True)
+    return {
+        "convert Parquet": (partial(convert, str(Path(directory, "tokens.parquet"))), 3),
+        "convert Parquet, row by row": (partial(convert, str(Path(directory, "nulls.parquet")), missing="skip"), 1),
+        "convert HDF5": (partial(convert, str(Path(directory, "rows.h5"))), 1),
+        "convert JSON lines": (partial(convert, str(Path(directory, "short-tokens.jsonl"))), 1),
+    }
+
+
 def paths(directory, name):
     """What can be timed, by name: a call, and how often it is made."""
     made = {}
@@ -137,6 +200,9 @@ def paths(directory, name):
         made[f"`take` of 256, {what}"] = partial(batches, ds, order), 30
     made |= paths_of_samplers(str(Path(directory, f"{name}-a.jsonl.mmx")))
     made |= paths_of_indexes(directory, name)
+    made |= paths_of_batches(directory, name)
+    made |= paths_of_compressed(directory, name)
+    made |= paths_of_conversions(directory, name)
     large, out = str(Path(directory, "large.jsonl")), str(Path(directory, f"{name}-built.mmx"))
     made["index JSON lines"] = partial(index, large, out), 3
     made["index JSON lines, `length='n'`"] = partial(index, large, out, length="n"), 3
@@ -179,6 +245,30 @@ def write_sources(directory):
         (many / f"{number:05}.jsonl").write_bytes(b"".join(lines[:3]))
     mmapds.build(str(many))
     np.arange(64 * 50_000, dtype=np.float32).tofile(Path(directory, "a.bin"))
+    Path(directory, "a.jsonl.gz").write_bytes(gzip.compress(b"".join(lines), 6, mtime=0))
+    mmapds.seekable(str(Path(directory, "a.jsonl")), str(Path(directory, "a.jsonl.zst")), index=False, force=True)
+    write_tokens(Path(directory))
+
+
+def write_tokens(directory):
+    """Write records of an integer, 20 to 180 tokens and a number: as JSON, Parquet and HDF5."""
+    generator = np.random.default_rng(0)
+    tokens = [generator.integers(0, 50_000, int(n)).tolist() for n in generator.integers(20, 181, 10_000)]
+    lines = [b'{"id":%d,"tokens":%s,"score":%.3f}\n' % (n, str(each).encode(), n / 7) for n, each in enumerate(tokens)]
+    Path(directory, "tokens.jsonl").write_bytes(b"".join(lines))
+    Path(directory, "short-tokens.jsonl").write_bytes(b"".join(lines[:5000]))
+    table = {
+        "id": range(10_000),
+        "tokens": pa.array(tokens, pa.list_(pa.int32())),
+        "text": [str(n) for n in range(10_000)],
+    }
+    pq.write_table(pa.table(table), Path(directory, "tokens.parquet"), row_group_size=2000)
+    holes = pa.array([None if n % 100 == 0 else n / 7 for n in range(10_000)])
+    pq.write_table(pa.table(table | {"score": holes}), Path(directory, "nulls.parquet"), row_group_size=2000)
+    with h5py.File(Path(directory, "rows.h5"), "w") as file:
+        file["id"] = np.arange(10_000)
+        file["feats"] = np.arange(10_000 * 64, dtype=np.float32).reshape(10_000, 64)
+        file["text"] = table["text"]
 
 
 def main():
