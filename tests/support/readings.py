@@ -718,7 +718,6 @@ def _():
     return {
         "JSON": lambda: shown("typed.jsonl", "2", "-1"),
         "array file": lambda: shown("typed.mma", "0"),
-        "members": lambda: shown(built("real.tar").indexes[0], "0"),
         "bytes": lambda: shown("prefixed.mmx", "0"),
         "numbers": lambda: shown("fixed.mmx", "0"),
         "text": lambda: shown("typed.jsonl", "2", "--decode", "text"),
