@@ -32,30 +32,22 @@ def ran(*arguments, cwd, tool=(sys.executable, "-m", "mmapds")):
 NAMES = [
     "a b.jsonl",
     "it's.jsonl",
-    'say "hi".jsonl',
-    "a\nb.jsonl",
     "a\x1b[31mb.jsonl",
     "$HOME`x`.jsonl",
     "-n.jsonl",
-    "~.jsonl",
+    "a\\b'c\n.jsonl",
+    "\u202egnp.jsonl",
 ]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "a\\b'c\n.jsonl", "\u202egnp.jsonl", "ä 🙂.jsonl"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_printed_command_can_be_pasted(tmp_path, name):
     (tmp_path / name).write_text('{"n": 1}\n')
     said = ran("head", name if name[0] != "-" else f"./{name}", cwd=tmp_path).stderr
     command = said.rpartition("; run: ")[2].partition(" (or add --build)")[0]
     assert cli.printable(command) == command
-    python = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-    pasted = subprocess.run(
-        ["bash", "-c", command],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": python},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+    pasted = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert pasted.returncode == 0, (command, pasted.stderr)
     assert (tmp_path / f"{name}.mmx").exists()
 

@@ -29,7 +29,6 @@ from tests.support.engines import JOBS, Inline, Interrupted, Killing, Twice, bui
 from tests.support.files import flip
 from tests.support.indexes import OPTIONS, built, write_source
 from tests.support.messages import check
-from tests.support.samples import write_tfrecords
 
 HOST = f"(on host {os.uname().nodename})"
 both = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
@@ -316,19 +315,6 @@ def test_records_that_lack_a_field_are_counted_over_all_parts(corpus, tmp_path, 
     assert (done.records, done.skipped) == (175, 3)
     with pytest.raises(mmapds.FormatError, match=r"poor\.jsonl:1 .*; 0 of 3 records have all of them"):
         convert([poor], out, executor=Inline(), schema=schema, missing="skip", force=True)
-
-
-def test_a_field_without_one_type_is_found_where_it_is(tmp_path):
-    text, number = {"f": ([b"xx"], "byte")}, {"f": ([7], "int")}
-    paths = [str(tmp_path / name) for name in ("a.tfrecord", "b.tfrecord")]
-    for path, examples in zip(paths, ([text] * 5, [text] * 2 + [number] * 2), strict=True):
-        write_tfrecords(path, examples)
-    found = []
-    for how in ({}, {"executor": Inline()}):
-        with pytest.raises(mmapds.FormatError) as error:
-            convert(paths, tmp_path / "all.mma", decode="tf_example", **how)
-        found.append(str(error.value))
-    assert found[0] == found[1]
 
 
 def test_sources_that_differ_are_refused_before_anything_is_sent(corpus, tmp_path):
