@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import formats
 from .clusters import Engine
 from .errors import ColumnError, Error, refuse_unknown, shortened, warn
-from .index.build import BuildResult, ColumnRequest, Complete, build_each, complaints
+from .index.build import BuildResult, Complete, Request, build_and_warn
 from .storage.roots import Roots
 from .storage.sources import INDEX_SUFFIX, StrPath, expand, given_twice, index_path
 from .storage.threads import cores
@@ -78,11 +78,19 @@ def build(
     """
     _check_given(parameters, out=out, parts=parts)
     expressions, computed = _by_kind(length, columns)
-    request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad, _is_apart(length, columns))
-    how: dict[str, Any] = {"out": out, "format_name": format, "force": force, "grown": grown, "options": parameters}
     paths = _expanded(sources, once=out is not None)
-    how |= {"roots": Roots(roots, paths), "workers": workers, "engine": _engine(executor, parts, out, workers)}
-    return _paths(build_each(paths, request=request, complete=_completing(computed, version, workers), **how))
+    request = Request(format, parameters, expressions, missing, validate, bad, tuple(computed), hash=hash, force=force)
+    complete, engine = _completing(computed, version, workers), _engine(executor, parts, out, workers)
+    request = request._replace(complete=complete, engine=engine, grown=grown, workers=workers)
+    return _paths(build_and_warn(paths, request._replace(roots=Roots(roots, paths)), out))
+
+
+def _paths(results: Iterable[BuildResult]) -> Path | list[Path]:
+    """Return the paths of indexes; a single one where there is one."""
+    from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
+
+    paths = [Path(done.summary.path) for done in results]
+    return paths[0] if len(paths) == 1 else paths
 
 
 def _expanded(sources: StrPath | Iterable[StrPath], *, once: bool) -> list[str]:
@@ -91,20 +99,6 @@ def _expanded(sources: StrPath | Iterable[StrPath], *, once: bool) -> list[str]:
     if once and (line := given_twice(paths)):
         warn(line)
     return paths
-
-
-def _paths(results: Iterable[BuildResult]) -> Path | list[Path]:
-    """Return the paths of indexes as they are built; a single one where there is one."""
-    from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
-
-    built = []
-    for done in results:
-        done.warn()
-        built.append(done)
-    for line in complaints(built):
-        warn(line)
-    paths = [Path(done.summary.path) for done in built]
-    return paths[0] if len(paths) == 1 else paths
 
 
 def _engine(executor: Any, parts: StrPath | None, out: StrPath | None, workers: int | None) -> Engine | None:
@@ -178,11 +172,6 @@ def _by_kind(
             )
     expressions = {name: text for name, text in wanted.items() if isinstance(text, str)}
     return expressions, {name: compute for name, compute in wanted.items() if not isinstance(compute, str)}
-
-
-def _is_apart(length: Column | None, columns: Mapping[str, Column] | None) -> bool:
-    """Whether the column `length` is given as the argument of that name, and not among the columns."""
-    return length is not None and "length" not in (columns or {})
 
 
 def _completing(

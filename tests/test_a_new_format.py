@@ -8,7 +8,7 @@ import pytest
 import mmapds
 from mmapds import _native, formats
 from mmapds.formats.format import End, Format, Layout, Piece
-from mmapds.index.build import build_each
+from mmapds.index.build import Request, build_each
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
 
@@ -49,7 +49,7 @@ def registered(monkeypatch):
 
 def test_an_instance_is_enough_to_index(write):
     path = write(TEXT, "x.semi")
-    (built,) = build_each([path], format_name=Semicolons())
+    (built,) = build_each([path], Request(Semicolons()))
     assert built.fresh
     index = Index(path + ".mmx")
     assert (index.format, index.records, index.parameters) == ("semicolons", 4, {})

@@ -12,7 +12,7 @@ import xxhash
 from torch.utils.data import DataLoader
 
 import mmapds
-from mmapds.index.build import build_each
+from mmapds.index.build import Request, build_each
 from mmapds.index.verify import verify
 from mmapds.storage import current
 from mmapds.storage.current import BLOCK, BLOCKS, COVERED, fingerprint, full_hash
@@ -229,7 +229,7 @@ def test_a_build_of_a_copy_does_not_drop_computed_columns(corpus, tmp_path):
 
 def test_a_build_sees_an_edit_that_keeps_size_and_time(corpus):
     edit(corpus, SAMPLED, keep_time=True)
-    (done,) = build_each([corpus])
+    (done,) = build_each([corpus], Request())
     assert done.fresh
 
 
@@ -239,7 +239,7 @@ def test_a_build_sees_an_edit_that_no_fingerprint_sees(corpus, hashed):
     edit(corpus, BETWEEN)
     with pytest.warns(UserWarning, match="in 16 blocks of it"):
         mmapds.open(corpus)
-    (done,) = build_each([corpus])
+    (done,) = build_each([corpus], Request())
     assert done.fresh
     assert int(quiet_open(corpus).column("m")[BETWEEN // 20]) in (7, 8)
     verify(Index(f"{corpus}.mmx"))
@@ -258,7 +258,7 @@ def test_a_build_sees_a_key_that_no_fingerprint_sees(tmp_path, damaged):
     if damaged:
         flip(f"{path}.mmx", Index(f"{path}.mmx").sections["key_hashes"].offset)
     pack("0100.txt")
-    (done,) = build_each([os.fspath(path)])
+    (done,) = build_each([os.fspath(path)], Request())
     assert done.fresh
     ds = quiet_open(path)
     assert (ds.find("new"), ds[100]["__key__"]) == (100, "new")

@@ -190,13 +190,12 @@ def test_indexes_are_converted_each_by_a_task(corpus, tmp_path):
 
 def test_what_indexes_know_is_not_sent_out(corpus, tmp_path):
     expected = build_all(corpus, tmp_path / "here")
-    mmapds.build(corpus[2:], columns={"length": "chars(text)", "size": "bytes()"})
+    build_all(corpus[2:], tmp_path / "all")
     executor = Inline()
     assert build_all(corpus, tmp_path / "all", executor=executor) == expected
     assert len(executor.calls) == 1
     with open(corpus[2], "ab") as file:
         file.write(orjson.dumps(line(7)) + b"\n")
-    Path(f"{corpus[2]}.mmx").unlink()
     expected = build_all(corpus, tmp_path / "here", force=True)
     assert build_all(corpus, tmp_path / "all", executor=executor) == expected
 

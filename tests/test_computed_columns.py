@@ -238,7 +238,7 @@ def test_an_expression_in_the_place_of_a_function_is_refused_and_the_way_it_name
     mmapds.build(path, length=words)
     done = command(path, "--length", "chars(text)")
     assert done.returncode == 1
-    assert ", pass length=FUNCTION to mmapds.build, or " in done.stderr
+    assert "; pass length=FUNCTION to mmapds.build, or " in done.stderr
     mmapds.build(path, length=chars)
     assert lengths(path) == [chars(sample) for sample in mmapds.open(path)]
     assert command(path, "--length", "bytes(text)", "--force").returncode == 0
@@ -252,7 +252,7 @@ def test_indexes_of_one_function_are_merged_and_those_of_two_are_not(write, tmp_
     mmapds.build(paths, out=tmp_path / "all.mmx", length=words, force=True)
     assert (tmp_path / "all.mmx").read_bytes() == merged
     mmapds.build(paths[1], length=chars)
-    with pytest.raises(mmapds.ColumnError, match=r"pass length=FUNCTION to mmapds\.build for both$") as refused:
+    with pytest.raises(mmapds.ColumnError, match=r"build both with the same options and columns$") as refused:
         mmapds.merge(paths, out=tmp_path / "all.mmx")
     check(str(refused.value))
     mmapds.build(paths, length=chars)

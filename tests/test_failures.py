@@ -16,7 +16,7 @@ import pytest
 import mmapds
 from mmapds.convert import convert
 from mmapds.formats.jsonl import JsonLines
-from mmapds.index.build import ColumnRequest, build_each
+from mmapds.index.build import Request, build_each
 from mmapds.report import report
 from mmapds.storage.writer import IndexWriter
 from tests.support.commands import run
@@ -50,9 +50,9 @@ def test_an_index_is_never_shorter_than_its_sources(shards, tmp_path, workers, c
         elif os.path.exists(shards[-1]):
             os.unlink(shards[-1]) if change == "goes away" else os.truncate(shards[-1], 9)
 
-    request = ColumnRequest(columns)
+    request = Request(columns=columns, workers=workers, force=True, report=interfere)
     with pytest.raises(mmapds.SourceError, match=r"part-23\.jsonl: "):
-        list(build_each(shards, out=out, request=request, workers=workers, force=True, report=interfere))
+        list(build_each(shards, request, out))
     assert out.read_bytes() == before
     assert not list(tmp_path.glob("*.tmp"))
 
@@ -271,7 +271,7 @@ def test_a_scan_that_forgets_something_is_not_committed(tmp_path, forget, found)
     index = mmapds.build(paths, out=tmp_path / "all.mmx")
     before = index.read_bytes()
     with pytest.raises(mmapds.Error, match=f"incomplete scan of format 'jsonl': {found}; nothing was changed"):
-        list(build_each(list(map(str, paths)), out=index, format_name=Forgetful(forget), force=True))
+        list(build_each(list(map(str, paths)), Request(Forgetful(forget), force=True), index))
     assert index.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "all.mmx", "b.jsonl"]
 

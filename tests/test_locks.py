@@ -35,7 +35,7 @@ path = sys.argv[1]
 """Begins a script that prints a line for each file it writes."""
 PAUSES = """
 import signal, sys, mmapds
-from mmapds.index.build import build_each
+from mmapds.index.build import Request, build_each
 def pause(_):
     print("began", flush=True)
     signal.pause()
@@ -68,7 +68,7 @@ def kill(process, number=signal.SIGKILL):
     assert process.wait(SECONDS) == -number
 
 
-BUILDS = "list(build_each([sys.argv[1]], force=True, report=pause))"
+BUILDS = "list(build_each([sys.argv[1]], Request(force=True, report=pause)))"
 
 
 def names(directory):

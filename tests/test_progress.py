@@ -10,7 +10,7 @@ import pytest
 import mmapds
 from mmapds import progress
 from mmapds.cli.index import bytes_to_build
-from mmapds.index.build import ColumnRequest, build_each
+from mmapds.index.build import Request, build_each
 from mmapds.storage.roots import Roots
 from tests.support.terminals import on_terminal
 
@@ -63,8 +63,7 @@ def test_what_is_built_is_what_was_said(write, tmp_path):
         for hashes in (False, True):
             reported = []
             expected = bytes_to_build(given["paths"], hashes=hashes, roots=Roots())
-            for _ in build_each(**given, request=ColumnRequest(hash=hashes), force=True, report=reported.append):
-                pass
+            list(build_each(request=Request(hash=hashes, force=True, report=reported.append), **given))
             assert sum(reported) == expected
         for path in (out, *(f"{each}.mmx" for each in paths)):
             Path(path).unlink(missing_ok=True)

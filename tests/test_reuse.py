@@ -1,23 +1,20 @@
-"""An index takes from others what they know, and scans the rest: byte for byte what a scan of everything writes."""
+"""A build keeps what the index before it knows, and scans the rest: byte for byte what a scan of everything writes."""
 
 import json
 import os
 import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xxhash import xxh3_64
 
 import mmapds
-from mmapds.index.build import ColumnRequest, build_each
-from mmapds.index.verify import examine, verify
+from mmapds.index.build import Request, build_each
+from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
 from tests.support.files import flip
-from tests.support.index_file import forge_section, rewrite
 from tests.support.indexes import OPTIONS, built, write_source
 from tests.test_merge import lines
 
@@ -41,122 +38,83 @@ def scanned(paths, **options):
 
 
 @pytest.fixture
-def shards(write):
-    """Three sources, each with an index of its own."""
+def shards(write, tmp_path):
+    """Three sources, and the path of an index of all."""
     paths = [write(b"".join(LINES[k::3]), f"{k}.jsonl") for k in range(3)]
-    mmapds.build(paths, length="chars(text)")
-    return paths
-
-
-def test_indexes_of_sources_are_used(shards, tmp_path):
-    out = tmp_path / "all.mmx"
-    direct = built(shards, out, length="chars(text)")
-    assert scanned(shards, out=out, length="chars(text)") == (0, direct)
-    verify(Index(str(out)))
+    return paths, mmapds.build(paths, out=tmp_path / "all.mmx", length="chars(text)")
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_indexes_of_sources_of_every_format_are_used(tmp_path, name):
-    paths = [write_source(tmp_path, name, number, count) for number, count in enumerate((30, 0, 5))]
-    for path in paths:
-        mmapds.build(path, **OPTIONS[name])
-    direct = built(paths, tmp_path / "all.mmx", **OPTIONS[name])
-    done = command(*paths, "-o", tmp_path / "all.mmx", *as_arguments(OPTIONS[name]))
-    assert done.returncode == 0, done.stderr
-    assert ", used 3 indexes, " in done.stdout
-    assert (tmp_path / "all.mmx").read_bytes() == direct
+def test_the_sources_that_did_not_change_are_kept(tmp_path, name):
+    """However many runs of them there are: orders and keys are not read for each."""
+    paths = [write_source(tmp_path, name, number, 100) for number in range(30)]
+    out = mmapds.build(paths, out=tmp_path / "all.mmx", **OPTIONS[name])
+    for number, path in enumerate(paths[::2]):
+        os.replace(write_source(tmp_path, name, 100 + number, 90), path)
+        if name == "megatron":
+            os.replace(path_of_idx(paths[0], 100 + number), path_of_idx(paths[0], 2 * number))
+    direct, read = built(paths, tmp_path / "direct.mmx", **OPTIONS[name]), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Index, "read", lambda *args, whole=Index.read: read.append(args[2]) or whole(*args))
+        (done,) = build_each([str(out)], Request())
+    assert done.reused == "kept 15 sources, scanned 15 sources"
+    assert out.read_bytes() == direct
+    assert sum(read) < 4 * len(direct) or name not in ("jsonl", "tar")
+    verify(Index(str(out)))
 
 
-def as_arguments(options):
-    columns = options.get("columns", {})
-    return [
-        *(f"--{name}={value}" for name, value in options.items() if name != "columns"),
-        *(f"--column={name}={value}" for name, value in columns.items()),
-    ]
+def path_of_idx(path, number):
+    return Path(path).with_name(f"megatron-{number}.idx")
 
 
-DIFFERENCES = {
+OTHERS = {
     "changed": lambda path: Path(path).write_bytes(b"".join(LINES[5:9])),
     "another time": lambda path: os.utime(path, ns=(0, 0)),
-    "not indexed": lambda path: os.unlink(f"{path}.mmx"),
-    "another expression": lambda path: mmapds.build(path, length="bytes(text)"),
-    "another answer to missing fields": lambda path: mmapds.build(path, missing="skip"),
-    "validated": lambda path: mmapds.build(path, validate=True),
-    "another format": lambda path: (os.unlink(f"{path}.mmx"), mmapds.build(path, format="fixed", record_bytes=1)),
-    "not an index": lambda path: Path(f"{path}.mmx").write_bytes(b"another file"),
-    "an index of another source": lambda path: os.replace(path.replace("1.", "0.") + ".mmx", f"{path}.mmx"),
+    "other bytes": lambda path: flip(path, 100),
 }
 
 
-@pytest.mark.parametrize("case", DIFFERENCES)
-def test_other_sources_are_scanned(shards, tmp_path, case):
-    DIFFERENCES[case](shards[1])
-    out = tmp_path / "all.mmx"
-    direct = built(shards, out, length="chars(text)")
-    done = command(*shards, "-o", out, "--length", "chars(text)")
-    if case == "an index of another source":
-        assert ", used 1 index, scanned 2 sources, " in done.stdout
-    else:
-        assert ", used 2 indexes, scanned 1 source, " in done.stdout
-    assert out.read_bytes() == direct
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_source_that_changed_is_scanned(shards, tmp_path, case):
+    paths, out = shards
+    OTHERS[case](paths[1])
+    direct = built(paths, tmp_path / "direct.mmx", length="chars(text)")
+    assert scanned(paths, out=out) == (os.path.getsize(paths[1]), direct)
 
 
-def test_a_source_that_seems_the_same_and_is_not_is_scanned(shards, tmp_path):
-    flip(shards[1], 100)
-    out = tmp_path / "all.mmx"
-    direct = built(shards, out, length="chars(text)")
-    size, found = scanned(shards, out=out, length="chars(text)")
-    assert (size, found) == (os.path.getsize(shards[1]), direct)
+ALL_OTHERS = {
+    "another expression": {"length": "bytes(text)"},
+    "another answer to missing fields": {"missing": "skip"},
+    "validated": {"validate": True},
+    "forced": {"force": True},
+}
+
+
+@pytest.mark.parametrize("case", ALL_OTHERS)
+def test_all_is_scanned_where_something_else_is_asked_for(shards, case):
+    paths, out = shards
+    assert scanned(paths, out=out, **ALL_OTHERS[case])[0] == sum(map(os.path.getsize, paths))
 
 
 @pytest.mark.parametrize("section", ["offsets", "column:length"])
-def test_damaged_indexes_are_not_used(shards, tmp_path, section):
-    flip(f"{shards[1]}.mmx", Index(f"{shards[1]}.mmx").sections[section].offset)
-    out = tmp_path / "all.mmx"
-    direct = built(shards, out, length="chars(text)")
-    size, found = scanned(shards, out=out, length="chars(text)")
-    assert (size, found) == (sum(map(os.path.getsize, shards)), direct)
-
-
-def test_force_scans_everything(shards, tmp_path):
-    size, _ = scanned(shards, out=tmp_path / "all.mmx", length="chars(text)", force=True)
-    assert size == sum(map(os.path.getsize, shards))
+def test_all_is_scanned_where_the_index_is_damaged(shards, tmp_path, section):
+    paths, out = shards
+    flip(out, Index(str(out)).sections[section].offset)
+    Path(paths[1]).write_bytes(b"".join(LINES[5:9]))
+    direct = built(paths, tmp_path / "direct.mmx", length="chars(text)")
+    size, found = scanned(paths, out=out)
+    assert (size >= sum(map(os.path.getsize, paths)), found) == (True, direct)
 
 
 def test_sources_that_are_added_are_scanned_alone(shards, tmp_path, write):
-    out = tmp_path / "all.mmx"
-    mmapds.build(shards, out=out, length="chars(text)")
-    for path in shards:
-        os.unlink(f"{path}.mmx")
-    more = [write(b"".join(LINES[:9]), "first.jsonl"), *shards[1:], write(b"".join(LINES[9:20]), "last.jsonl")]
+    paths, out = shards
+    more = [write(b"".join(LINES[:9]), "first.jsonl"), *paths[1:], write(b"".join(LINES[9:20]), "last.jsonl")]
     direct = built(more, tmp_path / "direct.mmx", length="chars(text)")
     size, found = scanned(more, out=out, length="chars(text)")
     assert (size, found) == (os.path.getsize(more[0]) + os.path.getsize(more[-1]), direct)
     done = command(*more, write(b"{}", "one.jsonl"), "-o", out, "--missing", "skip")
     assert "scanned" not in done.stdout  # as everything is, for another answer to missing fields
     assert command(*more[1:], "-o", out, "--missing", "skip").stdout.count(", kept 3 sources, ") == 1
-
-
-@pytest.mark.parametrize("name", ["jsonl", "tar"])
-def test_an_index_of_which_every_other_source_changed_is_read_a_few_times(tmp_path, monkeypatch, name):
-    """However many runs of sources are kept, its orders and keys are not read for each."""
-    paths = [write_source(tmp_path, name, number, 100) for number in range(40)]
-    out = mmapds.build(paths, out=tmp_path / "all.mmx", **OPTIONS[name])
-    size = out.stat().st_size
-    for number, path in enumerate(paths[::2]):
-        os.replace(write_source(tmp_path, name, 100 + number, 90), path)
-    direct = built(paths, tmp_path / "direct.mmx", **OPTIONS[name])
-    sizes = []
-
-    def read(index, begin, size):
-        sizes.append(size)
-        return whole_read(index, begin, size)
-
-    whole_read = Index.read
-    monkeypatch.setattr(Index, "read", read)
-    mmapds.build(paths, out=out)
-    assert out.read_bytes() == direct
-    assert sum(sizes) < 4 * size
 
 
 # Sources that grew
@@ -176,7 +134,7 @@ def test_a_source_that_grew_is_scanned_from_its_last_record_on(grown):
     direct = built([grown], Path(f"{grown}.direct.mmx"), length="chars(text)")
     done = command(grown, "--grown")
     assert f"20,000 records, {os.path.getsize(grown):,} bytes" in done.stdout
-    assert ", appended 1 record, " in done.stdout
+    assert ", appended to 1 source, " in done.stdout
     assert Path(f"{grown}.mmx").read_bytes() == direct
     verify(Index(f"{grown}.mmx"))
 
@@ -204,15 +162,12 @@ def test_an_open_dataset_keeps_its_length(grown):
 
 
 def test_a_source_among_many_that_grew(shards, tmp_path):
-    out = tmp_path / "all.mmx"
-    mmapds.build(shards, out=out, length="chars(text)")
-    for path in shards:
-        os.unlink(f"{path}.mmx")
-    with open(shards[1], "ab") as file:
+    paths, out = shards
+    with open(paths[1], "ab") as file:
         file.write(b"".join(LINES[:12]))
-    direct = built(shards, tmp_path / "direct.mmx", length="chars(text)")
-    done = command(*shards, "-o", out, "--grown")
-    assert ", kept 2 sources, appended 12 records, " in done.stdout
+    direct = built(paths, tmp_path / "direct.mmx", length="chars(text)")
+    done = command(*paths, "-o", out, "--grown")
+    assert ", kept 2 sources, appended to 1 source, " in done.stdout
     assert out.read_bytes() == direct
 
 
@@ -320,14 +275,10 @@ def test_an_incomplete_record_that_was_dropped_may_be_complete_now(tmp_path):
     verify(Index(f"{path}.mmx"))
 
 
-def test_what_is_reported_is_all_of_the_sources(grown, shards, tmp_path):
-    for paths, out in (([grown], None), (shards, str(tmp_path / "all.mmx"))):
+def test_what_is_reported_is_all_of_the_sources(grown, shards):
+    for paths, out in (([grown], None), shards):
         reported = []
-        list(
-            build_each(
-                paths, out=out, request=ColumnRequest({"length": "chars(text)"}), grown=True, report=reported.append
-            )
-        )
+        list(build_each(paths, Request(columns={"length": "chars(text)"}, grown=True, report=reported.append), out))
         assert sum(reported) == sum(map(os.path.getsize, paths))
 
 
@@ -347,22 +298,3 @@ def test_bounds_of_any_width_are_appended_to(tmp_path_factory, sizes, more):
         file.write(rest)
     mmapds.build(path, out=out, grown=True)
     assert out.read_bytes() == built([path], directory / "direct.mmx")
-
-
-def test_a_source_that_grew_under_an_index_with_other_lengths_is_scanned_whole(write):
-    """The histogram still adds up, but records that come have the places of others."""
-    path = write([{"n": number} for number in [1, 2, 3, 4] * 15])
-    index = str(mmapds.build(path, length="n"))
-    forge_section(index, "length_values", np.array([3, 2, 1, 0], np.uint64))
-    digest = xxh3_64(np.array([3, 2, 1, 0], np.uint64).tobytes()).hexdigest()
-
-    def sealed(found):
-        found["sections"]["length_values"]["xxh3"] = digest
-        return found
-
-    rewrite(index, metadata=sealed)
-    with open(path, "a") as file:
-        file.write('{"n": 1}\n{"n": 1}\n')
-    mmapds.build(path, length="n", grown=True)
-    assert not examine(Index(index)).problems
-    assert mmapds.open(path).lengths.tolist() == [*[1, 2, 3, 4] * 15, 1, 1]

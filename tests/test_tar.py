@@ -190,7 +190,7 @@ def test_what_lies_behind_the_end_is_named(write, tmp_path):
         assert command(path, "--force").stderr == f"warning: {line}\n"
         assert command(path).stderr == ""
     paths = [path, write(whole + whole, "b.tar"), write(whole + bytes(99), "c.tar"), write(whole[:-1024], "d.tar")]
-    with pytest.warns(UserWarning, match=r"a\.tar: .*own \(1 more archive has such bytes\)$") as caught:
+    with pytest.warns(UserWarning, match=r"a\.tar: .*own \(and 1 more\)$") as caught:
         all_of_them = mmapds.build(paths, out=tmp_path / "all.mmx", force=True)
     assert len(caught) == 1
     mmapds.build(paths[2:])

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 import mmapds
 from mmapds.dataset.array_decoder import ArrayDecoder
 from mmapds.formats import tar
-from mmapds.index.build import build_each
+from mmapds.index.build import Request, build_each
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import BLOCK_SECTIONS
 from tests.support.array_files import store, utterances
@@ -466,17 +466,9 @@ def test_a_source_cut_short_while_it_is_indexed_is_an_error(tmp_path, sources, n
     options = {"prefixed": {"prefix": "u32le"}}.get(name, {})
     for workers in (1, 2):
         size = os.path.getsize(second)
+        request = Request(name, options, workers=workers, report=Cut(second, size // 2))
         with pytest.raises(mmapds.SourceError, match=r"z\.\w+: (changed while|expected \d+ bytes, found \d+ while)"):
-            list(
-                build_each(
-                    [first, second],
-                    out=tmp_path / "z.mmx",
-                    format_name=name,
-                    options=options,
-                    workers=workers,
-                    report=Cut(second, size // 2),
-                )
-            )
+            list(build_each([first, second], request, tmp_path / "z.mmx"))
         assert not (tmp_path / "z.mmx").exists()
         with open(first, "rb") as file, open(second, "wb") as out:
             out.write(file.read())

@@ -12,8 +12,7 @@ from importlib import import_module
 from .. import formats
 from ..clusters import Engine
 from ..errors import ColumnError, Error
-from ..index.build import BuildResult, ColumnRequest, build_each, check_workers, complaints
-from ..index.left_out import lacking_lines
+from ..index.build import BuildResult, Request, build_each, check_workers, complaints
 from ..index.merge import merge
 from ..progress import Progress
 from ..storage.index_file import Index
@@ -102,41 +101,37 @@ def _index(options: argparse.Namespace) -> None:
     if options.out is not None and (line := given_twice(paths)):
         print_aside(f"warning: {line}")
     with checking_options():
-        columns = _parse_columns(options)
-        request = ColumnRequest(columns, options.missing, options.validate, hash=options.hash, bad=options.bad)
+        request = Request(
+            options.format,
+            columns=_parse_columns(options),
+            missing=options.missing,
+            validate=options.validate,
+            bad=options.bad,
+            hash=options.hash,
+            force=options.force,
+            grown=options.grown,
+            workers=options.workers,
+        )
         request.measuring(None)
         if options.format is not None:
             formats.by_name(options.format)
         check_workers(options.workers)
         if options.out is None and (options.dask or options.ray):
             raise Error("--out: expected OUT.mmx with --dask or --ray, found none; give the place of the index")
-    engine = Engine.of(executor_of(options), options.parts, options.workers or 1)
-    roots = Roots(options.root, paths)
+    engine, roots = Engine.of(executor_of(options), options.parts, options.workers or 1), Roots(options.root, paths)
+    request = request._replace(options=format_options(options, formats.OPTIONS), roots=roots, engine=engine)
     size = partial(bytes_to_build, paths, hashes=options.hash, roots=roots)
     with progress_on(paths, total=size, quiet=options.quiet) as progress:
         started = time.perf_counter()
-        built = build_each(
-            paths,
-            out=options.out,
-            format_name=options.format,
-            options=format_options(options, formats.OPTIONS),
-            request=request,
-            workers=options.workers,
-            force=options.force,
-            grown=options.grown,
-            roots=roots,
-            engine=engine,
-            report=progress.update,
-        )
-        results = []
-        for done in built:
-            results.append(done)
-            if not done.fresh:
-                progress.update(done.summary.size)
-            _print_result(progress, done, time.perf_counter() - started)
-            started = time.perf_counter()
-        for line in complaints(results, of_each=True):
-            progress.complain(f"warning: {line}")
+        results: list[BuildResult] = []
+        try:
+            for done in build_each(paths, request._replace(report=progress.update), options.out):
+                results.append(done)
+                _print_result(progress, done, time.perf_counter() - started)
+                started = time.perf_counter()
+        finally:
+            for line in complaints(results):
+                progress.complain(f"warning: {line}")
 
 
 def bytes_to_build(paths: Sequence[str], *, hashes: bool = False, roots: Roots) -> int:
@@ -151,16 +146,11 @@ def bytes_to_build(paths: Sequence[str], *, hashes: bool = False, roots: Roots) 
 
 def _print_result(progress: Progress, done: BuildResult, seconds: float) -> None:
     """Print a line on an index, and what users must know of it."""
-    for line in done.bad_lines:
-        progress.complain(line)
     if not done.fresh:
-        added = f"added {done.hashed:,} hash{'es' * (done.hashed > 1)}, the rest is " if done.hashed else ""
-        progress.print(f"{done.summary}; {added}up to date, --force builds it again")
+        progress.print(f"{done.summary}; up to date, --force builds it again")
         return
     reused = f", {done.reused}" if done.reused else ""
     progress.print(f"{done.summary}{reused}, {seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s")
-    for line in lacking_lines(Index(done.summary.path)):
-        progress.print(f"  {line}")
 
 
 def _merge_indexes(options: argparse.Namespace) -> None:

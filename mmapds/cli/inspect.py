@@ -11,9 +11,8 @@ from rich.filesize import decimal
 from .. import formats
 from ..errors import ColumnError, Error, counted
 from ..index.build import check_workers
-from ..index.inspect import LISTED, State, bad_lines, describe, format_of, opened, states_of
+from ..index.inspect import LISTED, State, bad_lines, describe, format_of, opened, states_of, summarise
 from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Numbers, histogram, made_of, measure
-from ..index.summary import summarise
 from ..index.verify import Findings, examine, work
 from ..progress import Progress
 from ..storage.index_file import Index
@@ -175,7 +174,7 @@ def _covered(indexes: Sequence[Index], columns: Sequence[str]) -> list[tuple[str
         rows.append(("not in all", f"{counted(len(partly), 'column')}: {', '.join(partly)}"))
     if all(source.xxh3_128 for index in indexes for source in index.sources):
         rows.append(("hashes", "one of each source"))
-    return rows + [("", line.removeprefix("left out: ")) for index in indexes for line in bad_lines(index)][:LISTED]
+    return rows + [("", f"{place}, not JSON") for index in indexes for place in bad_lines(index)][:LISTED]
 
 
 def _size(size: int) -> str:

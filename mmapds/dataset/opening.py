@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from ..compression.cache import DEFAULT_SIZE
 from ..errors import Error, warn
-from ..index.build import build_each, complaints
+from ..index.build import Request, build_and_warn
 from ..storage import current
 from ..storage.current import BLOCKS
 from ..storage.files import IoChoice, check_io
@@ -100,12 +100,7 @@ def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]
 
 def _build(paths: list[str], roots: Roots) -> None:
     """Build the indexes that are missing or stale."""
-    built = []
-    for done in build_each([path for path in paths if not is_saved_view(path)], by_sample=True, roots=roots):
-        done.warn()
-        built.append(done)
-    for line in complaints(built):
-        warn(line)
+    build_and_warn([path for path in paths if not is_saved_view(path)], Request(by_sample=True, roots=roots))
 
 
 def _opened(paths: list[str], patterns: list[str], roots: Roots, io: IoChoice) -> list[Index | SavedView]:

@@ -84,6 +84,8 @@ class End(NamedTuple):
     """Bytes of content of a compressed source, where more of them follow the last record."""
     has_bounds: bool = True
     """False where all records have one size, and so no starts."""
+    remark: str = ""
+    """A warning about the source."""
 
 
 class ArrayOf(NamedTuple):

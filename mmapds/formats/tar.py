@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from .. import _native
-from ..errors import FormatError, option
+from ..errors import FormatError, counted, option
 from ..storage.files import open_source
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, unreadable
@@ -40,6 +40,7 @@ _DAMAGE = {
 }
 
 _AT_ONCE = 1 << 16  # samples; threads scan that much of several sources at the same time
+_PIECE = 1 << 20  # bytes behind the end of an archive that are read at a time
 
 
 class Tar(Format):
@@ -106,7 +107,7 @@ def _scan_files(sources: Sequence[Source], kinds: Sequence[int], workers: int, *
             end = None
             cut = found.status == _native.TAR_TRUNCATED
             if found.status == _native.TAR_END or (cut and drop):
-                end = End(found.samples, found.end)
+                end = End(found.samples, found.end, remark="" if cut else _remark_on_rest(scanner, source, found.at))
             elif found.status != _native.TAR_OK:
                 raise _error(source.path, found, source.size)
             scanned = (source.size if end else min(found.at, source.size)) - before
@@ -140,6 +141,19 @@ class _Scanner:
             self.scan = partial(_native.TarScanner.scan, _native.TarScanner(self.map, source.path))
         except OSError as error:
             raise unreadable(source.path, error) from None
+
+
+def _remark_on_rest(scanner: "_Scanner", source: Source, end: int) -> str:
+    """Return a warning of bytes behind the end of an archive, as of one that was joined with another; "" of zeros."""
+    for begin in range(end, source.size, _PIECE):
+        piece = scanner.map.read(begin, min(_PIECE, source.size - begin))
+        if rest := piece.lstrip(b"\0"):
+            at = begin + len(piece) - len(rest)
+            return (
+                f"{source.path}: passed over {counted(source.size - at, 'byte')} behind the end of the archive, from "
+                f"byte {at} on, as tar and webdataset do; give archives that cat joined as files of their own"
+            )
+    return ""
 
 
 def _go_on(scanner: _Scanner, slot: _Slot) -> tuple[int, Stop]:

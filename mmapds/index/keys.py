@@ -7,27 +7,22 @@ A lookup is a binary search in the file, followed by a read of the one or two re
 memory, whatever the number of records.
 """
 
+import mmap
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from .. import _native
 from ..errors import FormatError
+from ..storage.index_file import Index
 from ..storage.numbers import U32, U64, NumberType, order_type, sort_digits
-from ..storage.spool import scratch
-
-if TYPE_CHECKING:
-    import mmap
-
-    from ..storage.index_file import Index
-    from ..storage.sections import Section
-    from ..storage.spool import Spool
-    from ..storage.writer import IndexWriter
+from ..storage.sections import Section
+from ..storage.spool import Spool
+from ..storage.writer import IndexWriter
 
 _PIECE = 1 << 20  # hashes written at a time
 
 
-def write_keys(writer: "IndexWriter", spool: "Spool") -> None:
+def write_keys(writer: IndexWriter, spool: Spool) -> None:
     """Append the sections above to an index.
 
     Radix passes of the core sort them in scratch memory, which is a file above 16 MB.
@@ -56,7 +51,7 @@ def write_keys(writer: "IndexWriter", spool: "Spool") -> None:
         writer.write(by_record[ordered[begin : begin + _PIECE]].data)
 
 
-def candidates(index: "Index", key: str) -> Iterator[int]:
+def candidates(index: Index, key: str) -> Iterator[int]:
     """Yield the records whose keys have the same hash as `key`, in ascending order.
 
     Raises:
@@ -81,12 +76,12 @@ def candidates(index: "Index", key: str) -> Iterator[int]:
         yield record
 
 
-def has_keys(index: "Index") -> bool:
+def has_keys(index: Index) -> bool:
     """Whether records can be found by key."""
     return "key_hashes" in index.sections and "key_records" in index.sections
 
 
-def _sections(index: "Index") -> "tuple[Section, Section, NumberType]":
+def _sections(index: Index) -> tuple[Section, Section, NumberType]:
     """Return the sections of an index that has keys, and the type of its record numbers.
 
     Raises:
@@ -101,14 +96,35 @@ def _sections(index: "Index") -> "tuple[Section, Section, NumberType]":
     return hashes, records, number_type
 
 
-def hashes_by_record(index: "Index", scratch: "Callable[[int], mmap.mmap]" = scratch) -> "mmap.mmap":
-    """Return the hash of every record's key of an index that has keys and records, u32.
+class KeyHashes:
+    """The hashes of keys that other indexes have; those of the last one are kept, as more of its records may come.
 
     Args:
-      scratch: returns the memory for them.
-    Raises:
-      FormatError: the keys are damaged.
+      scratch: returns memory for them.
     """
+
+    def __init__(self, scratch: Callable[[int], mmap.mmap]) -> None:
+        self._scratch = scratch
+        self._base: Index | None = None
+        self._by_record = memoryview(b"")
+
+    def copy(self, base: Index, records: range, spool: Spool) -> None:
+        """Append the hash of each record's key to those of another index.
+
+        Raises:
+          FormatError: the keys are damaged.
+        """
+        if self._base is not base:
+            self._base, self._by_record = base, memoryview(_hashes_by_record(base, self._scratch))
+        for begin in range(records.start, records.stop, _PIECE):
+            piece = self._by_record[begin * U32.width : min(begin + _PIECE, records.stop) * U32.width]
+            cells = memoryview(bytearray(len(piece) // U32.width * U64.width)).cast("Q")
+            _native.cells_widen(piece, cells)
+            spool.append(U64.cell, cells)
+
+
+def _hashes_by_record(index: Index, scratch: Callable[[int], mmap.mmap]) -> mmap.mmap:
+    """Return the hash of every record's key, u32."""
     import numpy as np  # start-up time: most formats have no keys
 
     hashes, records, number_type = _sections(index)

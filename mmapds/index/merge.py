@@ -1,26 +1,27 @@
 """One index from several, without a look at the records of their sources."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .. import formats
 from ..arrays.schema import TO_ONE_SCHEMA
-from ..errors import ColumnError, FormatError, SourceError, either
+from ..errors import ColumnError, Error, FormatError, SourceError, either
 from ..formats.format import Format, is_same_parameter
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.hints import rebuilt_with
 from ..storage.index_file import SECTION_TYPES, Index, alike
 from ..storage.lock import locked
 from ..storage.roots import Roots
 from ..storage.sections import BOUNDS, COLUMN
 from ..storage.sources import Source, inspect
 from .build import BuildResult, readable_index, result_of
-from .stored import Stored
-from .write import Job, Report, write
+from .plan import Job, Stored
+from .write import Report, write
 
-_ALIKE = "build both with the same options"
+_ALIKE = "build both with the same options and columns"
+_MEASURED = ("expressions", "missing", "validate", "bad")
+"""What indexes say of the measuring of their columns."""
 
 
 def merge(
@@ -47,29 +48,29 @@ def merge(
     for part in parts:
         _check_sections(part)
         _check_alike(first, part, chosen)
-    sources = _sources(parts, chosen)
+    sources = list(_sources(parts, chosen))
     current.check(parts)
-    measured = list(first.measuring["expressions"])
     job = Job(
         out,
         sources,
         chosen,
-        _parameters(parts, chosen),
+        {**first.parameters, **{name: list(_listed(parts, name)) for name in chosen.per_source}},
         Measuring.of(first.measuring),
-        before=None,
         hashes=any(source.xxh3_128 for part in parts for source in part.sources),
+        any_lines=any(part.metadata.get("any_lines") is True for part in parts),
+        computed=[name for name in first.columns if name not in first.expressions],
+        functions={
+            name: known
+            for name, known in first.functions.items()
+            if all(part.functions.get(name) == known for part in parts)
+        },
     )
-    job.functions = {
-        name: mark for name, mark in first.functions.items() if all(part.functions.get(name) == mark for part in parts)
-    }
-    job.any_lines = any(part.metadata.get("any_lines") is True for part in parts)
-    plan = [Stored.of(part, range(len(part.sources))) for part in parts]
     with locked(out):
         before = readable_index(out, roots)
         if before is not None:
             _check_nothing_is_lost(before, first)
-        write(job, plan, workers, report, computed=[name for name in first.columns if name not in measured])
-    return result_of(job, scanned=False)
+        write(job, [Stored(part, range(len(part.sources))) for part in parts], workers, report)
+    return result_of(out)
 
 
 def _check_sections(index: Index) -> None:
@@ -83,58 +84,30 @@ def _check_sections(index: Index) -> None:
 
 def _check_alike(first: Index, other: Index, chosen: Format) -> None:
     """Raise unless two indexes were made in the same way, so that one index can have the records of both."""
+
+    def differ(kind: type[Error], name: str, expected: Any, found: Any, remedy: str = _ALIKE) -> Error:
+        return kind(f"{other.path}: {name}: expected {expected!r}, as in {first.path}, found {found!r}; {remedy}")
+
     if other.format != first.format:
-        raise FormatError(
-            f"{other.path}: expected format {first.format!r}, as in {first.path}, found {other.format!r}; merge "
-            "indexes of one format"
-        )
+        raise differ(FormatError, "format", first.format, other.format, "merge indexes of one format")
+    # A schema first, as columns follow from it.
     names = {*first.parameters, *other.parameters}.difference(chosen.per_source)
-    for name in sorted(names, key=lambda name: (name != "schema", name)):  # of which columns follow
+    for name in sorted(names, key=lambda name: (name != "schema", name)):
         expected, found = first.parameters.get(name), other.parameters.get(name)
         if not is_same_parameter(expected, found):
-            way_out = TO_ONE_SCHEMA if name == "schema" else _ALIKE
-            raise FormatError(
-                f"{other.path}: {name}: expected {expected!r}, as in {first.path}, found {found!r}; {way_out}"
-            )
+            raise differ(FormatError, name, expected, found, TO_ONE_SCHEMA if name == "schema" else _ALIKE)
     if other.has_bounds != first.has_bounds:
         raise other.damaged("expected bounds of records in both indexes or in neither")
-    if first.measuring["expressions"] == other.measuring["expressions"]:
-        _check_computed(first, other)
-        _check_computed(other, first)
-        _check_functions(first, other)
-    for what, expected, found in (
-        ("columns", list(first.columns), list(other.columns)),
-        *((name, first.measuring.get(name), other.measuring.get(name)) for name in _MEASURED),
-    ):
+    both = [name for name in first.functions if name in other.functions]
+    made = [{name: index.functions[name] for name in both} for index in (first, other)]
+    pairs: dict[str, tuple[Any, Any]] = {
+        "columns": (list(first.columns), list(other.columns)),
+        **{name: (first.measuring.get(name), other.measuring.get(name)) for name in _MEASURED},
+        "functions": (made[0], made[1]),
+    }
+    for name, (expected, found) in pairs.items():
         if not alike(found, expected):
-            raise ColumnError(
-                f"{other.path}: {what}: expected {expected!r}, as in {first.path}, found {found!r}; {_ALIKE}"
-            )
-
-
-def _check_computed(has: Index, lacks: Index) -> None:
-    """Raise ColumnError if an index lacks columns of another one; no option of indexing makes those of Python."""
-    lost = [name for name in has.columns if name not in lacks.columns]
-    if lost:
-        raise ColumnError(
-            f"{lacks.path}: columns: expected {list(has.columns)!r}, as in {has.path}, found {list(lacks.columns)!r}; "
-            f"add {', '.join(map(repr, lost))} with mmapds.add_column"
-        )
-
-
-def _check_functions(first: Index, other: Index) -> None:
-    """Raise ColumnError if two functions computed a column of one name."""
-    for name, mark in first.functions.items():
-        found = other.functions.get(name, mark)
-        if found != mark:
-            raise ColumnError(
-                f"{other.path}: column {name!r}: expected what function {mark} computes, as in {first.path}, found "
-                f"that of {found}; {rebuilt_with({}, [name])} for both"
-            )
-
-
-_MEASURED = ("expressions", "missing", "validate", "bad")
-"""What indexes say of the measuring of their columns."""
+            raise differ(ColumnError, name, expected, found)
 
 
 def _check_nothing_is_lost(before: Index, first: Index) -> None:
@@ -151,27 +124,22 @@ def _check_nothing_is_lost(before: Index, first: Index) -> None:
         )
 
 
-def _parameters(parts: Sequence[Index], chosen: Format) -> dict[str, Any]:
-    """Return the parameters of all sources; those of each source one after another."""
-    merged = dict(parts[0].parameters)
-    for name in chosen.per_source:
-        merged[name] = [value for part in parts for value in _listed(part, name)]
-    return merged
+def _listed(parts: Iterable[Index], name: str) -> Iterator[Any]:
+    """Yield a parameter of each source."""
+    for part in parts:
+        found = part.parameters.get(name)
+        if not isinstance(found, list) or len(found) != len(part.sources):
+            raise part.damaged(f"{name} = {found!r}, expected one for each of {len(part.sources)} sources")
+        yield from found
 
 
-def _listed(part: Index, name: str) -> list[Any]:
-    found = part.parameters.get(name)
-    if not isinstance(found, list) or len(found) != len(part.sources):
-        raise part.damaged(
-            f"{name} = {found!r} among the parameters, expected one for each of {len(part.sources)} sources"
-        )
-    return found
+def _sources(parts: Iterable[Index], chosen: Format) -> Iterator[Source]:
+    """Yield the sources of all indexes as they are now.
 
-
-def _sources(parts: Sequence[Index], chosen: Format) -> list[Source]:
-    """Return the sources of all indexes as they are now, none of them twice."""
+    Raises:
+      SourceError: one is missing, or is there twice.
+    """
     holders: dict[str, Index] = {}
-    sources = []
     for part in parts:
         for path in formats.readable_sources(part, chosen):
             real = os.path.realpath(part.absolute(path))
@@ -179,5 +147,4 @@ def _sources(parts: Sequence[Index], chosen: Format) -> list[Source]:
                 where = "twice" if holders[real] is part else f"which {holders[real].path} has, too"
                 raise SourceError(f"{part.path}: expected sources of its own, found {path}, {where}; leave one out")
             holders[real] = part
-            sources.append(inspect(path))
-    return sources
+            yield inspect(path)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import formats
 from ..clusters import Engine, Task, groups, part_name
@@ -10,47 +10,39 @@ from ..formats.measuring import Measuring
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, check_unchanged
-from .stored import Stored
-from .write import Job, Plan, Report, Scan, check_target, write
+from ..storage.writer import IndexWriter
+from .plan import Grown, Job, Plan, Scan, Stored
+from .write import Report, write
 
 
-class Built(NamedTuple):
-    """A plan whose scans are replaced by the records of parts."""
+def written_by(engine: Engine, job: Job, plan: Plan, workers: int, report: Report) -> list[str]:
+    """Write an index as `write` does, but let an engine scan the sources.
 
-    plan: Plan
-    tasks: Sequence[Task]
+    The end of a source that grew is scanned here.
 
-
-def build_parts(job: Job, plan: Plan, engine: Engine, report: Report) -> Built:
-    """Let an engine scan what a plan would scan; return the plan with stored records in its place.
-
-    The end of a source that grew is scanned here, later.
-
-    Args:
-      report: called with the number of bytes of sources that were done since the last call.
     Raises:
       Error: see `Engine.run`; or the index cannot be written.
     """
     layout = list(_layout(job, plan, engine))
     tasks = [each for each in layout if isinstance(each, Task)]
-    check_target(job)
+    with IndexWriter(job.index_path):
+        pass  # a place that cannot be written to is an error before the work
     engine.run(tasks, job.index_path, lambda task: report(sum(source.size for source in task.arguments[0])))
-    return Built([_stored(each) if isinstance(each, Task) else each for each in layout], tasks)
+    parts = [_stored(each) if isinstance(each, Task) else each for each in layout]
+    remarks = write(job, parts, workers, lambda _: None)
+    engine.remove_parts(tasks, job.index_path)
+    return remarks
 
 
-def _layout(job: Job, plan: Plan, engine: Engine) -> Iterator[Scan | Stored | Task]:
-    """Yield a plan with tasks in the place of scans of whole sources."""
+def _layout(job: Job, plan: Plan, engine: Engine) -> Iterator[Stored | Grown | Task]:
+    """Yield a plan with tasks in the place of scans."""
     numbers = {source.path: number for number, source in enumerate(job.sources)}
     for each in plan:
-        if isinstance(each, Stored):
+        if not isinstance(each, Scan):
             yield each
             continue
-        is_grown = each.sources[0].begin > 0
-        if is_grown:
-            yield Scan(each.sources[:1])
-        whole = each.sources[is_grown:]
-        for group in groups([source.size for source in whole]):
-            sources = whole[group.start : group.stop]
+        for group in groups([source.size for source in each.sources]):
+            sources = each.sources[group.start : group.stop]
             yield _task(job, sources, numbers[sources[0].path], engine)
 
 
@@ -80,8 +72,7 @@ def build_part(
     """
     for source in sources:
         check_unchanged(source)
-    chosen = formats.by_name(format_name)
-    job = Job(path, sources, chosen, parameters, Measuring.of(measuring), before=None, hashes=hashes)
+    job = Job(path, sources, formats.by_name(format_name), parameters, Measuring.of(measuring), hashes=hashes)
     write(job, [Scan(sources)], workers, lambda _: None, part=os.path.basename(path))
 
 
@@ -89,4 +80,4 @@ def _stored(task: Task) -> Stored:
     """Return the records of a part."""
     sources = task.arguments[0]
     index = Index(task.path, Roots(named=[source.path for source in sources]))
-    return Stored.of(index, range(len(sources)))
+    return Stored(index, range(len(sources)))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from .. import formats
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
 from ..formats.format import Format, OptionError, is_same_parameter
+from ..formats.measuring import Measuring
 from ..storage.blocks import BlockTable, unpacked_point
 from ..storage.current import COVERED, WAITING, Digest, each, fingerprint, full_hash, other_content, stat_source
 from ..storage.index_file import Index
@@ -22,9 +23,9 @@ from ..storage.sources import Source
 from ..storage.spool import scratch
 from ..storage.threads import cores
 from ..storage.view_file import SavedView
-from .build import ColumnRequest
 from .length_order import sort
-from .write import Job, Report, Scan, reading, write
+from .plan import Job, Scan
+from .write import Report, reading, write
 
 _TOTALS = ("records", "lines", "smallest", "largest", "skipped", "first", "bad", "width")
 _CHECKS = ((COLUMN, "columns"), ("length_", "length_order"), ("key_", "keys"), ("row", "rows"))
@@ -229,16 +230,14 @@ def _check_records(findings: Findings, index: Index, sources: list[Source], work
     job = None
     with findings.catching("parameters"):
         chosen = formats.of_index(index)
-        job = Job(
-            "", sources, chosen, _parameters(index, chosen), ColumnRequest().measuring(index), before=None, hashes=False
-        )
+        job = Job("", sources, chosen, _parameters(index, chosen), Measuring.of(index.measuring))
     if job is None:  # a scan would stumble over the same
         findings.not_checked.append("records and keys, as the parameters are damaged")
         return
-    with place_beside(index) as job.index_path:
-        job.complete = lambda path: _compare(findings, index, Index(path))
+    job = job._replace(complete=lambda path: _compare(findings, index, Index(path)))
+    with place_beside(index) as place:
         try:
-            write(job, [Scan(sources)], workers, report)
+            write(job._replace(index_path=place), [Scan(sources)], workers, report)
         except (FormatError, ColumnError, DecodeError, SourceError) as error:
             path = next((source.path for source in sources if str(error).startswith(source.path)), None)
             findings.add("records", error, path)

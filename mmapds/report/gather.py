@@ -14,10 +14,9 @@ from .. import __version__
 from ..dataset.indexed import IndexedDataset
 from ..dataset.printed import printed
 from ..errors import DecodeError, Error, FormatError, shortened
-from ..index.inspect import state_of
+from ..index.inspect import state_of, summarise
 from ..index.lengths import read_lengths
 from ..index.statistics import CALLED, SIZES, made_of, measure, pieces
-from ..index.summary import summarise
 from ..orders.permutation import Permutation
 from ..storage.index_file import Index
 from ..storage.runs import LengthOrder

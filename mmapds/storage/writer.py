@@ -307,12 +307,6 @@ class IndexWriter(SectionWriter):
         return super().complete(metadata, records)
 
 
-class PartWriter(IndexWriter):
-    """Writes an index that is a part of another."""
-
-    NAME = "a part of the index"
-
-
 class ViewWriter(SectionWriter):
     """Writes a saved view."""
 

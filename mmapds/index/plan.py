@@ -1,0 +1,282 @@
+"""Where the records of an index come from: from the index that it replaces, or from a scan.
+
+A source is the same if it has the size, the time and the fingerprint that it had. Every other one is scanned whole.
+
+With `grown`, the user says that only the end of a source is new. If its first bytes have the old fingerprint, the scan
+begins at the last record of then, whose line may have gone on.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from .. import _native
+from ..errors import Error, SourceError
+from ..formats.format import Format, Piece
+from ..formats.measuring import Measuring
+from ..storage.current import WAITING, each, fingerprint
+from ..storage.index_file import Index, alike, relative_to_index
+from ..storage.numbers import BY_DTYPE, F64, I64, U32, U64
+from ..storage.sections import BOUNDS, COLUMN
+from ..storage.sources import Source
+from ..storage.spool import Spool
+
+_PIECE = 1 << 17  # records of a source that grew that are copied at a time
+
+
+class Job(NamedTuple):
+    """One index to write."""
+
+    index_path: str
+    sources: Sequence[Source]
+    chosen: Format
+    parameters: dict[str, Any]
+    """Of the format, checked and completed."""
+    measuring: Measuring
+    before: Index | None = None
+    """The index that is there; None also if nothing of it is to be kept."""
+    hashes: bool = False
+    """Whether the index has a hash of each source."""
+    any_lines: bool = False
+    """Whether the user chose the format of text whose first bytes deny it."""
+    computed: Sequence[str] = ()
+    """Columns that all records have in other indexes, besides those that are measured, in the order of the file."""
+    functions: Mapping[str, str] = {}
+    """Of these: see `Index.functions`."""
+    names: Mapping[str, str] = {}
+    """Where sources will be that are not in their places yet, by where they are."""
+    place: Callable[[], object] = lambda: None
+    """Called right before the index is put into its place; if it raises, nothing is replaced."""
+    complete: Callable[[str], object] | None = None
+    """Called with the path of the index once all is in it that a scan finds; puts one with more into its place."""
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether the index has bounds of records, which then do not all have one size."""
+        return "record_bytes" not in self.parameters
+
+    def scan(self, sources: Sequence[Source], workers: int = 1) -> Iterator[Piece]:
+        """Yield the records of some sources."""
+        return self.chosen.scan(sources, self.parameters, self.measuring, workers=workers)
+
+    def incomplete(self, expected: str, found: str) -> Error:
+        """Return the error to raise for a scan that breaks the contract of formats."""
+        return Error(
+            f"{self.index_path}: incomplete scan of format {self.chosen.name!r}: expected {expected}, found {found}; "
+            "nothing was changed"
+        )
+
+
+class Scan(NamedTuple):
+    """Consecutive sources that are scanned."""
+
+    sources: Sequence[Source]
+
+
+class Stored(NamedTuple):
+    """All records that an index has of some consecutive sources; its sections are checked as they are read."""
+
+    base: Index
+    """The index that has them."""
+    sources: range
+    """Numbers of their sources there."""
+
+    @property
+    def records(self) -> range:
+        """Their numbers there."""
+        return range(self.base.firsts[self.sources.start], self.base.firsts[self.sources.stop])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether they are all that the index has."""
+        return len(self.records) == self.base.records
+
+    def groups(self) -> Iterator[bytes]:
+        """Yield the groups of their bounds."""
+        first = self.base.sections[BOUNDS].offset
+        begin, end = (self.base.bounds_at(number) - first for number in (self.sources.start, self.sources.stop))
+        return self.base.checked_pieces(BOUNDS, begin, end)
+
+    def add_column(self, name: str, spool: Spool) -> None:
+        """Append their numbers of a column to those of another index."""
+        number_type = BY_DTYPE[self.base.sections[COLUMN + name].dtype]
+        begin, end = (record * number_type.width for record in (self.records.start, self.records.stop))
+        pieces = partial(self.base.checked_pieces, COLUMN + name, begin, end)
+        spool.append_stored(number_type, len(self.records), pieces, is_part=not self.is_whole)
+
+
+class Grown(NamedTuple):
+    """A source that grew: an index has its first records, and the others are scanned."""
+
+    base: Index
+    number: int
+    """Of the source there."""
+    source: Source
+
+    @property
+    def records(self) -> range:
+        """The numbers there of the records that are kept: all but the last, whose line may have gone on."""
+        return range(self.base.firsts[self.number], self.base.firsts[self.number + 1] - 1)
+
+    def pieces(self, job: Job, workers: int) -> Iterator[Piece]:
+        """Yield what a scan of the whole source does.
+
+        Raises:
+          FormatError: the index is damaged.
+        """
+        old = self.base.sources[self.number]
+        for name in (BOUNDS, *(COLUMN + name for name in job.measuring.columns)):
+            for _ in self.base.checked_pieces(name):
+                pass
+        begin = self.base.bounds(self.number, old.records - 1, old.records)[0]
+        records = skipped = bad = lines = 0
+        for piece in job.scan([self.source._replace(begin=begin, end=old.size)]):
+            records, skipped, bad = records + piece.records, skipped + piece.skipped, bad + piece.bad
+            lines = old.lines - piece.end.lines if piece.end else 0
+        if records != 1:
+            raise self.base.damaged(f"expected 1 record behind byte {begin} of {self.source.path}, found {records}")
+        bad_at = tuple(at for at in old.bad.first if at[1] < begin)
+        none = memoryview(b"").cast("Q")
+        columns = tuple((U64.cell, none) for _ in job.measuring.columns)
+        yield Piece(0, none, columns, old.skipped - skipped, begin, None, bad=old.bad.lines - bad, bad_at=bad_at)
+        first = self.records.start
+        for at in range(first, self.records.stop, _PIECE):
+            end = min(at + _PIECE, self.records.stop)
+            columns = tuple(self._cells(name, at, end) for name in job.measuring.columns)
+            yield Piece(0, self.base.bounds(self.number, at - first, end - first), columns, 0, 0, None)
+        for piece in job.scan([self.source._replace(begin=begin)], workers):
+            last = piece.end and piece.end._replace(lines=piece.end.lines + lines)
+            yield piece._replace(end=last, bad_at=tuple((line + lines, byte) for line, byte in piece.bad_at))
+
+    def _cells(self, name: str, begin: int, end: int) -> tuple[int, memoryview]:
+        """Return numbers of a column as a scan yields them: integers are of type i64 only where one is negative."""
+        section = self.base.sections[COLUMN + name]
+        number_type = BY_DTYPE[section.dtype]
+        width = number_type.width
+        data = self.base.read(section.offset + begin * width, (end - begin) * width)
+        if number_type is U32:
+            cells = memoryview(bytearray(U64.width * (end - begin))).cast("Q")
+            _native.cells_widen(data, cells)
+            return U64.cell, cells
+        cells = memoryview(data).cast("Q")
+        is_natural = number_type is I64 and _native.cells_largest(cells) < 2**63
+        return U64.cell if is_natural else number_type.cell, cells
+
+
+Plan = Sequence[Scan | Stored | Grown]
+"""Where the records of an index come from, in the order of its sources."""
+
+
+def is_current(job: Job, *, by_sample: bool) -> bool:
+    """Whether the index that is there has all that a job wants, of sources that are the same.
+
+    Args:
+      by_sample: take the fingerprint of a source of another time for proof, as `mmapds.open` does.
+    """
+    before = job.before
+    if before is None or not _measures_the_same(before, job) or before.parameters != job.parameters:
+        return False
+    paths = [relative_to_index(source.path, before.path) for source in job.sources]
+    if [source.path for source in before.sources] != paths:
+        return False
+    if job.hashes and not by_sample and not all(source.xxh3_128 for source in before.sources):
+        return False
+    pairs = list(zip(job.sources, before.sources, strict=True))
+    if any(now.size != then.size for now, then in pairs):
+        return False
+    others = [number for number, (now, then) in enumerate(pairs) if now.mtime_ns != then.mtime_ns]
+    if others and not by_sample:
+        return False
+    known = {number: number for number in (others if by_sample else range(len(pairs)))}
+    return len(_with_same_bytes(job, before, known)) == len(known)
+
+
+def new_plan(job: Job, *, grown: bool) -> Plan:
+    """Return how to write an index with what the index before it knows, which may be of any age, or damaged."""
+    before = job.before
+    if before is None or not _measures_the_same(before, job):
+        return [Scan(job.sources)]
+    known = _with_same_bytes(job, before, _candidates(job, before, grown=grown))
+    plan: list[Scan | Stored | Grown] = []
+    scanned: list[Source] = []
+    for place, source in enumerate(job.sources):
+        number, last = known.get(place), plan[-1] if plan else None
+        if number is None:
+            if not isinstance(last, Scan):
+                scanned = []
+                plan.append(Scan(scanned))
+            scanned.append(source)
+        elif source.size != before.sources[number].size:
+            plan.append(Grown(before, number, source))
+        elif isinstance(last, Stored) and last.sources.stop == number:
+            plan[-1] = Stored(before, range(last.sources.start, number + 1))
+        else:
+            plan.append(Stored(before, range(number, number + 1)))
+    return [Scan(job.sources)] if _may_narrow(before, job, plan) else plan
+
+
+def described(plan: Plan) -> str:
+    """Return what a plan does, for the summary of an index; nothing if all is scanned."""
+    counts = {"kept": 0, "appended to": 0, "scanned": 0}
+    for part in plan:
+        done = "kept" if isinstance(part, Stored) else "scanned" if isinstance(part, Scan) else "appended to"
+        counts[done] += 1 if isinstance(part, Grown) else len(part.sources)
+    if not counts["kept"] and not counts["appended to"]:
+        return ""
+    return ", ".join(f"{done} {count:,} source{'s' * (count != 1)}" for done, count in counts.items() if count)
+
+
+def _candidates(job: Job, before: Index, *, grown: bool) -> dict[int, int]:
+    """Return the sources whose size and time are the same, or that grew: their numbers now, and then."""
+    numbers = {source.path: number for number, source in enumerate(before.sources)}
+    found = {}
+    for place, source in enumerate(job.sources):
+        number = numbers.get(relative_to_index(source.path, job.index_path))
+        if number is None or _of_source(job, job.parameters, place) != _of_source(job, before.parameters, number):
+            continue
+        then = before.sources[number]
+        is_plain = not source.codec and then.compression is None
+        can_grow = grown and job.chosen.begins_anywhere and before.has_bounds and is_plain and then.records > 1
+        if (source.size, source.mtime_ns) == (then.size, then.mtime_ns) or (can_grow and source.size > then.size):
+            found[place] = number
+    return found
+
+
+def _with_same_bytes(job: Job, before: Index, known: Mapping[int, int]) -> dict[int, int]:
+    """Return those sources whose first bytes, as many as there were, have the fingerprint that they had."""
+
+    def has_same_bytes(pair: tuple[int, int]) -> bool:
+        place, number = pair
+        then = before.sources[number]
+        try:
+            return fingerprint(job.sources[place].path, then.size).hex == then.fingerprint
+        except SourceError:  # the scan says what is wrong
+            return False
+
+    pairs = list(known.items())
+    same = each(has_same_bytes, pairs, workers=WAITING)
+    return {place: number for (place, number), is_same in zip(pairs, same, strict=True) if is_same}
+
+
+def _may_narrow(before: Index, job: Job, plan: Plan) -> bool:
+    """Whether a column of floats may be one of integers without the records that are not kept."""
+    kept = [part.records for part in plan if not isinstance(part, Scan)]
+    if sum(map(len, kept)) == before.records:
+        return False
+    columns = [before.column(name) for name in job.measuring.columns]
+    floats = [data.cast("d") for dtype, data in columns if dtype == F64.dtype]
+    return not all(any(number % 1 for rows in kept for number in data[rows.start : rows.stop]) for data in floats)
+
+
+def _measures_the_same(index: Index, job: Job) -> bool:
+    """Whether an index has the format of a job, and all its columns, measured in the same way."""
+    same = index.format == job.chosen.name and alike(index.measuring, job.measuring.describe())
+    return same and index.has_bounds == job.has_bounds and all(name in index.columns for name in job.measuring.columns)
+
+
+def _of_source(job: Job, parameters: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return the parameters of one source: some are lists with an entry for each."""
+    return {
+        name: value[number : number + 1] if name in job.chosen.per_source and isinstance(value, list) else value
+        for name, value in parameters.items()
+    }
