@@ -153,7 +153,7 @@ def test_the_command_prints_a_table_or_json(path, facts, monkeypatch, capsys):
         ("batched", None),
         ("threads", None),
     ]
-    monkeypatch.setattr("mmapds.bench.__main__.bench", lambda *_, **__: facts)
+    monkeypatch.setattr("mmapds.cli.bench.bench", lambda *_, **__: facts)
     assert main(["bench", path, *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 1 + 10 + 2

@@ -12,7 +12,7 @@ import pytest
 
 import mmapds
 from docs.pictures import make_report
-from mmapds.report.__main__ import add_report_options
+from mmapds.cli.report import add_report_options
 from tests.support.files import ROOT
 
 LANGUAGES = {"", "console", "json", "py", "python", "re", "sh", "text"}

@@ -11,11 +11,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib import import_module
 from typing import Any, NoReturn
 
-from ..errors import Error, as_command, did_you_mean
-from ..errors import printable as printable  # for the commands of other rooms
+from ..errors import Error, as_command, did_you_mean, printable
 from ..progress import Progress
 
 Options = Mapping[str, tuple[type, str, str]]
@@ -137,7 +135,8 @@ def executor_of(options: argparse.Namespace) -> Any:
     """
     for name in ("dask", "ray"):
         if address := getattr(options, name):
-            executors = import_module("..executors", __package__)  # start-up time: most commands have no cluster
+            from .. import executors  # start-up time: most commands have no cluster
+
             try:
                 return getattr(executors, name)(address)
             except (ModuleNotFoundError, OSError, TimeoutError) as error:

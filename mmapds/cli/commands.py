@@ -14,14 +14,14 @@ from . import Parser, run
 
 class _Command(NamedTuple):
     module: str
-    """Where, from the package, `add_NAME_options` stands, which adds its arguments; imported when the command runs."""
+    """Beside this one; it has `add_NAME_options`, and is imported when the command runs."""
     help: str
     examples: tuple[str, ...]
 
 
 _COMMANDS = {
     "index": _Command(
-        "cli.index",
+        "index",
         "index files where they lie",
         (
             "mmapds index train.jsonl",
@@ -30,42 +30,42 @@ _COMMANDS = {
         ),
     ),
     "info": _Command(
-        "cli.inspect",
+        "inspect",
         "what an index covers: records, columns, sources",
         ("mmapds info train.jsonl", "mmapds info corpus.mmx --all", "mmapds info --json train.jsonl"),
     ),
     "verify": _Command(
-        "cli.inspect",
+        "inspect",
         "compare an index in full with its sources",
         ("mmapds verify train.jsonl", "mmapds verify --json 'shards/*.jsonl'"),
     ),
     "convert": _Command(
-        "convert.__main__",
+        "convert",
         "make an array file of Parquet, Arrow, HDF5 and the rest",
         ("mmapds convert corpus.parquet", "mmapds convert 'part-*.parquet' -o corpus.mma --length tokens"),
     ),
     "report": _Command(
-        "report.__main__",
+        "report",
         "lengths, batches, shuffle and samples on an HTML page",
         ("mmapds report corpus.mmx --max-tokens 16384", "mmapds report train.jsonl --pack 4096 --ranks 64 -o p.html"),
     ),
     "seekable": _Command(
-        "cli.seekable",
+        "seekable",
         "recompress text so that any record can be read",
         ("mmapds seekable part-00.jsonl.gz", "mmapds seekable 'part-*.jsonl.zst' -o seekable/ --frame 256K --level 3"),
     ),
     "bench": _Command(
-        "bench.__main__",
+        "bench",
         "how fast your data are read, and by which loader",
         ("mmapds bench train.jsonl", "mmapds bench corpus.mmx --max-tokens 16384 --collate pad --workers 0,2,4"),
     ),
     "show": _Command(
-        "cli.show",
+        "show",
         "print records by number, and where they lie",
         ("mmapds show train.jsonl 12345", "mmapds show train.jsonl 0 10:13 -1", "mmapds show a.tar -1 --decode wds"),
     ),
     "head": _Command(
-        "cli.show",
+        "show",
         "print the first records",
         ("mmapds head -n 3 train.jsonl", "mmapds head corpus.mmx --full"),
     ),
@@ -78,8 +78,7 @@ _FILES = ("SOURCE", "JSON", "OUT.mmx", "OUT.mma")
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
-    is_module = os.path.basename(sys.argv[0]) == "__main__.py"
-    prog = "python -m mmapds" if is_module else "mmapds"
+    prog = "mmapds" if os.path.basename(sys.argv[0]) == "mmapds" else "python -m mmapds"
 
     return run(lambda: new_parser(prog, given).run(given))
 
@@ -114,7 +113,7 @@ def new_parser(prog: str, wanted: Collection[str]) -> Parser:
             examples=command.examples,
         )
         if name in wanted:
-            module = import_module(f"..{command.module}", __package__)
+            module = import_module(f".{command.module}", __package__)
             getattr(module, f"add_{name}_options")(own)
     return parser
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 
 from .. import formats
 from ..clusters import Engine
@@ -53,8 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _index_or_inspect(options: argparse.Namespace) -> int:
     if options.info or options.verify:
-        inspect = import_module(".inspect", __package__).inspect  # start-up time: building does without NumPy
-        return inspect(options)  # type: ignore[no-any-return]
+        from .inspect import inspect  # start-up time: building does without NumPy
+
+        return inspect(options)
     if options.json:
         raise UsageError("--json: expected --info or --verify with it, found neither; give one of them")
     _index(options)

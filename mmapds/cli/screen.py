@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from io import StringIO
 from typing import Any
 
-from . import printable
+from ..errors import printable
 
 Cell = str | tuple[str, str]
 """A text, or a text and its style, as rich names styles."""

@@ -1,109 +1,13 @@
 """The command line: `python -m mmapds.convert`."""
 
-import argparse
-import json
-import os
 import sys
-import time
-from typing import Any
 
-from .. import cli
 from ..cli.commands import main as run_command
-from ..dataset.decode import check_name
-from ..errors import FormatError, counted, shortened
-from . import OPTIONS, check_arguments, convert, expanded
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     return run_command(["convert", *(sys.argv[1:] if arguments is None else arguments)])
-
-
-def _convert(options: argparse.Namespace) -> None:
-    started = time.perf_counter()
-    fields = [name.strip() for name in options.fields.split(",")] if options.fields is not None else None
-    others = cli.format_options(options, OPTIONS)
-    with cli.checking_options():
-        schema, types, defaults = (
-            _json_object(name, getattr(options, name)) for name in ("schema", "types", "defaults")
-        )
-        check_arguments(types, fields, defaults, options.missing, options.infer, options.max_bytes, others)
-        check_name(options.decode)
-    executor = cli.executor_of(options)
-    sources = expanded(options.sources, options.format, cli.print_aside)
-    with cli.progress_on(options.sources, unit="records", quiet=options.quiet) as progress:
-        done = convert(
-            sources,
-            options.out,
-            format=options.format,
-            schema=schema,
-            types=types,
-            fields=fields,
-            defaults=defaults,
-            length=options.length,
-            missing=options.missing,
-            infer=options.infer,
-            max_bytes=options.max_bytes,
-            decode=options.decode,
-            index=not options.no_index,
-            force=options.force,
-            progress=progress.update,
-            roots=options.root,
-            executor=executor,
-            parts=options.parts,
-            **others,
-        )
-        seconds = time.perf_counter() - started
-        size = os.path.getsize(done.path)
-        progress.print(f"{done}; {counted(size, 'byte')}, {seconds:.2f} s, {done.records / seconds:,.0f} records/s")
-
-
-def add_convert_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a conversion takes."""
-    cli.add_sources(parser)
-    parser.add_argument("-o", "--out", metavar="OUT.mma", help="default, for one source: beside it")
-    parser.add_argument("--format", metavar="F", help="parquet, arrow, hdf5, or a format that can be indexed")
-    parser.add_argument("--schema", metavar="JSON", help="fields and their types, or a file that has them")
-    parser.add_argument("--types", metavar="JSON", help="types of some fields; the others keep theirs")
-    parser.add_argument("--fields", metavar="A,B", help="fields to write, in this order; default: all")
-    parser.add_argument("--defaults", metavar="JSON", help="what stands for fields that are missing or null")
-    parser.add_argument("--length", metavar="FIELD", help="field that token budgets are planned by")
-    parser.add_argument(
-        "--missing", default="error", metavar="skip|error", help="what to do with records that lack a field"
-    )
-    parser.add_argument(
-        "--infer", type=int, default=1000, metavar="N", help="records to infer a schema from, for JSON and the like"
-    )
-    parser.add_argument(
-        "--max-bytes", type=int, metavar="N", help="most bytes to write; default: 100 times the sources, or 4 GiB"
-    )
-    parser.add_argument(
-        "--decode", metavar="D", help="json, text, bytes, files, wds, pil, tf_example; default: by format"
-    )
-    cli.add_format_options(parser, OPTIONS)
-    cli.add_cluster_options(parser, work="convert", out="OUT.mma")
-    cli.add_roots(parser)
-    parser.add_argument("--no-index", action="store_true", help="write no index; for parts that one index will cover")
-    parser.add_argument("--force", action="store_true", help="replace a file that is there, whatever it is")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(work=_convert)
-
-
-def _json_object(option: str, text: str | None) -> Any:
-    """Return what an option is given: a JSON object, or the name of a file that holds one."""
-    if text is None:
-        return None
-    given = text
-    try:
-        if not text.lstrip().startswith("{"):
-            with open(text, "rb") as file:
-                text = file.read().decode()
-        return json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(
-            f"--{option}: expected a JSON object, or the name of a file that holds one, found {shortened(given, 60)} "
-            f"({error})"
-        ) from None
 
 
 if __name__ == "__main__":
