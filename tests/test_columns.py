@@ -589,7 +589,7 @@ def test_metadata_of_columns_are_checked(write, columns):
     path = write([{"n": 1}])
     mmapds.build(path)
     rewrite(path + ".mmx", metadata=lambda metadata: metadata | {"columns": columns})
-    with pytest.raises(mmapds.FormatError, match="malformed metadata: expected columns like"):
+    with pytest.raises(mmapds.FormatError, match="DAMAGED: malformed metadata"):
         mmapds.open(path)
     mmapds.build(path)
     assert len(mmapds.open(path)) == 1

@@ -264,5 +264,5 @@ def test_indexes_of_one_function_are_merged_and_those_of_two_are_not(write, tmp_
 def test_functions_in_metadata_are_checked(path, functions):
     mmapds.build(path, length=words)
     rewrite(f"{path}.mmx", metadata=lambda found: {**found, "functions": functions})
-    with pytest.raises(mmapds.FormatError, match="expected functions by name, found"):
+    with pytest.raises(mmapds.FormatError, match="functions: expected an object of texts, found"):
         mmapds.open(path)
