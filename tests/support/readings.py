@@ -340,6 +340,7 @@ def _():
         "Fields": partial(left_out, fields),
         "Fields that fit nothing": partial(left_out, wrong),
         "view": partial(left_out, "json", range(4), lambda ds: ds[::-1][:4]),
+        "mask": partial(left_out, "json", range(5), lambda ds: ds[np.arange(11) % 2 == 1]),
         "map": partial(left_out, "json", change=lambda ds: ds.map(len)),
         "map batched": partial(
             left_out, "json", change=lambda ds: ds.map(lambda batch: [1] * len(batch), batched=True)
@@ -429,6 +430,17 @@ def everything_of_view(ds):
 
 for _name, _view in VIEWS.items():
     CASES[f"view: {_name}"] = partial(viewed, _view)
+
+
+@CASES.case("keys in views")
+def _():
+    def found(view, key):
+        return view(mmapds.open("tar.mmx")).find(key)
+
+    return {
+        name: [partial(kind_of, partial(found, view, key)) for key in ("s0003", "s0007")]
+        for name, view in VIEWS.items()
+    }
 
 
 @CASES.case("sequences")
