@@ -12,12 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from zlib import crc32
 
-import numpy as np
 import pytest
 
 import mmapds
 from mmapds.convert import convert
-from mmapds.index.lengths import sorted_lengths
 from mmapds.storage.lock import locked
 from tests.support.commands import SECONDS, command, python
 
@@ -115,13 +113,6 @@ assert [os.waitpid(child, 0)[1] for child in children] == [0] * 64
         assert process.returncode == 0
     assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
     assert len(mmapds.open(path)) == 1000
-
-
-def test_processes_that_open_at_once_build_an_index_once(write, tmp_path):
-    path = write([{"n": 1}] * 10)
-    script = COUNTED + "assert len(mmapds.open(path, build=True)) == 10"
-    assert "".join(run_at_once(4, path + ".mmx", "-c", script, path)) == "written\n"
-    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
 
 
 def test_columns_that_processes_add_at_once_are_all_there(write):
@@ -246,23 +237,6 @@ def leave_a_killed_writer(path):
     Path(f"{path}.mmx.{HOST}4567.tmp").touch()
 
 
-def test_leftovers_go_also_where_the_next_writer_was_interrupted(write, tmp_path, monkeypatch):
-    path, left = write([1, 2]), [KeyboardInterrupt]
-    leave_a_killed_writer(path)
-
-    def interrupted(directory, listdir=os.listdir):
-        if left and directory == str(tmp_path):
-            raise left.pop()
-        return listdir(directory)
-
-    monkeypatch.setattr(os, "listdir", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        mmapds.build(path)
-    assert not left
-    mmapds.build(path)
-    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
-
-
 WRITES = """
 writer = mmapds.Writer(sys.argv[1])
 writer.write({"x": 1})
@@ -301,14 +275,6 @@ convert(sys.argv[1], sys.argv[2], progress=lambda *_: pause(0))
     assert len(names(tmp_path)) == 7
     convert(source, tmp_path / "a.mma")
     assert names(tmp_path) == [".a.mma.notours.mmx", "a.mma", "a.mma.mmx", "train.jsonl"]
-
-
-def test_leftovers_of_an_order_cache_go(tmp_path):
-    cache = tmp_path / "order"
-    (tmp_path / "order.lock").touch()
-    (tmp_path / f"order.{HOST}4567.tmp").touch()
-    assert sorted_lengths(np.array([3, 5, 4], np.uint32), str(cache)).order.tolist() == [1, 2, 0]
-    assert names(tmp_path) == ["order"]
 
 
 def test_leftovers_of_another_host_stay(write, tmp_path):
@@ -390,12 +356,6 @@ def test_where_nothing_can_be_written_the_writer_says_so(write, tmp_path):
         mmapds.build(path, out=tmp_path / "nowhere" / "a.mmx")
     with pytest.raises(mmapds.Error, match=r"cannot write the index here \(file name too long\)"):
         mmapds.build(path, out=tmp_path / ("a" * 250 + ".mmx"))
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at /proc")
-def test_a_directory_in_which_no_file_can_be_made(write):
-    with pytest.raises(mmapds.Error, match=r"^/proc/a\.mmx: cannot write the index here"):
-        mmapds.build(write([1]), out="/proc/a.mmx")
 
 
 def test_a_child_that_outlives_its_killed_parent_keeps_no_lock(write, monkeypatch):
