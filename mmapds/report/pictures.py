@@ -47,7 +47,7 @@ _STYLE = {
 }
 _HEAT = (46, 134, 193)  # visible on a light ground and on a dark one
 _GROWING = 12  # from this ratio of the ends, an axis of lengths is logarithmic
-_NOT_SHOWN = r'<metadata>.*?</metadata>|<style.*?</style>|(?<=<g) id="[^"]*"|font-family:[^;"]*;?\s*'
+_NOT_SHOWN = r'<metadata>.*?</metadata>|<style.*?</style>|(?<=<g)\sid="[^"]*"|font-family:[^;"]*;?\s*'
 """What the page has itself, or once for all charts."""
 
 
