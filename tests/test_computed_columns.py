@@ -238,7 +238,7 @@ def test_an_expression_in_the_place_of_a_function_is_refused_and_the_way_it_name
     mmapds.build(path, length=words)
     done = command(path, "--length", "chars(text)")
     assert done.returncode == 1
-    assert "; pass length=FUNCTION to mmapds.build, or " in done.stderr
+    assert "; pass columns={'length': FUNCTION} to mmapds.build, or " in done.stderr
     mmapds.build(path, length=chars)
     assert lengths(path) == [chars(sample) for sample in mmapds.open(path)]
     assert command(path, "--length", "bytes(text)", "--force").returncode == 0

@@ -325,7 +325,7 @@ def _check_nothing_is_lost(before: Index, computed: Collection[str]) -> None:
     if lost:
         shown = ", ".join(map(repr, lost))
         raise ColumnError(
-            f"{before.path}: column {shown} was computed in Python and a rebuild loses it; {rebuilt_with({}, lost)}, "
+            f"{before.path}: column {shown} was computed in Python and a rebuild loses it; {rebuilt_with(lost)}, "
             f"or drop {shown} with {option('force', True)}"
         )
 

@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ..errors import UNPRINTABLE
 
@@ -49,22 +49,10 @@ def another_name(path: str, suffix: str = "", infix: str = ".plain") -> str:
     return next((name for name in names if not os.path.lexists(name)), f"{stem}{infix}.new{suffix or own}")
 
 
-def rebuilt_with(expressions: Mapping[str, str], computed: Iterable[str]) -> str:
-    """Return how to build an index with more columns where others were computed in Python, which then are again."""
-    columns = {**{name: repr(text) for name, text in expressions.items()}, **dict.fromkeys(computed, "FUNCTION")}
-    return f"pass {column_arguments(columns)} to mmapds.build"
-
-
-def column_arguments(columns: Mapping[str, str], *, length: bool = True) -> str:
-    """Return the arguments of `mmapds.build` for columns, each by its name with what it is made of as Python has it.
-
-    Args:
-      length: name the argument of that name for the column `length`.
-    """
-    others = {name: code for name, code in columns.items() if not length or name != "length"}
-    alone = [f"length={columns['length']}"] if len(others) < len(columns) else []
-    pairs = ", ".join(f"{name!r}: {code}" for name, code in others.items())
-    return ", ".join(alone + ([f"columns={{{pairs}}}"] if pairs else []))
+def rebuilt_with(computed: Iterable[str]) -> str:
+    """Return how to build an index again whose columns were computed in Python, which then are again."""
+    columns = ", ".join(f"{name!r}: FUNCTION" for name in computed)
+    return f"pass columns={{{columns}}} to mmapds.build"
 
 
 def column_option(name: str, expression: str) -> str:

@@ -71,8 +71,8 @@ NOTHING: dict[str, Any] = {"expressions": {}, "missing": "error", "validate": Fa
 """The measuring of an index without columns; see `Measuring.describe`."""
 
 
-def _is_missing(value: str | float) -> bool:
-    return type(value) is not str or value in ("error", "skip")
+def _is_missing(value: Any) -> bool:
+    return type(value) in (int, float) or value in ("error", "skip")
 
 
 _METADATA = Fields("", {"format": TEXT, "functions": TEXTS}, {"functions": {}, "parameters": {}, "columns": NOTHING})
@@ -81,9 +81,9 @@ _MEASURING = Fields(
     " among columns",
     {
         "expressions": TEXTS,
-        "missing": Rule("error, skip or a number", (str, int, float), _is_missing),
-        "validate": Rule("true or false", (bool,), (True, False).__contains__),
-        "bad": Rule("error or skip", (str,), ("error", "skip").__contains__),
+        "missing": Rule("error, skip or a number", object, _is_missing),
+        "validate": Rule("true or false", bool, (True, False).__contains__),
+        "bad": Rule("error or skip", str, ("error", "skip").__contains__),
     },
     {"bad": "error"},
 )
@@ -352,11 +352,6 @@ class Index(IndexFile):
             {os.path.dirname(real) for real in map(os.path.realpath, paths) if not is_inside(real, self.home)}
         )
 
-    @property
-    def is_beside_its_source(self) -> bool:
-        """Whether it is the index that a source of its own has, so that naming the source is naming the index."""
-        return len(self.sources) == 1 and self.path == self.source_path(0) + INDEX_SUFFIX
-
     def covers(self, path: str) -> bool:
         """Whether it is the index of one source, and that is this file, by its name or through links."""
         if len(self.sources) != 1:
@@ -430,7 +425,7 @@ class Index(IndexFile):
 
     def rebuild_command(self, *options: str) -> str:
         """Return the shell command that builds this index again."""
-        if self.is_beside_its_source:
+        if len(self.sources) == 1 and self.path == self.source_path(0) + INDEX_SUFFIX:  # naming it is naming the index
             return build_command([self.source_path(0)], *options)
         # Roots that the user gave, and no others: the command must not go further than the user did.
         return build_command(

@@ -7,6 +7,7 @@ import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from sys import intern
 from typing import Any, NamedTuple
 
@@ -249,9 +250,10 @@ class Rule(NamedTuple):
 
     expected: str
     """As messages say it."""
-    kinds: tuple[type, ...]
+    kind: type
+    """The type; `object` where `fits` decides that, too."""
     fits: Callable[[Any], bool]
-    """Whether a value of these types is in range."""
+    """Whether a value of this type is in range."""
 
 
 def _is_utf8(text: str) -> bool:
@@ -266,11 +268,11 @@ def _has_texts(found: dict[str, Any]) -> bool:
     return {*map(type, found.values())} <= {str}
 
 
-COUNT = Rule("an integer from 0 to 2**63 - 1", (int,), range(2**63).__contains__)
-SIZE = Rule("an integer from 1 to 2**63 - 1", (int,), range(1, 2**63).__contains__)
-TIME = Rule("an integer of 64 bits", (int,), range(-(2**63), 2**63).__contains__)
-TEXT = Rule("a text in UTF-8", (str,), _is_utf8)
-TEXTS = Rule("an object of texts", (dict,), _has_texts)
+COUNT = Rule("an integer from 0 to 2**63 - 1", int, range(2**63).__contains__)
+SIZE = Rule("an integer from 1 to 2**63 - 1", int, range(1, 2**63).__contains__)
+TIME = Rule("an integer of 64 bits", int, range(-(2**63), 2**63).__contains__)
+TEXT = Rule("a text in UTF-8", str, _is_utf8)
+TEXTS = Rule("an object of texts", dict, _has_texts)
 
 
 class Fields:
@@ -289,9 +291,9 @@ class Fields:
           KeyError, TypeError: a field is missing, or has the wrong type or range.
         """
         fields = {**self._defaults, **found}
-        for name, expected, kinds, fits in self._rules:
+        for name, expected, kind, fits in self._rules:
             value = fields[name]
-            if type(value) not in kinds or not fits(value):
+            if (type(value) is not kind and kind is not object) or not fits(value):
                 raise TypeError(f"{name}{self._of}: expected {expected}, found {shortened(value)}")
         return fields
 
@@ -347,7 +349,7 @@ class Compression(NamedTuple):
 _COMPRESSION = Fields(
     " of a compression",
     {
-        "codec": Rule(" or ".join(CODECS), (str,), CODECS.__contains__),
+        "codec": Rule(" or ".join(CODECS), str, CODECS.__contains__),
         **dict.fromkeys(("size", "blocks", "largest", "points"), COUNT),
     },
 )
@@ -433,7 +435,7 @@ class IndexedSource(NamedTuple):
             fields["bad"] = BadLines.parse(fields["bad"])
         if "compression" in found:
             fields["compression"] = Compression.parse(fields["compression"])
-        return cls._make([fields[name] for name in cls._fields])
+        return cls._make(_VALUES(fields))
 
 
 _SOURCE = Fields(
@@ -442,9 +444,10 @@ _SOURCE = Fields(
         **dict.fromkeys(("size", "records", "lines", "smallest", "largest", "skipped", "first"), COUNT),
         **dict.fromkeys(("path", "fingerprint", "xxh3_128"), TEXT),
         "mtime_ns": TIME,
-        "width": Rule("2, 3, 4 or 8", (int,), (0, *WIDTHS).__contains__),
+        "width": Rule("2, 3, 4 or 8", int, (0, *WIDTHS).__contains__),
     },
     {"skipped": 0, "first": 0, **IndexedSource._field_defaults},
 )
+_VALUES = itemgetter(*IndexedSource._fields)
 _OPTIONAL = ("xxh3_128", "bad", "width", "compression")
 """Keys of a source that an index has only where they say something."""
