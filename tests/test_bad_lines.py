@@ -50,9 +50,7 @@ def test_a_bad_line_is_an_error_that_says_where_and_what_to_do(write, line):
         mmapds.build(path, validate=True)
     assert str(error.value).startswith(f"{where}not JSON: ")
     ways = "leave such lines out with bad='skip', or write the line again"
-    is_other = b"\xff" in line  # text in another encoding has a command, after these ways
-    _, _, ends = str(error.value).partition(f"; {ways} (record 2 of the index)")
-    assert ends.startswith("; or run: iconv ") if is_other else ends == "", str(error.value)
+    assert str(error.value).endswith(f"; {ways} (record 2 of the index)")
     ran = command(path, "--bad", "skip")
     told = f"{where}expected JSON, found other text (1 such line left out of {path}.mmx)"
     check(told)
@@ -170,7 +168,7 @@ def test_records_that_lack_a_field_and_bad_lines_are_counted_apart(write):
 
 def test_a_field_of_the_wrong_type_is_not_a_bad_line(write):
     path = write(b'{"n": 1}\n{"n": "1"}\n')
-    with pytest.raises(mmapds.ColumnError, match=r"found a string; add the column with .* \(record 1"):
+    with pytest.raises(mmapds.ColumnError, match=r"found a string; give chars\(n\) or bytes\(n\) \(record 1"):
         mmapds.build(path, length="n", bad="skip", missing="skip")
 
 

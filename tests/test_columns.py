@@ -1,6 +1,5 @@
 """Columns: measured while indexing, computed afterwards, read from the dataset."""
 
-import gzip
 import json
 import math
 import os
@@ -194,23 +193,6 @@ def test_a_wrong_type_is_always_an_error(write, line, expression, message):
         with pytest.raises(mmapds.ColumnError) as wrong:
             mmapds.build(path, columns={"x": expression}, missing=missing)
         assert str(wrong.value) == f"{path}:2 (byte 3): expected {message} (record {number} of the index)"
-
-
-@pytest.mark.parametrize(("packed", "missing"), [(False, "error"), (True, "skip")])
-def test_a_field_of_several_kinds_is_for_a_function(write, packed, missing):
-    lines = b'{"id":1}\n{"id":null}\n{"id":"xyz"}\n'
-    path = write(gzip.compress(lines) if packed else lines, "train.jsonl.gz" if packed else "train.jsonl")
-    advice = "add the column with mmapds.add_column, whose function sees all kinds, as others have {} there (record "
-    for expression, message in (
-        ("id", f"expected a number at `id`, found a string; {advice.format('a number')}"),
-        ("chars(id)", f"expected a string at `id`, found a number; {advice.format('a string')}"),
-    ):
-        with pytest.raises(mmapds.ColumnError) as wrong:
-            mmapds.build(path, length=expression, missing=missing if "(" in expression else "skip")
-        assert message in str(wrong.value)
-    mmapds.build(path)
-    mmapds.add_column(path, "length", lambda sample: sample["id"] if isinstance(sample["id"], int) else 3, workers=1)
-    assert mmapds.open(path).lengths.tolist() == [1, 3, 3]
 
 
 def test_validate_reads_every_byte(write):

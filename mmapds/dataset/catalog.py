@@ -15,7 +15,6 @@ from ..compression.plain import line_number
 from ..compression.reader import BlockReader, random_access_error
 from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, SourceError, option, shortened
 from ..formats.format import ArrayOf, FieldsOf, Sample
-from ..formats.unmeasured import mending_of
 from ..storage.blocks import BlockTable
 from ..storage.current import check_source
 from ..storage.files import IoChoice, check_io, io_of, open_file
@@ -301,16 +300,13 @@ class Catalog:
         if not begins or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
             raise index.damaged(f"record {record} of {path}: expected a whole line, found bytes {begin} to {end}")
 
-    def way_out(
-        self, located: tuple[int, int, int, int], position: int, decode: str | Decoder, on_error: str, record: bytes
-    ) -> str:
+    def way_out(self, located: tuple[int, int, int, int], position: int, decode: str | Decoder, on_error: str) -> str:
         """Return what to do about a record that cannot be decoded, as the end of a message.
 
         Args:
           located: what `Records.locate` gives for the record.
           position: of the record in the dataset, which samplers exclude it by.
           on_error: what the dataset does with such records already.
-          record: its bytes, if they should be JSON.
         """
         index, number = self.members[located[0]]
         exclude = f"exclude=[{position}] in a sampler"
@@ -324,10 +320,7 @@ class Catalog:
         if converts:
             command = build_command([index.source_path(number)], "--bad skip")
             return f"; run: {command} (and convert {index.source_path(number)}{INDEX_SUFFIX})"
-        path = index.source_path(number)
         keep = f"leave record {position} {ways}, which keeps positions{remark}"
-        if mending := mending_of(path, index.absolute(path), located[2], record):
-            return f"; {keep}; or run: {mending.command} ({mending.when})"
         hint = "" if self._may_be_json(located) else f"open it with {option('decode', 'text')} if it is text; or "
         command = index.hint("--bad skip", force=False)
         return f"; {hint}{keep}; or leave all such lines out of the index, which changes len; {command}"

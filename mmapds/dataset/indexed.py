@@ -238,7 +238,7 @@ class IndexedDataset(Samples, Dataset):
         if why := not_utf_8(record):
             error = DecodeError(f"not JSON: {why}")
         position = int(position) % self._length
-        way_out = self._catalog.way_out(located, position, self._given_decode, self._on_error, record)
+        way_out = self._catalog.way_out(located, position, self._given_decode, self._on_error)
         if tried := self._refused_from_the_first():
             others = f"; or {way_out.removeprefix('; ')}" if way_out else ""
             given = either("--decode", "decode=...")

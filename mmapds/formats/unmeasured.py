@@ -1,18 +1,14 @@
 """Why records cannot be measured, as messages say it: what they have instead, and what to do."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
 from .. import _native
-from ..compression.plain import head_of, opened
-from ..errors import ColumnError, DecodeError, Error, SourceError, either, nearest, option, shortened
-from ..storage.hints import another_name, quoted
+from ..errors import ColumnError, DecodeError, Error, either, nearest, option, shortened
 from ..storage.numbers import APART, EXACT
-from ..storage.sources import without_codec
 from .measuring import ROUNDED, Expression, UnmeasuredError
 
 _EXPECTED = {
@@ -24,11 +20,6 @@ _EXPECTED = {
 _FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
 _FITTING = {str: ("chars({})", "bytes({})"), list: ("items({})",), int: ("{}",), float: ("{}",)}
 """Expressions that measure a value."""
-_LONGEST = 1 << 26  # bytes of a line that are looked at at a time
-_OPENERS = (b"{", b"[", b'"')
-"""What JSON begins with, other than numbers and words."""
-_HEAD = 1 << 16  # bytes of a source that are looked at for values of several kinds
-_KINDS = {str: "a string", list: "an array", dict: "an object", int: "a number", float: "a number"}
 _SHOWN = 8  # fields that a message names
 _LONGEST_KEY = 80  # characters of a key that is worth a remark
 _DEEPEST = 4  # objects inside one another that a name is looked for in
@@ -45,8 +36,6 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
     remark = f"record {number} of the index"
     if found.status == _native.JSON_INVALID:
         ways = f"leave such lines out with {option('bad', 'skip')}, or write the line again ({remark})"
-        if mending := mending_of(found.path, found.path, found.begin, found.record):
-            ways = f"{ways}; or run: {mending.command} ({mending.when})"
         return DecodeError(f"{place}: {not_json(found.record)}; {ways}")
     expression = list(columns.values())[found.column]
     value, above, shown = parsed(found.record), len(expression.path) > 1, _shown(expression.path)
@@ -69,10 +58,6 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
     remedy = f"; give {' or '.join(fitting)}" if fitting else ""
     if kind in ("true", "false"):
         remedy = "; add the column with mmapds.add_column, whose function may return bools, for 1 and 0"
-    elif fitting and (others := _other_kinds(found, expression, kind)):
-        remedy = (
-            f"; add the column with mmapds.add_column, whose function sees all kinds, as others have {others} there"
-        )
     return ColumnError(f"{place}: expected {expected}, found {kind}{remedy} ({remark})")
 
 
@@ -115,55 +100,6 @@ def not_json(record: bytes) -> str:
     except orjson.JSONDecodeError as error:
         return f"not JSON: {not_utf_8(record) or error}"
     return f"not JSON: unexpected byte: char {_native.json_error(None, record)}"
-
-
-class Mending(NamedTuple):
-    """A command that may make JSON Lines of a source, one of whose records is not JSON."""
-
-    command: str
-    when: str
-    """When it does, as messages say it."""
-
-
-def mending_of(path: str, real: str, begin: int, record: bytes) -> Mending | None:
-    """Return the command for a record of a source in Latin-1, or of lines that also end in '\\r' alone.
-
-    Args:
-      path: of the source, as messages say it.
-      real: where it is read.
-      begin: where the record begins there.
-    Returns:
-      None where neither is so, or the source is compressed, or has text in UTF-8 before the record.
-    """
-    if without_codec(path) != path:
-        return None
-    if not_utf_8(record):
-        if _has_utf_8(real, begin, record):
-            return None
-        out = another_name(path, infix=".utf8")
-        return Mending(f"iconv -f LATIN1 -t UTF-8 {quoted(path)} > {quoted(out)}", "if it is in Latin-1")
-    first, *others = [line.strip() for line in record.split(b"\r") if line.strip()] or [b""]
-    if not others or not others[0].startswith(_OPENERS) or _native.json_error(None, first) is not None:
-        return None
-    out = another_name(path, infix=".lf")
-    return Mending(
-        rf"tr '\r' '\n' < {quoted(path)} > {quoted(out)}", r"as '\r' alone stands between values of the line"
-    )
-
-
-def _has_utf_8(path: str, begin: int, record: bytes) -> bool:
-    """Whether the first characters beyond ASCII in a source are UTF-8, and come before the bad byte of a record."""
-    left = begin
-    with suppress(SourceError), opened(path, "") as file:
-        while left > 0 and (line := file.readline(min(left, _LONGEST))):
-            if not line.isascii():
-                return not not_utf_8(line)
-            left -= len(line)
-    try:
-        record.decode()
-    except UnicodeDecodeError as error:
-        return not record[: error.start].isascii()
-    return True
 
 
 def not_utf_8(record: bytes) -> str:
@@ -236,17 +172,6 @@ def instead(value: Any, path: Sequence[bytes]) -> str:
             return ", ".join(shown) + more + where if shown else f"nothing{where}"
         value = value[key.decode()]
     return "null" if value is None else "nothing"
-
-
-def _other_kinds(found: UnmeasuredError, expression: Expression, kind: str) -> str:
-    """Return what else stands where a record has a value of a kind, as messages say it; "" if nothing else is seen.
-
-    Only the first records of the source are looked at.
-    """
-    lines = head_of(found.path, _HEAD).split(b"\n")
-    values = [value_at(parsed(line), expression.path) for line in lines]
-    seen = {_KINDS[type(value)] for value in values if type(value) in _KINDS} - {kind}
-    return " or ".join(sorted(seen))
 
 
 def _fitting(value: Any, path: Sequence[bytes]) -> list[str]:
