@@ -331,7 +331,7 @@ def _check_blocks(findings: Findings, index: Index, again: Index, number: int) -
         return
     unit = "bit" if expected.codec == "gzip" else "byte"
     with findings.catching("blocks", path):
-        pairs = zip(BlockTable(index, number).starts(0), BlockTable(again, number).starts(0), strict=True)
+        pairs = zip(BlockTable(index, number).starts(), BlockTable(again, number).starts(), strict=True)
         for block, (one, other) in enumerate(pairs):
             if one[:2] != other[:2]:
                 begins = f"begins at {unit} {one.file}, byte {one.content} of the content"

@@ -139,13 +139,13 @@ class BlockTable:
                 f"{self.bounds[self.count]}"
             )
 
-    def starts(self, first: int) -> Iterator[BlockStart]:
-        """Yield where the blocks from one on begin, and where the last one ends, as the table has them.
+    def starts(self) -> Iterator[BlockStart]:
+        """Yield where the blocks begin, and where the last one ends, as the table has them.
 
         Raises:
           FormatError: an access point is damaged.
         """
-        for begin in range(first, self.count + 1, _PIECE):
+        for begin in range(0, self.count + 1, _PIECE):
             end = min(begin + _PIECE, self.count + 1)
             points = map(self._point, range(begin, end))
             yield from map(BlockStart, self._begins.read(begin, end), self.bounds.read(begin, end), points)
