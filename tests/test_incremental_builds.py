@@ -82,3 +82,10 @@ def test_a_column_becomes_as_narrow_as_the_sources_that_are_left_need(tmp_path, 
     begin = [f'{{"n": {n}}}\n' for n in (others, number, 4)]
     for change in (remove, replace):
         check(tmp_path, begin, [[(change, 1, "")]], {"columns": {"n": "n"}})
+
+
+@pytest.mark.filterwarnings("ignore:.*left out of")
+@pytest.mark.parametrize("number", [2**32, 2**63, -1, 0.5, 5.0])
+def test_a_column_becomes_as_narrow_as_the_lines_need_that_are_still_records(tmp_path, number):
+    begin = "\n".join(f'{{"n": {n}}}' for n in (1, 2, number))
+    check(tmp_path, [begin], [[(append, 0, "x\n")]], {"columns": {"n": "n"}, "bad": "skip"})

@@ -23,7 +23,7 @@ from mmapds.storage.writer import IndexWriter
 from tests.support import oracle
 from tests.support.bounds import bounds_of, grouped
 from tests.support.commands import SECONDS, command, python
-from tests.support.files import descriptor, opened_to_all, patched, unprivileged
+from tests.support.files import opened_to_all, patched, unprivileged
 from tests.support.messages import check
 from tests.support.pieces import jsonl_in_blocks
 from tests.support.tars import archive, special
@@ -384,27 +384,6 @@ def test_a_full_disk_is_said_and_leaves_nothing(write, tmp_path):
     assert "mmapds.errors.Error" in ran.stderr
     assert "train.jsonl.mmx: cannot write the index (file too large); nothing was changed" in ran.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]
-
-
-def test_a_disk_that_fails_in_the_background_is_said(tmp_path):
-    """Where a flush fails, the system says so once; a flush at the end that succeeds proves nothing."""
-    threads = threading.active_count()
-    writer = IndexWriter(str(tmp_path / "a.mmx"))
-    (temporary,) = tmp_path.iterdir()
-    number = descriptor(temporary)
-    kept = os.dup(number)
-    with writer, open(os.devnull, "wb") as refuses:  # takes all bytes, and cannot be flushed
-        os.dup2(refuses.fileno(), number)
-        writer.begin_section("offsets", "<u8")
-        writer.write(bytes(16 << 20))
-        deadline = time.monotonic() + 60
-        while threading.active_count() > threads and time.monotonic() < deadline:
-            threading.Event().wait(0.01)
-        os.dup2(kept, number)
-        os.close(kept)
-        with pytest.raises(mmapds.Error, match=r"cannot write the index \(invalid argument\)"):
-            writer.commit({}, 0)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_source_that_goes_away_is_said(write):
