@@ -23,7 +23,7 @@ def page(facts: Facts) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=_printable, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"counted": counted, "number": number, "percent": percent}
+    environment.filters |= {"counted": counted, "number": number, "percent": percent, "rounded": rounded}
     labels, charts = _labels(facts["plans"]), count()
     found = verdicts(facts, labels)
 
@@ -63,6 +63,14 @@ def number(value: float) -> str:
     if float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+def rounded(value: int) -> str:
+    """Return a large number for people: 1.3 billion."""
+    for name, least in (("billion", 10**9), ("million", 10**6)):
+        if value >= least:
+            return f"{number(value / least)} {name}"
+    return number(value)
 
 
 def _beside(plans: list[Facts]) -> dict[str, dict[str, list[str | None]]]:
