@@ -217,7 +217,7 @@ WRITERS = {
 def test_what_is_not_a_regular_file_is_never_replaced(write, tmp_path, monkeypatch, out):
     """As a device such as /dev/null, which a process of root would replace."""
     monkeypatch.chdir(tmp_path)
-    mmapds.build(write([1, 2], "a.jsonl"))
+    mmapds.build(write(list(range(20)), "a.jsonl"))
     os.mkfifo(out)
     for found in ("a FIFO", "a link to an open file"):
         with pytest.raises(mmapds.Error, match=rf"\(expected a regular file, found {found}\); .*give another") as error:

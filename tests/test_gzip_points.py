@@ -512,7 +512,7 @@ def test_a_column_is_not_of_bytes(write):
         return metadata
 
     rewrite(f"{path}.mmx", metadata=change)
-    with pytest.raises(mmapds.FormatError, match="DAMAGED: column 'id': expected numbers, found bytes"):
+    with pytest.raises(mmapds.FormatError, match="DAMAGED: section 'column:id': expected 4000 numbers of type"):
         Index(f"{path}.mmx")
 
 
