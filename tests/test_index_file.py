@@ -236,14 +236,15 @@ def test_sections_lie_on_64_bytes_and_the_file_ends_with_the_metadata(index_path
     assert Path(index_path).read_bytes().endswith(json.dumps(index.metadata).encode())
 
 
-def test_an_index_of_a_newer_format_is_replaced_with_force_alone(write):
+def test_an_index_of_a_newer_format_is_not_replaced(write):
     path = write([1, 2])
     mmapds.build(path)
     rewrite(f"{path}.mmx", metadata=lambda metadata: metadata | {"format": "newer"})
-    for action in (lambda: mmapds.open(path), lambda: mmapds.build(path)):
+    for action in (mmapds.open, mmapds.build, lambda path: mmapds.build(path, force=True)):
         with pytest.raises(mmapds.FormatError, match=r"VERSION: expected one of the formats .*, found 'newer'"):
-            action()
-    mmapds.build(path, force=True)
+            action(path)
+    os.unlink(f"{path}.mmx")
+    mmapds.build(path)
     assert list(mmapds.open(path)) == [1, 2]
 
 
