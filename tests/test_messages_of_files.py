@@ -145,8 +145,6 @@ WITHOUT_NUMBERS = {
     "bad": lambda: mmapds.build(jsonl(), bad="drop"),
     "bad without validate": lambda: mmapds.build(jsonl(), bad="skip", validate=False),
     "bad of a tar": lambda: mmapds.build(archive(), bad="skip"),
-    "argument of build": lambda: mmapds.build(jsonl(), lenght="n"),
-    "argument of another function": lambda: mmapds.build(jsonl(), decode="json"),
     "open nothing": lambda: mmapds.open([]),
     "open a missing file": lambda: mmapds.open("absent.jsonl"),
     "open an empty directory": lambda: mmapds.open("."),

@@ -17,7 +17,7 @@ StrPath = str | os.PathLike[str]
 CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
 """What sources may be compressed by, and what their names end in."""
 _NAMED_CODECS = {suffix: codec for codec, each in CODECS.items() for suffix in each} | {".tgz": "gzip", ".tzst": "zstd"}
-_REFUSED = {b"PK\x03\x04": "zip", b"\xfd7zXZ\x00": "xz", b"\x04\x22\x4d\x18": "lz4", b"BZh91AY&SY": "bzip2"}
+_REFUSED = {b"PK\x03\x04": "zip", b"\xfd7zXZ\x00": "xz", b"\x04\x22\x4d\x18": "lz4", b"BZh": "bzip2"}
 """First bytes of compressed files that are not read, and what the tool is called."""
 CONVERTED: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
