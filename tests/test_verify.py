@@ -114,14 +114,6 @@ def test_a_forged_section_is_found(index, keyed, name, change, check, message):
     assert re.search(f"DAMAGED: {message}", str(problem.error))
 
 
-@pytest.mark.parametrize("name", ["length_order", "length_values", "length_counts"])
-def test_the_order_of_lengths_that_python_computed_is_sorted_again(index, name):
-    mmapds.add_column(index, "length", [5, 3, 3, 9, 1])
-    verify(Index(index))
-    forge(index, name, assign(1, 7))
-    assert re.search(rf"DAMAGED: {name}\[1\] = 7, expected ", str(only_problem(index).error))
-
-
 def test_a_length_that_no_record_has_is_found(index):
     before = Index(index)
     forged = {"length_values": [9, 7, 5, 3, 1], "length_counts": [1, 0, 1, 2, 1]}

@@ -1,10 +1,7 @@
 """Statistics of the numbers that indexes have of their records, piece by piece: memory does not grow with them."""
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +57,7 @@ def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], 
     step = max(math.ceil(sum(index.records for index in indexes) / _SAMPLE), 1)
     extremes: list[Number] = []
     sample: list[NDArray[Any]] = []
-    total: int | Fraction = 0
+    total: int | np.longdouble = 0
     count = others = 0
     for piece, times in pieces(indexes, name):
         finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
@@ -69,7 +66,7 @@ def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], 
         report(piece.nbytes)
         if len(finite):
             extremes += [finite.min().item(), finite.max().item()]
-            total += _sum(finite, max(map(abs, extremes[-2:]))) * times
+            total += _sum(finite) * times
             count += len(finite) * times
     whole = np.concatenate(sample) if sample else np.empty(0)
     found = [0] * len(PERCENTILES)
@@ -77,8 +74,9 @@ def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], 
         found = np.quantile(whole, list(PERCENTILES.values()), method="inverted_cdf").tolist()
     types = sorted({np.dtype(index.column(name)[0]).name for index in indexes}) if name is not SIZES else []
     least, most = min(extremes, default=0), max(extremes, default=0)
-    mean = float(min(max(Fraction(total, max(count, 1)), least), most))  # a sum of floats is rounded
-    return Numbers(", ".join(types), least, most, mean, _as_number(total), count, others, tuple(found), len(whole))
+    mean = float(total / max(count, 1))
+    shown = total if isinstance(total, int) else float(total) if np.isfinite(np.float64(total)) else None
+    return Numbers(", ".join(types), least, most, mean, shown, count, others, tuple(found), len(whole))
 
 
 def histogram(indexes: Sequence[Index], name: str | None, numbers: Numbers) -> list[tuple[Number, Number | None, int]]:
@@ -98,9 +96,10 @@ def histogram(indexes: Sequence[Index], name: str | None, numbers: Numbers) -> l
     edges = [first + step * number for number in range(bins + 1)]
     is_open = bool(step) and numbers.most >= edges[-1]
     counts = [0] * (bins + is_open)
+    begins = np.array(edges[1 : len(counts)], np.uint64 if is_whole and numbers.least >= 0 else None)
     for piece, times in pieces(indexes, name):
         finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
-        found = np.bincount(_bins_of(finite, edges[1 : len(counts)]), minlength=len(counts)).tolist()
+        found = np.bincount(np.searchsorted(begins, finite, side="right"), minlength=len(counts)).tolist()
         counts = [count + more * times for count, more in zip(counts, found, strict=True)]
     ends = [*(end - 1 if is_whole else end for end in edges[1:]), None]
     return list(zip(edges, ends, counts, strict=False))
@@ -114,32 +113,12 @@ def _round(width: float) -> float:
     return next((factor * power for factor in (1, 2, 5) if factor * power >= width), 10 * power)
 
 
-def _bins_of(numbers: NDArray[Any], begins: Sequence[Number]) -> NDArray[np.intp]:
-    """Return the bin that each number lies in; integers are compared as integers, as float64 has not all of them.
-
-    Args:
-      begins: where bins begin, but for the first.
-    """
-    if numbers.dtype.kind != "f":
-        limits = np.iinfo(numbers.dtype)
-        whole = [max(int(begin), int(limits.min)) for begin in begins if begin <= limits.max]
-        return np.searchsorted(np.array(whole, numbers.dtype), numbers, side="right")
-    return np.searchsorted(np.array(begins, np.float64), numbers, side="right")
-
-
-def _sum(numbers: NDArray[Any], largest: Number) -> int | Fraction:
-    """Return a sum, which may be larger than the numbers of any type; that of floats is rounded as theirs are."""
+def _sum(numbers: NDArray[Any]) -> int | np.longdouble:
+    """Return a sum, which may be larger than the numbers of any type; that of floats is rounded."""
     if numbers.dtype.kind == "f":
-        scale = 1 if largest * len(numbers) < sys.float_info.max else len(numbers)
-        return Fraction((numbers / scale).sum(dtype=np.float64).item()) * scale
+        total: np.longdouble = numbers.sum(dtype=np.longdouble)
+        return total
     return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())
-
-
-def _as_number(total: int | Fraction) -> Number | None:
-    """Return a sum as an integer or a float; None where it is too large for this."""
-    with suppress(OverflowError):
-        return total if isinstance(total, int) else float(total)
-    return None
 
 
 def pieces(indexes: Sequence[Index], name: str | None) -> Iterator[tuple[NDArray[Any], int]]:

@@ -3,7 +3,7 @@
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
@@ -14,23 +14,21 @@ from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
 from ..formats.format import Format, OptionError, is_same_parameter
 from ..formats.measuring import Measuring
 from ..storage.blocks import BlockTable, unpacked_point
-from ..storage.current import COVERED, WAITING, Digest, each, fingerprint, full_hash, other_content, stat_source
+from ..storage.current import COVERED, check_content, each, fingerprint, full_hash, stat_source
 from ..storage.index_file import Index
 from ..storage.lock import locked
-from ..storage.numbers import BY_DTYPE, U32, U64
-from ..storage.sections import BLOCK_SECTIONS, BOUNDS, COLUMN, GROUP, groups_of, records_in_group
+from ..storage.numbers import BY_DTYPE, U64
+from ..storage.sections import BLOCK_SECTIONS, BOUNDS, COLUMN, GROUP, SectionFile, groups_of, records_in_group
 from ..storage.sources import Source
-from ..storage.spool import scratch
 from ..storage.threads import cores
 from ..storage.view_file import SavedView
-from .length_order import sort
 from .plan import Job, Scan
 from .write import Report, reading, write
 
 _TOTALS = ("records", "lines", "smallest", "largest", "skipped", "first", "bad", "width")
 _CHECKS = ((COLUMN, "columns"), ("length_", "length_order"), ("key_", "keys"), ("row", "rows"))
 """How names of sections begin, and the check of these."""
-_PIECE = 1 << 20  # bytes, or bounds, that are compared at a time
+_PIECE = 1 << 20  # bytes that are compared at a time
 
 
 class Problem(NamedTuple):
@@ -85,33 +83,29 @@ class Findings:
                 self.index.verify_section(name)
             report(section.size)
 
-    def compare(self, name: str, dtype: str, items: int, expected: Iterable[bytes | memoryview]) -> None:
-        """Take in the first number of a section that is not the expected one.
+    def compare(self, again: SectionFile) -> None:
+        """Take in the first number that differs of each section that `again` has; bounds and blocks aside."""
+        for name in again.sections:
+            if name != BOUNDS and name not in BLOCK_SECTIONS:
+                self._compare_section(again, name)
 
-        Args:
-          dtype: of the section.
-          items: how many numbers it has.
-          expected: these, as bytes in pieces.
-        """
-        section, number_type, at = self.index.sections.get(name), BY_DTYPE[dtype], 0
+    def _compare_section(self, again: SectionFile, name: str) -> None:
+        section, expected = self.index.sections.get(name), again.sections[name]
         check = next(check for begin, check in _CHECKS if name.startswith(begin))
-        if section is None or section.dtype != dtype or section.items != items:
+        if section is None or (section.dtype, section.items) != (expected.dtype, expected.items):
             found = "none" if section is None else f"{section.items} of type {section.dtype}"
-            self.add(check, f"section {name!r}: expected {items} numbers of type {dtype}, found {found}")
+            what = f"expected {expected.items} numbers of type {expected.dtype}, found {found}"
+            self.add(check, f"section {name!r}: {what}")
             return
-        for piece in expected:
-            stored = self.index.read(section.offset + at, len(piece))
-            if stored != piece:
-                item = (at + _first_other(stored, piece)) // number_type.width
-                one, other = (
-                    memoryview(each).cast("B").cast(number_type.code)[item - at // number_type.width]
-                    for each in (stored, piece)
-                )
-                source, record = self._place(item) if check == "columns" else (None, None)
-                where = f" (record {record} of {source})" if source else ""
-                self.add(check, f"{name}[{item}] = {one}, expected {other}{where}", source, record)
-                return
-            at += len(piece)
+        places = (self.index, section.offset), (again, expected.offset)
+        if (byte := _first_difference(*places, expected.size)) is None:
+            return
+        _, width, code, _ = BY_DTYPE[expected.dtype]
+        item = byte // width
+        one, other = (memoryview(file.read(at + item * width, width)).cast(code)[0] for file, at in places)
+        source, record = self._place(item) if check == "columns" else (None, None)
+        where = f" (record {record} of {source})" if source else ""
+        self.add(check, f"{name}[{item}] = {one}, expected {other}{where}", source, record)
 
     def _place(self, record: int) -> tuple[str | None, int]:
         """Return the source of a record of an index, and the number there."""
@@ -134,10 +128,13 @@ class Findings:
         }
 
 
-def _first_other(found: bytes | memoryview, expected: bytes | memoryview) -> int:
-    """Return the first byte in which two arrays of one size differ."""
-    pairs = zip(found, memoryview(expected).cast("B"), strict=True)
-    return next(at for at, (one, other) in enumerate(pairs) if one != other)
+def _first_difference(one: tuple[SectionFile, int], other: tuple[SectionFile, int], size: int) -> int | None:
+    """Return the first byte in which two files differ from two places on; None where `size` bytes are the same."""
+    for begin in range(0, size, _PIECE):
+        pieces = [file.read(at + begin, min(_PIECE, size - begin)) for file, at in (one, other)]
+        if pieces[0] != pieces[1]:
+            return begin + next(at for at, pair in enumerate(zip(*pieces, strict=True)) if pair[0] != pair[1])
+    return None
 
 
 def verify(index: Index) -> None:
@@ -165,13 +162,14 @@ def examine(index: Index, *, workers: int | None = None, report: Report = lambda
     workers = workers or cores()
     findings = Findings(index)
     findings.check_sections(report)
-    sources = _check_sources(findings, index, workers, report)
+    sources: list[Source] = []
+    for source, problems in each(partial(_check_source, index, report), range(len(index.sources)), workers=workers):
+        findings.problems += problems
+        sources += [source] if source else []
     if len(sources) < len(index.sources):
         findings.not_checked.append("parameters, keys, and records, as a source is missing or has another size")
     else:
         _check_records(findings, index, sources, workers, report)
-    if "length" not in index.expressions and "length_order" in index.sections:
-        _check_length_order(findings, index)
     for source in sources:
         with findings.catching("content", source.path), reading():
             chosen = formats.of_index(index)
@@ -195,34 +193,23 @@ def _has_checksums(chosen: Format | None) -> bool:
     return chosen is not None and type(chosen).verify is not Format.verify
 
 
-def _check_sources(findings: Findings, index: Index, workers: int, report: Report) -> list[Source]:
-    """Compare sizes, fingerprints and hashes; return the sources that may be read and have the size that they had."""
-    there = {}
-    for number, source in enumerate(index.sources):
-        path = index.source_path(number)
-        with findings.catching("sources", path):
-            formats.check_beside(index, index.readable_path(number))
-            found = stat_source(index, number)
-            index.check_size(number, found.st_size)
-            codec = source.compression.codec if source.compression else ""
-            there[number] = Source(path, found.st_size, found.st_mtime_ns, codec=codec)
-    hashed = [number for number in there if index.sources[number].xxh3_128]
-    for check, digest, threads, numbers in (
-        ("fingerprints", fingerprint, WAITING, list(there)),
-        ("hashes", partial(full_hash, report=report), workers, hashed),
-    ):
-        compare = partial(_other_content, index, digest, full=check == "hashes")
-        for number, error in zip(numbers, each(compare, numbers, workers=threads), strict=True):
-            if error is not None:
-                findings.add(check, error, there[number].path)
-    return list(there.values())
-
-
-def _other_content(index: Index, digest: Callable[[str], Digest], number: int, *, full: bool) -> Error | None:
-    try:
-        return other_content(index, number, digest(index.source_path(number)), full=full)
-    except Error as error:
-        return error
+def _check_source(index: Index, report: Report, number: int) -> tuple[Source | None, list[Problem]]:
+    """Compare size, fingerprint and hash of a source; return None for one that cannot be read, or has another size."""
+    findings, path, there = Findings(index), index.source_path(number), None
+    source = index.sources[number]
+    with findings.catching("sources", path):
+        formats.check_beside(index, index.readable_path(number))
+        found = stat_source(index, number)
+        index.check_size(number, found.st_size)
+        codec = source.compression.codec if source.compression else ""
+        there = Source(path, found.st_size, found.st_mtime_ns, codec=codec)
+    if there:
+        with findings.catching("fingerprints", path):
+            check_content(index, number, fingerprint(path))
+    if there and source.xxh3_128:
+        with findings.catching("hashes", path):
+            check_content(index, number, full_hash(path, report), full=True)
+    return there, findings.problems
 
 
 def _check_records(findings: Findings, index: Index, sources: list[Source], workers: int, report: Report) -> None:
@@ -277,83 +264,64 @@ def _parameters(index: Index, chosen: Format) -> dict[str, Any]:
 def _compare(findings: Findings, index: Index, again: Index) -> None:
     """Compare an index with one that was just made of the same sources."""
     before = len(findings.problems)
-    for number, (found, expected) in enumerate(zip(index.sources, again.sources, strict=True)):
-        path = index.source_path(number)
+    for number in range(len(index.sources)):
+        _check_totals(findings, index, again, number)
         _check_bounds(findings, index, again, number)
-        if name := next((name for name in _TOTALS if getattr(found, name) != getattr(expected, name)), None):
-            what = f"{name} of {path} = {getattr(found, name)}, expected {getattr(expected, name)}"
-            findings.add("totals", what, path)
         _check_blocks(findings, index, again, number)
     if any(problem.check in ("records", "totals") for problem in findings.problems[before:]):
         findings.not_checked.append("columns, keys and the order of lengths, as records lie elsewhere")
-        return
-    for name, section in again.sections.items():
-        if name != BOUNDS and name not in BLOCK_SECTIONS:
-            findings.compare(name, section.dtype, section.items, again.pieces(name))
+    else:
+        findings.compare(again)
+
+
+def _check_totals(findings: Findings, index: Index, again: Index, number: int) -> None:
+    path, found, expected = index.source_path(number), index.sources[number], again.sources[number]
+    for name in _TOTALS:
+        if getattr(found, name) != getattr(expected, name):
+            what = f"{name} of {path} = {getattr(found, name)}, expected {getattr(expected, name)}"
+            findings.add("totals", what, path)
+            return
 
 
 def _check_bounds(findings: Findings, index: Index, again: Index, number: int) -> None:
     """Compare where the records of a source begin and end; the same records have the same bytes there."""
     path, found, expected = index.source_path(number), index.sources[number], again.sources[number]
-    if not found.width or found.width != expected.width:
+    width, records = expected.width, min(found.records, expected.records)
+    if not width or found.width != width:
         return
-    width, records = found.width, min(found.records, expected.records)
-    size = groups_of(width, records) * GROUP
-    begins = [(one, one.bounds_at(number) - one.sections[BOUNDS].offset) for one in (index, again)]
-    for piece, pair in enumerate(zip(*(one.pieces(BOUNDS, begin, begin + size) for one, begin in begins), strict=True)):
-        if pair[0] == pair[1]:
-            continue
-        group, byte = divmod(piece * _PIECE + _first_other(*pair), GROUP)
-        record = min(group * records_in_group(width) + max(byte - U64.width + width, 0) // width, records)
-        own, other = (one.bounds(number, record, record + 1)[0] for one in (index, again))
-        if own != other:
-            what = f"record {record} of {path} begins" if record < records else f"the last record of {path} ends"
-            findings.add("records", f"{what} at byte {own}, expected byte {other}", path, min(record, records - 1))
-        elif found.records == expected.records:  # the last bound of a group, which the next one has, too
-            what = f"record {record - 1} of {path}: expected its end where record {record} begins, found another"
-            findings.add("records", what, path, record - 1)
+    places = (index, index.bounds_at(number)), (again, again.bounds_at(number))
+    at = _first_difference(*places, groups_of(width, records) * GROUP)
+    if at is None:
         return
+    group, byte = divmod(at, GROUP)
+    record = min(group * records_in_group(width) + max(byte - U64.width + width, 0) // width, records)
+    own, other = (file.bounds(number, record, record + 1)[0] for file in (index, again))
+    if own != other:
+        what = f"record {record} of {path} begins" if record < records else f"the last record of {path} ends"
+        findings.add("records", f"{what} at byte {own}, expected byte {other}", path, min(record, records - 1))
+    elif found.records == expected.records:  # the last bound of a group, which the next one has, too
+        what = f"record {record - 1} of {path}: expected its end where record {record} begins, found another"
+        findings.add("records", what, path, record - 1)
 
 
 def _check_blocks(findings: Findings, index: Index, again: Index, number: int) -> None:
     """Compare where the blocks of a compressed source begin, in the file and in the content."""
-    path, found, expected = (
-        index.source_path(number),
-        index.sources[number].compression,
-        again.sources[number].compression,
-    )
+    path, found, expected = index.source_path(number), *(each.sources[number].compression for each in (index, again))
     if found is None or expected is None:
         return
-    # The same windows take other bytes where another zlib deflates them.
-    if found._replace(points=0) != expected._replace(points=0):
-        what = f"compression of {path} = {found._asdict()}, expected {expected._asdict()}"
-        findings.add("blocks", what, path)
-        return
-    unit = "bit" if expected.codec == "gzip" else "byte"
     with findings.catching("blocks", path):
+        # Another zlib makes other bytes of the same access points.
+        if found._replace(points=0) != expected._replace(points=0):
+            raise index.damaged(f"compression of {path} = {found._asdict()}, expected {expected._asdict()}")
         pairs = zip(BlockTable(index, number).starts(), BlockTable(again, number).starts(), strict=True)
         for block, (one, other) in enumerate(pairs):
             if one[:2] != other[:2]:
-                begins = f"begins at {unit} {one.file}, byte {one.content} of the content"
-                raise index.damaged(
-                    f"block {block} of {path} {begins}, expected {unit} {other.file}, byte {other.content}"
-                )
-            if one.point != other.point and not (
-                other.point and unpacked_point(one.point) == unpacked_point(other.point)
+                what = f"block {block} of {path} begins at byte {one.content} of the content"
+                raise index.damaged(f"{what} ({one.file} in the file), expected {other.content} ({other.file})")
+            if one.point != other.point and (
+                not other.point or unpacked_point(one.point) != unpacked_point(other.point)
             ):
                 raise index.damaged(f"block {block} of {path}: expected the access point of its content, found another")
-
-
-def _check_length_order(findings: Findings, index: Index) -> None:
-    """Sort the lengths that Python computed, which a new index lacks, and compare the order."""
-    number_type = BY_DTYPE[index.sections[COLUMN + "length"].dtype]
-    if number_type not in (U32, U64):
-        findings.add("length_order", f"column 'length': expected integers of 0 or more, found type {number_type.dtype}")
-        return
-    expected = sort(index.section(COLUMN + "length"), number_type.width, scratch)._asdict()
-    for name, (dtype, numbers) in expected.items():
-        pieces = (memoryview(numbers)[begin : begin + _PIECE] for begin in range(0, len(numbers), _PIECE))
-        findings.compare(name, dtype, len(numbers) // BY_DTYPE[dtype].width, pieces)
 
 
 def _note_unchecked(findings: Findings, index: Index) -> None:
@@ -362,7 +330,8 @@ def _note_unchecked(findings: Findings, index: Index) -> None:
     if chosen is not None and chosen.is_text and not index.measuring["validate"]:
         findings.not_checked.append(f"whether records are JSON; {index.hint('--validate', force=False)}")
     for name in index.computed_columns:
-        findings.not_checked.append(f"column {name!r}, which was computed in Python, beyond its checksum")
+        what = f"column {name!r}" + " and the order of lengths" * (name == "length")
+        findings.not_checked.append(f"{what}, which was computed in Python, beyond its checksum")
     sampled = sum(source.size > COVERED and not source.xxh3_128 for source in index.sources)
     if sampled and not _has_checksums(chosen):
         sources = "a source" if len(index.sources) == 1 else f"{sampled:,} sources"

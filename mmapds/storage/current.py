@@ -125,8 +125,7 @@ def _compare(sources: Sequence[tuple[Index, int]], *, full: bool = False) -> Non
     paths = [index.absolute(index.readable_path(number)) for index, number in sources]
     digests = each(full_hash if full else fingerprint, paths, workers=cores() if full else WAITING)
     for (index, number), found in zip(sources, digests, strict=True):
-        if error := other_content(index, number, found, full=full):
-            raise error
+        check_content(index, number, found, full=full)
         index.recognised[number] = found.mtime_ns
 
 
@@ -145,19 +144,15 @@ def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
         _compare([(index, number)])
 
 
-def other_content(index: Index, number: int, found: Digest, *, full: bool = False) -> StaleIndexError | None:
-    """Return the error to raise for a source whose content is not what it was; None if it is.
-
-    Raises:
-      StaleIndexError: its size is not what it was.
-    """
+def check_content(index: Index, number: int, found: Digest, *, full: bool = False) -> None:
+    """Raise StaleIndexError unless the size and the digest of a source are those that it had; the hash, if `full`."""
     source = index.sources[number]
     index.check_size(number, found.size)
     what, expected = ("hash", source.xxh3_128) if full else ("fingerprint", source.fingerprint)
     if found.hex == expected:
-        return None
+        return
     same_time = found.mtime_ns == source.mtime_ns
-    return StaleIndexError(
+    raise StaleIndexError(
         f"{index.path}: STALE: {index.source_path(number)} has other content (same size, "
         f"{'same' if same_time else 'another'} time, {what} {expected} when indexed and {found.hex} now); "
         f"{index.hint(force=same_time)}"
