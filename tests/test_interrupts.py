@@ -13,8 +13,8 @@ from mmapds.compression import forward
 from mmapds.compression.cache import BlockCache
 from mmapds.compression.forward import Forward
 from mmapds.storage import lock
+from mmapds.storage.lock import create_temporary
 from mmapds.storage.replaced import replacing
-from mmapds.storage.temporary import create_temporary
 
 
 class Interrupted(BaseException):

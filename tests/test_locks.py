@@ -334,10 +334,13 @@ def test_writers_of_one_file_come_one_after_another(tmp_path):
     assert mmapds.open(path)[0]["n"] in range(4)
 
 
-def test_a_lock_that_cannot_be_opened_is_an_error(write, tmp_path):
+@pytest.mark.parametrize(
+    ("make", "found"), [(Path.mkdir, "is a directory"), (lambda lock: lock.symlink_to("missing"), "too many levels .*")]
+)
+def test_a_lock_that_cannot_be_opened_is_an_error(write, tmp_path, make, found):
     path = write([1])
-    (tmp_path / "train.jsonl.mmx.lock").mkdir()
-    with pytest.raises(mmapds.Error, match=r"mmx\.lock: cannot lock it \(is a directory\); remove this file unless a "):
+    make(tmp_path / "train.jsonl.mmx.lock")
+    with pytest.raises(mmapds.Error, match=rf"mmx\.lock: cannot lock it \({found}\); remove this file unless a "):
         mmapds.build(path)
     assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx.lock"]
 

@@ -19,7 +19,7 @@ from ..arrays.schema import Schema
 from ..clusters import Engine
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, counted, either, refuse_unknown, warn
-from ..storage.lock import locked
+from ..storage.lock import create_temporary, locked
 from ..storage.replaced import is_same_file
 from ..storage.sources import (
     INDEX_SUFFIX,
@@ -32,7 +32,6 @@ from ..storage.sources import (
     reason,
     working_directory,
 )
-from ..storage.temporary import create_temporary
 from .indexed import remove_hidden, telling_of
 from .limit import check_ahead, default_bytes
 from .origin import ConvertedWriter, check_replaces_its_own, without_converted

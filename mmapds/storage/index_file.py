@@ -20,6 +20,7 @@ from ..errors import (
 )
 from .files import Io, open_file
 from .hints import build_command, column_option, quoted
+from .lock import TEMPORARY
 from .numbers import COLUMN_TYPES, U32, U64
 from .roots import Roots, is_inside
 from .sections import (
@@ -42,7 +43,6 @@ from .sections import (
     unpacked,
 )
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, kind_of_file, real_path, reason, way_to_index, working_directory
-from .temporary import TEMPORARY
 
 _INDEX_NAME = re.compile(rf"{re.escape(INDEX_SUFFIX)}({TEMPORARY})?\Z")
 _NAMED = 20  # sources that a command names; of more it says that there are some

@@ -1,31 +1,67 @@
 """One writer at a time: a file is locked while it is replaced, and what a killed writer left is removed.
 
-The lock of `train.jsonl.mmx` is one on the file `train.jsonl.mmx.lock`, which its holder makes and removes. The kernel
-frees the lock when its process ends, however it ends. So a lock file that nobody holds is the sign of a killed process:
-the next one removes its temporaries, and that file, and makes its own.
+The lock of `train.jsonl.mmx` is one on the file `train.jsonl.mmx.lock`, which names its holder, who makes and removes
+it. The kernel frees the lock when its process ends, however it ends. So a lock file that nobody holds is the sign of a
+killed process: the next one removes its temporaries, and that file, and makes its own.
+
+A temporary is locked while it is open. Its name holds the host, as some network file systems have locks that other
+hosts do not see. What another host left stays.
 """
 
+import fcntl
 import os
+import re
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from errno import EEXIST
 from functools import cache
-from weakref import WeakValueDictionary
+from io import FileIO
+from stat import S_ISREG
+from typing import Any
+from weakref import WeakSet, WeakValueDictionary
+from zlib import crc32
 
 from ..errors import Error
 from .processes import seconds_of
-from .sources import real_path, reason
-from .temporary import OwnFile, is_at, remove_leftovers, try_lock
+from .sources import kind_of_file, real_path, reason
 
 LOCK_SUFFIX = ".lock"
 LIMIT = "MMAPDS_LOCK_SECONDS"
 """The environment variable that says how many seconds to wait for a lock."""
+TEMPORARY = r"\.[0-9a-f]{8}\.tmp"
+"""The pattern of what follows the name of a file in that of a temporary."""
 _DEFAULT_LIMIT = 3600.0
 _SILENCE = 1.0  # seconds before a message says what is waited for
 _POLL = 0.05  # seconds between two attempts
+_OPEN_FILES = "/proc/"
+"""Links that begin so are names of what a process has open."""
+
+
+class OwnFile(FileIO):
+    """A file of one process: a forked child closes it, as it would hold its lock. Its writes are whole."""
+
+    def __init__(self, path: str, mode: str) -> None:
+        super().__init__(path, mode, opener=_open_no_link)
+        _open_files.add(self)
+
+    def write(self, data: Any) -> int:
+        """Write all bytes of a buffer; return how many they are."""
+        view = memoryview(data)
+        left = view.cast("B") if view.nbytes else view
+        while left.nbytes:
+            left = left[super().write(left) :]
+        return view.nbytes
+
+
+_open_files: WeakSet[OwnFile] = WeakSet()
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @dataclass
@@ -42,7 +78,16 @@ _held: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
 """By the real path of what is locked."""
 
 
-os.register_at_fork(after_in_child=_held.clear)
+def _forget_all() -> None:
+    _held.clear()
+    for file in list(_open_files):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+# ---- locks ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -72,39 +117,40 @@ def locked(target: str) -> Iterator[bool]:
 
 
 def _acquire(target: str, real: str) -> OwnFile | None:
-    """Lock a new lock file, and return it; None where there are no locks."""
+    """Lock the lock file, and return it; None where there are no locks."""
     path, began, has_spoken = real + LOCK_SUFFIX, time.monotonic(), False
     while True:
-        is_new = not os.path.lexists(path)
+        is_read_only = os.path.lexists(path) and not os.access(path, os.W_OK)  # as that of another user
         try:
-            file = OwnFile(path, "x+" if is_new else "r+" if os.access(path, os.W_OK) else "r")
+            file = OwnFile(path, "r" if is_read_only else "a+")
         except OSError as error:
-            if isinstance(error, FileExistsError if is_new else FileNotFoundError):
-                continue  # it was made, or removed, just now
-            if is_new:
-                return None  # nothing can be written here, which the writer says better
-            raise _not_locked(target, error) from None
+            if os.path.lexists(path):
+                raise _not_locked(target, error) from None
+            if is_read_only:
+                continue  # it was removed just now
+            return None  # nothing can be written here, which the writer says better
         try:
             is_locked = try_lock(file.fileno())
         except OSError as error:
             place = os.path.dirname(real)
             _say_once(f"{place}: this file system has no locks ({reason(error)}); write each file in one process only")
-            file.close()
-            if is_new:
-                os.unlink(path)
+            with file:
+                if not os.fstat(file.fileno()).st_size:
+                    os.unlink(path)
             return None
         if not is_locked:
-            holder = _holder(file)
+            holder = os.pread(file.fileno(), 300, 0).decode("latin-1")
             file.close()
-            has_spoken = _wait(holder, target, began, has_spoken)
-        elif is_new and is_at(file.fileno(), path):
+            has_spoken = _wait(f"process {holder}" if holder else "another process", target, began, has_spoken)
+        elif not is_at(file.fileno(), path):
+            file.close()
+        elif os.fstat(file.fileno()).st_size:
+            with file:
+                _clean_up(target, real)
+        else:
             with suppress(OSError):  # a full disk
                 file.write(f"{os.getpid()} on {os.uname().nodename}".encode())
             return file
-        else:
-            with file:
-                if is_at(file.fileno(), path):
-                    _clean_up(target, real)
 
 
 def _clean_up(target: str, real: str) -> None:
@@ -121,12 +167,6 @@ def _not_locked(target: str, error: OSError) -> Error:
         f"{target}{LOCK_SUFFIX}: cannot lock it ({reason(error)}); remove this file unless a process writes "
         f"{os.path.basename(target)}"
     )
-
-
-def _holder(file: OwnFile) -> str:
-    """Return who holds a lock file, as it says."""
-    found = os.pread(file.fileno(), 300, 0).decode("latin-1")
-    return f"process {found}" if found else "another process"
 
 
 def _wait(holder: str, target: str, began: float, has_spoken: bool) -> bool:
@@ -155,3 +195,80 @@ def _say(line: str) -> None:
 
 
 _say_once = cache(_say)
+
+
+def try_lock(fd: int) -> bool:
+    """Try to lock a descriptor; return whether that is done.
+
+    Raises:
+      OSError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def is_at(fd: int, path: str) -> bool:
+    """Whether a descriptor is that of the file which has this path now."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+# ---- temporaries ------------------------------------------------------------------------------------------------
+
+
+def create_temporary(target: str) -> tuple[str, OwnFile]:
+    """Create a file that is to replace `target`, and lock it as long as it is open; return its path, and the file.
+
+    Raises:
+      OSError: the directory cannot be written to, or a device or another special file would be replaced.
+    """
+    if found := special_file(target):
+        raise FileExistsError(EEXIST, f"expected a regular file, found {found}")
+    while True:
+        path = f"{target}.{_host()}{os.urandom(2).hex()}.tmp"
+        try:
+            file = OwnFile(path, "x+")
+        except FileExistsError:
+            continue
+        try:
+            if try_lock(file.fileno()) and is_at(file.fileno(), path):
+                return path, file
+        except OSError:  # no locks: nobody removes it
+            return path, file
+        file.close()  # another process took it for one of a dead writer, and removes it
+
+
+def _host() -> str:
+    return f"{crc32(os.uname().nodename.encode()) & 0xFFFF:04x}"
+
+
+def special_file(path: str) -> str:
+    """Return what lies at a path, or what a link there leads to; "" for a regular file, and for nothing."""
+    with suppress(OSError):
+        if os.readlink(path).startswith(_OPEN_FILES):  # as /dev/stdout does
+            return "a link to an open file"
+    with suppress(OSError):
+        mode = os.stat(path).st_mode
+        return "" if S_ISREG(mode) else kind_of_file(mode)
+    return ""
+
+
+def remove_leftovers(target: str) -> None:
+    """Remove the temporaries of a file whose writers on this host are dead."""
+    directory, name = os.path.split(target)
+    own = re.compile(rf"{re.escape(name)}(?=\.{_host()}){TEMPORARY}")
+    with suppress(OSError):  # of a directory that can be written to, and not be read
+        for found in filter(own.fullmatch, os.listdir(directory or ".")):
+            remove_dead(os.path.join(directory, found))
+
+
+def remove_dead(path: str) -> None:
+    """Remove a file unless a process has it locked."""
+    with suppress(OSError), FileIO(path, "r+") as file:  # it is gone; or there are no locks, so nobody knows
+        if try_lock(file.fileno()) and is_at(file.fileno(), path):
+            os.unlink(path)

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from ..errors import Error, option
-from .lock import locked
-from .temporary import OwnFile, create_temporary, special_file
+from .lock import OwnFile, create_temporary, locked, special_file
 from .writer import sync_directory
 
 

@@ -5,7 +5,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
+from io import BytesIO
 from typing import IO, NamedTuple
 
 from .. import _native
@@ -19,12 +19,12 @@ class _Run(NamedTuple):
     """Consecutive numbers of one type."""
 
     number_type: NumberType
-    pieces: list[bytes] | Callable[[], Iterator[bytes | memoryview]]
-    """Their bytes, in pieces of whole numbers; or what yields these, where they are not in memory."""
+    place: range | Callable[[], Iterator[bytes | memoryview]]
+    """The bytes of the scratch file that hold them; or what yields them, in pieces of whole numbers."""
 
 
 class Spool:
-    """The numbers of a column on their way into a file.
+    """The numbers of a column on their way into a file; they are read when all are appended.
 
     The first 16 MB stay in memory; more go to a scratch file without a name. Numbers of other files stay there.
 
@@ -36,34 +36,37 @@ class Spool:
         self.count = 0
         """How many numbers there are."""
         self._directory = directory
-        self._file: IO[bytes] | None = None
+        self._file: IO[bytes] = BytesIO()
+        self._size = 0  # bytes in the file
         self._runs: list[_Run] = []
-        self._size = 0  # bytes in memory
         self._types: set[NumberType] = set()
-        self._largest = 0  # of those of type u64
-        self._unread: list[Callable[[], Iterator[bytes]]] = []  # those of type u64 whose largest is not known yet
 
     def append(self, cell: int, cells: memoryview) -> None:
         """Append 64-bit cells, all of them of one type of the core (`NUMBER_U64` and so on)."""
         if len(cells):
-            number_type = self._narrowest(U64, [cells]) if cell == U64.cell else BY_CELL[cell]
-            self._hold(number_type, len(cells), bytes(narrowed(cells) if number_type is U32 else cells.cast("B")))
+            number_type = _narrowest(U64, [cells]) if cell == U64.cell else BY_CELL[cell]
+            self._hold(number_type, len(cells), narrowed(cells) if number_type is U32 else cells.cast("B"))
 
-    def append_bytes(self, data: bytes) -> None:
+    def append_bytes(self, data: "bytes | bytearray") -> None:
         """Append plain bytes; a spool of these holds nothing else."""
         self._hold(U8, len(data), data)
 
-    def _hold(self, number_type: NumberType, count: int, data: bytes) -> None:
-        self._types.add(number_type)
-        self.count += count
+    def _hold(self, number_type: NumberType, count: int, data: "memoryview | bytes | bytearray") -> None:
+        self._file.write(data)
+        begin, self._size = self._size, self._size + len(data)
+        if self._size > _IN_MEMORY and isinstance(self._file, BytesIO):
+            in_memory, self._file = self._file, unnamed_file(self._directory)
+            self._file.write(in_memory.getbuffer())
         last = self._runs[-1] if self._runs else None
-        if last and last.number_type is number_type and isinstance(last.pieces, list):
-            last.pieces.append(data)
-        else:
-            self._runs.append(_Run(number_type, [data]))
-        self._size += len(data)
-        if self._size > _IN_MEMORY:
-            self._spill()
+        if last and last.number_type is number_type and isinstance(last.place, range):
+            begin = last.place.start
+            self._runs.pop()
+        self._add(_Run(number_type, range(begin, self._size)), count)
+
+    def _add(self, run: _Run, count: int) -> None:
+        self._runs.append(run)
+        self._types.add(run.number_type)
+        self.count += count
 
     def append_stored(
         self, number_type: NumberType, count: int, pieces: Callable[[], Iterator[bytes]], *, is_part: bool = False
@@ -72,64 +75,28 @@ class Spool:
 
         Args:
           number_type: their type there.
-          pieces: yields their bytes, in pieces of whole numbers; called up to three times.
+          pieces: yields their bytes, in pieces of whole numbers, whenever it is called.
           is_part: whether other numbers lie there too, for which the type may be wider than these need.
         """
         if not count:
             return
         found = number_type
         if is_part and number_type in (U64, I64):
-            found = self._narrowest(number_type, map(_cells, pieces()))
-        elif number_type is U64:
-            self._unread.append(pieces)
-        if found is U32 and number_type is not U32:
-            self._runs.append(_Run(U32, lambda: map(narrowed, map(_cells, pieces()))))
-        else:
-            self._runs.append(_Run(found, pieces))
-        self._types.add(found)
-        self.count += count
-
-    def _narrowest(self, number_type: NumberType, pieces: Iterable[memoryview]) -> NumberType:
-        """Return the narrowest type that holds integers of 64 bits, and take note of the largest."""
-        largest = max(map(_native.cells_largest, pieces), default=0)
-        if number_type is I64 and largest >= 2**63:  # the bits of a negative number
-            return I64
-        self._largest = max(self._largest, largest)
-        return U32 if largest < 2**32 else U64
-
-    def _spill(self) -> None:
-        """Move what is in memory to the scratch file."""
-        if self._file is None:
-            self._file = unnamed_file(self._directory)
-        for at, (number_type, pieces) in enumerate(self._runs):
-            if isinstance(pieces, list):
-                begin = self._file.tell()
-                self._file.writelines(pieces)
-                self._file.flush()
-                self._runs[at] = _Run(number_type, partial(self._read, begin, self._file.tell()))
-        self._size = 0
-
-    def _read(self, begin: int, end: int) -> Iterator[bytes]:
-        """Yield a part of the scratch file, which holds whole numbers."""
-        assert self._file is not None
-        for at in range(begin, end, _COPY):
-            piece = os.pread(self._file.fileno(), min(end - at, _COPY), at)
-            if len(piece) < min(end - at, _COPY):
-                raise OSError(errno.EIO, os.strerror(errno.EIO), self._directory)
-            yield piece
+            found = _narrowest(number_type, map(_cells, pieces()))
+        is_narrowed = found is U32 and number_type is not U32
+        self._add(_Run(found, (lambda: map(narrowed, map(_cells, pieces()))) if is_narrowed else pieces), count)
 
     @property
     def number_type(self) -> NumberType:
         """The type of the column: the smallest of u32, u64, i64 and f64 that holds every number; of bytes, u8."""
-        if self._types == {U8}:
+        if U8 in self._types:
             return U8
         if self._types <= {U32}:
             return U32
         if self._types <= {U32, U64}:
             return U64
-        while self._unread:
-            self._narrowest(U64, map(_cells, self._unread.pop()()))
-        return I64 if F64 not in self._types and self._largest < 2**63 else F64
+        unsigned = (_cells(piece) for run in self._runs if run.number_type is U64 for piece in self._read(run.place))
+        return I64 if F64 not in self._types and max(map(_native.cells_largest, unsigned), default=0) < 2**63 else F64
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield the column's bytes in pieces."""
@@ -156,19 +123,38 @@ class Spool:
 
     def _in_pieces(self) -> Iterator[tuple[NumberType, memoryview]]:
         """Yield the column's bytes in pieces of whole numbers of one type."""
-        for number_type, pieces in self._runs:
-            for piece in pieces if isinstance(pieces, list) else pieces():
+        for number_type, place in self._runs:
+            for piece in self._read(place):
                 yield number_type, memoryview(piece)
+
+    def _read(self, place: range | Callable[[], Iterator[bytes | memoryview]]) -> Iterator[bytes | memoryview]:
+        """Yield the bytes of a run."""
+        if not isinstance(place, range):
+            yield from place()
+            return
+        for at in range(place.start, place.stop, _COPY):
+            self._file.seek(at)
+            piece = self._file.read(min(place.stop - at, _COPY))
+            if len(piece) < min(place.stop - at, _COPY):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), self._directory)
+            yield piece
 
     def close(self) -> None:
         """Drop the numbers, and the scratch file."""
         self._runs = []
-        if self._file is not None:
-            with suppress(OSError):  # a full disk
-                self._file.close()
+        with suppress(OSError):  # a full disk
+            self._file.close()
 
 
-def _cells(piece: bytes) -> memoryview:
+def _narrowest(number_type: NumberType, pieces: Iterable[memoryview]) -> NumberType:
+    """Return the narrowest type that holds integers of 64 bits."""
+    largest = max(map(_native.cells_largest, pieces), default=0)
+    if number_type is I64 and largest >= 2**63:  # the bits of a negative number
+        return I64
+    return U32 if largest < 2**32 else U64
+
+
+def _cells(piece: "bytes | memoryview") -> memoryview:
     return memoryview(piece).cast("Q")
 
 
@@ -186,7 +172,10 @@ def scratch(size: int, directory: str | None = None) -> mmap.mmap:
     if size > _IN_MEMORY:
         try:
             with unnamed_file(directory) as file:
-                _allocate(file.fileno(), size)
+                if hasattr(os, "posix_fallocate"):  # without blocks, a store ends in SIGBUS where the disk is full
+                    os.posix_fallocate(file.fileno(), 0, size)
+                else:
+                    file.truncate(size)
                 return mmap.mmap(file.fileno(), size)
         except OSError:
             if directory is not None:
@@ -204,15 +193,3 @@ def unnamed_file(directory: str | None) -> IO[bytes]:
     from tempfile import TemporaryFile  # start-up time: few need it
 
     return TemporaryFile(dir=directory)
-
-
-def _allocate(fd: int, size: int) -> None:
-    """Give an empty file all its blocks; without them, a store to its map ends in SIGBUS where the disk is full.
-
-    Raises:
-      OSError: the disk is full.
-    """
-    if hasattr(os, "posix_fallocate"):  # glibc writes zeros where a file system lacks the call
-        os.posix_fallocate(fd, 0, size)
-    else:
-        os.truncate(fd, size)

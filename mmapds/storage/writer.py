@@ -5,8 +5,10 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
+from weakref import WeakSet
 
 from xxhash import xxh3_64
 
@@ -14,7 +16,7 @@ from .. import _native
 from ..errors import ColumnError, Error, StaleIndexError
 from .files import open_file
 from .index_file import Index
-from .lock import locked
+from .lock import create_temporary, locked
 from .numbers import APART, BY_DTYPE, EXACT, U64
 from .sections import (
     ALIGNMENT,
@@ -31,17 +33,8 @@ from .sections import (
 )
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, make_room, reason, working_directory
 from .spool import Spool, scratch
-from .temporary import create_temporary
 
 _PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
-
-
-class Mark(NamedTuple):
-    """A place in a section that is being written."""
-
-    offset: int
-    digest: Any
-    """The checksum of the section up to there."""
 
 
 class SectionWriter:
@@ -73,7 +66,7 @@ class SectionWriter:
         self._hash = xxh3_64
         self._sections: dict[str, dict[str, Any]] = {}
         self._open_section: tuple[str, str, int, Any] | None = None
-        self._spools: list[Spool] = []
+        self._spools: WeakSet[Spool] = WeakSet()
         try:
             self._temporary, self._file = create_temporary(self.target)
             self._is_open = True
@@ -101,8 +94,9 @@ class SectionWriter:
 
     def spool(self) -> Spool:
         """Return a spool for a column, beside the file."""
-        self._spools.append(Spool(self._directory))
-        return self._spools[-1]
+        spool = Spool(self._directory)
+        self._spools.add(spool)
+        return spool
 
     def scratch(self, size: int) -> mmap.mmap:
         """Return scratch memory; above 16 MB it is a file without a name, in the same directory as this one."""
@@ -121,8 +115,9 @@ class SectionWriter:
     def write_spool(self, name: str, spool: Spool) -> None:
         """Append the numbers of a spool as a section."""
         self.begin_section(name, spool.number_type.dtype)
-        for chunk in spool.chunks():
-            self.write(chunk)
+        with self.writing():
+            for chunk in spool.chunks():
+                self.write(chunk)
 
     def write_array(self, name: str, dtype: str, data: "memoryview | bytes | mmap.mmap") -> None:
         """Append a section from one buffer."""
@@ -162,24 +157,6 @@ class SectionWriter:
         self._open_section[3].update(data)
         with self.writing():
             self._file.write(data)
-
-    def mark(self) -> Mark:
-        """Return the place in the section that was begun last where `write` goes on."""
-        assert self._open_section is not None
-        return Mark(self._file.tell(), self._open_section[3].copy())
-
-    def take_back(self, mark: Mark) -> memoryview:
-        """Remove from the section what was written to it since a mark, and return it in scratch memory."""
-        assert self._open_section is not None
-        size = self._file.tell() - mark.offset
-        taken = memoryview(self.scratch(size))[:size]
-        with self.writing():
-            for at in range(0, size, _PIECE):
-                taken[at : at + _PIECE] = os.pread(self._file.fileno(), min(_PIECE, size - at), mark.offset + at)
-            self._file.seek(mark.offset)
-            self._file.truncate()
-        self._open_section = *self._open_section[:3], mark.digest.copy()
-        return taken
 
     def _end_section(self) -> None:
         if self._open_section is None:
@@ -250,7 +227,7 @@ class SectionWriter:
             return  # in a child that was forked meanwhile, as its parent still writes
         with suppress(OSError):
             self._file.close()
-        for spool in self._spools:
+        for spool in list(self._spools):
             spool.close()
         with suppress(OSError):  # it was moved; else the next writer removes it
             os.unlink(self._temporary)
@@ -317,18 +294,18 @@ class ViewWriter(SectionWriter):
 class BoundsWriter:
     """Writes the section of bounds, source by source, in one pass.
 
-    The bounds of a source begin with the smallest width. Where a group does not fit it, what was written of the source
-    is taken back, and written again with the next one. As a rule that is soon, as a source is alike from end to end.
+    The bounds of a source begin with the smallest width. Where a group does not fit it, those before it are made again
+    with the next one. As a rule that is soon, as a source is alike from end to end.
     """
 
     def __init__(self, writer: SectionWriter) -> None:
         self._writer = writer
         writer.begin_section(BOUNDS, U64.dtype)
-        self._begin()
+        self._begin(WIDTHS[0])
 
-    def _begin(self) -> None:
-        self._width = WIDTHS[0]
-        self._mark = self._writer.mark()
+    def _begin(self, width: int) -> None:
+        self._width = width
+        self._groups = self._writer.spool()  # of the source at hand
         self._held = memoryview(b"").cast("Q")  # bounds that do not fill a group yet
 
     def append(self, bounds: memoryview) -> None:
@@ -336,7 +313,8 @@ class BoundsWriter:
         groups = _native.pack_bounds(self._width, self._held, bounds)
         records = records_in_group(self._width)
         if groups:
-            self._writer.write(groups)
+            with self._writer.writing():
+                self._groups.append_bytes(groups)
             bounds = bounds[len(groups) // GROUP * records - len(self._held) :]
             self._held = self._held[:0]
         if len(self._held) + len(bounds) > records:
@@ -346,12 +324,13 @@ class BoundsWriter:
             self._held = memoryview(self._held.tobytes() + bounds.tobytes()).cast("Q")
 
     def _widen(self) -> None:
-        """Write what there is of the source again, with the next width."""
-        width, held = self._width, self._held
-        self._width, self._held = WIDTHS[WIDTHS.index(width) + 1], held[:0]
-        groups = self._writer.take_back(self._mark)
-        for begin in range(0, len(groups), _PIECE):
-            self.append(unpacked(width, groups[begin : begin + _PIECE]))
+        """Make the groups of the source at hand again, with the next width."""
+        width, groups, held = self._width, self._groups, self._held
+        self._begin(WIDTHS[WIDTHS.index(width) + 1])
+        with self._writer.writing():
+            for piece in groups.chunks():
+                self.append(unpacked(width, piece))
+        groups.close()
         self.append(held)
 
     def finish(self, end: int) -> int:
@@ -360,16 +339,17 @@ class BoundsWriter:
         self.append(memoryview(last).cast("Q"))
         while not (group := self._last_group(last)):
             self._widen()
-        self._writer.write(group)
         width = self._width
-        self._begin()
+        with self._writer.writing():
+            self.copy(chain(self._groups.chunks(), [group]))
+        self._groups.close()
+        self._begin(WIDTHS[0])
         return width
 
-    def copy(self, groups: Iterable[bytes]) -> None:
+    def copy(self, groups: "Iterable[bytes | memoryview | bytearray]") -> None:
         """Append the groups of whole sources, as another index has them."""
         for piece in groups:
             self._writer.write(piece)
-        self._begin()
 
     def _last_group(self, last: bytes) -> bytearray:
         """Return the bounds that are held as a group, filled up with the last one; empty if the width does not fit."""
