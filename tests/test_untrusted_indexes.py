@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 
 import pytest
 
@@ -398,20 +397,3 @@ def test_relative_paths_hold_when_the_working_directory_changes():
     os.chdir("/")
     assert len(list(ds)) == 6
     assert len(list(other)) == 3
-
-
-@pytest.mark.parametrize("part", ["x", 5, {}, {"filled": "ab"}, {"filled": [1, 2, 3]}, {"filled": 5}, {"filled": [-1]}])
-def test_what_an_index_says_of_being_a_part(tmp_path, part):
-    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    for path in paths:
-        path.write_bytes(b'{"n": 1}\n' * 50)
-        mmapds.build(path, length="n")
-    rewrite(f"{paths[0]}.mmx", metadata=lambda metadata: metadata | {"part": part})
-    with suppress(mmapds.FormatError):
-        mmapds.merge([f"{path}.mmx" for path in paths], out=tmp_path / "merged.mmx")
-    mmapds.build(paths, out=tmp_path / "all.mmx", length="n")
-    assert len(mmapds.open(tmp_path / "all.mmx")) == 100
-    with open(paths[0], "ab") as file:
-        file.write(b'{"n": 2}\n')
-    mmapds.build(paths[0])
-    assert len(mmapds.open(paths[0]).lengths) == 51

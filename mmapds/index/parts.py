@@ -73,11 +73,12 @@ def build_part(
     for source in sources:
         check_unchanged(source)
     job = Job(path, sources, formats.by_name(format_name), parameters, Measuring.of(measuring), hashes=hashes)
-    write(job, [Scan(sources)], workers, lambda _: None, part=os.path.basename(path))
+    write(job._replace(is_part=True), [Scan(sources)], workers, lambda _: None)
 
 
 def _stored(task: Task) -> Stored:
     """Return the records of a part."""
     sources = task.arguments[0]
     index = Index(task.path, Roots(named=[source.path for source in sources]))
-    return Stored(index, range(len(sources)))
+    with index.reporting_malformed_metadata():
+        return Stored(index, range(len(sources)), **index.metadata["part"])

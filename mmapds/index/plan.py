@@ -7,19 +7,16 @@ begins at the last record of then, whose line may have gone on.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
-from .. import _native
 from ..errors import Error, SourceError
 from ..formats.format import Format, Piece
 from ..formats.measuring import Measuring
 from ..storage.current import WAITING, each, fingerprint
 from ..storage.index_file import Index, alike, relative_to_index
-from ..storage.numbers import BY_DTYPE, F64, I64, U32, U64
-from ..storage.sections import BOUNDS, COLUMN
+from ..storage.numbers import F64, U64
+from ..storage.sections import BOUNDS
 from ..storage.sources import Source
-from ..storage.spool import Spool
 
 _PIECE = 1 << 17  # records of a source that grew that are copied at a time
 
@@ -47,6 +44,8 @@ class Job(NamedTuple):
     """Where sources will be that are not in their places yet, by where they are."""
     place: Callable[[], object] = lambda: None
     """Called right before the index is put into its place; if it raises, nothing is replaced."""
+    is_part: bool = False
+    """Whether it is a part of another index; such a one may leave out everything."""
     complete: Callable[[str], object] | None = None
     """Called with the path of the index once all is in it that a scan finds; puts one with more into its place."""
 
@@ -80,29 +79,21 @@ class Stored(NamedTuple):
     """The index that has them."""
     sources: range
     """Numbers of their sources there."""
+    filled: Sequence[int] = ()
+    """For each measured column, how many of them lack it; known of parts of a build alone."""
+    remarks: Sequence[str] = ()
+    """See `End.remark`; those of parts of a build alone."""
 
     @property
     def records(self) -> range:
         """Their numbers there."""
         return range(self.base.firsts[self.sources.start], self.base.firsts[self.sources.stop])
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether they are all that the index has."""
-        return len(self.records) == self.base.records
-
     def groups(self) -> Iterator[bytes]:
         """Yield the groups of their bounds."""
         first = self.base.sections[BOUNDS].offset
         begin, end = (self.base.bounds_at(number) - first for number in (self.sources.start, self.sources.stop))
         return self.base.checked_pieces(BOUNDS, begin, end)
-
-    def add_column(self, name: str, spool: Spool) -> None:
-        """Append their numbers of a column to those of another index."""
-        number_type = BY_DTYPE[self.base.sections[COLUMN + name].dtype]
-        begin, end = (record * number_type.width for record in (self.records.start, self.records.stop))
-        pieces = partial(self.base.checked_pieces, COLUMN + name, begin, end)
-        spool.append_stored(number_type, len(self.records), pieces, is_part=not self.is_whole)
 
 
 class Grown(NamedTuple):
@@ -119,15 +110,13 @@ class Grown(NamedTuple):
         return range(self.base.firsts[self.number], self.base.firsts[self.number + 1] - 1)
 
     def pieces(self, job: Job, workers: int) -> Iterator[Piece]:
-        """Yield what a scan of the whole source does.
+        """Yield what a scan of the whole source does, without the columns of the records that are kept.
 
         Raises:
           FormatError: the index is damaged.
         """
         old = self.base.sources[self.number]
-        for name in (BOUNDS, *(COLUMN + name for name in job.measuring.columns)):
-            for _ in self.base.checked_pieces(name):
-                pass
+        self.base.verify_section(BOUNDS)
         begin = self.base.bounds(self.number, old.records - 1, old.records)[0]
         records = skipped = bad = lines = 0
         for piece in job.scan([self.source._replace(begin=begin, end=old.size)]):
@@ -139,28 +128,12 @@ class Grown(NamedTuple):
         none = memoryview(b"").cast("Q")
         columns = tuple((U64.cell, none) for _ in job.measuring.columns)
         yield Piece(0, none, columns, old.skipped - skipped, begin, None, bad=old.bad.lines - bad, bad_at=bad_at)
-        first = self.records.start
-        for at in range(first, self.records.stop, _PIECE):
-            end = min(at + _PIECE, self.records.stop)
-            columns = tuple(self._cells(name, at, end) for name in job.measuring.columns)
-            yield Piece(0, self.base.bounds(self.number, at - first, end - first), columns, 0, 0, None)
+        for at in range(0, len(self.records), _PIECE):
+            end = min(at + _PIECE, len(self.records))
+            yield Piece(0, self.base.bounds(self.number, at, end), columns, 0, 0, None)
         for piece in job.scan([self.source._replace(begin=begin)], workers):
             last = piece.end and piece.end._replace(lines=piece.end.lines + lines)
             yield piece._replace(end=last, bad_at=tuple((line + lines, byte) for line, byte in piece.bad_at))
-
-    def _cells(self, name: str, begin: int, end: int) -> tuple[int, memoryview]:
-        """Return numbers of a column as a scan yields them: integers are of type i64 only where one is negative."""
-        section = self.base.sections[COLUMN + name]
-        number_type = BY_DTYPE[section.dtype]
-        width = number_type.width
-        data = self.base.read(section.offset + begin * width, (end - begin) * width)
-        if number_type is U32:
-            cells = memoryview(bytearray(U64.width * (end - begin))).cast("Q")
-            _native.cells_widen(data, cells)
-            return U64.cell, cells
-        cells = memoryview(data).cast("Q")
-        is_natural = number_type is I64 and _native.cells_largest(cells) < 2**63
-        return U64.cell if is_natural else number_type.cell, cells
 
 
 Plan = Sequence[Scan | Stored | Grown]
@@ -176,19 +149,13 @@ def is_current(job: Job, *, by_sample: bool) -> bool:
     before = job.before
     if before is None or not _measures_the_same(before, job) or before.parameters != job.parameters:
         return False
-    paths = [relative_to_index(source.path, before.path) for source in job.sources]
-    if [source.path for source in before.sources] != paths:
-        return False
     if job.hashes and not by_sample and not all(source.xxh3_128 for source in before.sources):
         return False
-    pairs = list(zip(job.sources, before.sources, strict=True))
-    if any(now.size != then.size for now, then in pairs):
+    paths = [relative_to_index(source.path, before.path) for source in job.sources]
+    known = _candidates(job, before, by_sample=by_sample)
+    if [source.path for source in before.sources] != paths or len(known) < len(paths):
         return False
-    others = [number for number, (now, then) in enumerate(pairs) if now.mtime_ns != then.mtime_ns]
-    if others and not by_sample:
-        return False
-    known = {number: number for number in (others if by_sample else range(len(pairs)))}
-    return len(_with_same_bytes(job, before, known)) == len(known)
+    return len(_with_same_bytes(job, before, known, by_sample=by_sample)) == len(paths)
 
 
 def new_plan(job: Job, *, grown: bool) -> Plan:
@@ -226,8 +193,8 @@ def described(plan: Plan) -> str:
     return ", ".join(f"{done} {count:,} source{'s' * (count != 1)}" for done, count in counts.items() if count)
 
 
-def _candidates(job: Job, before: Index, *, grown: bool) -> dict[int, int]:
-    """Return the sources whose size and time are the same, or that grew: their numbers now, and then."""
+def _candidates(job: Job, before: Index, *, grown: bool = False, by_sample: bool = False) -> dict[int, int]:
+    """Return the sources that may be the same by size and time, or may have grown: their numbers now, and then."""
     numbers = {source.path: number for number, source in enumerate(before.sources)}
     found = {}
     for place, source in enumerate(job.sources):
@@ -237,25 +204,33 @@ def _candidates(job: Job, before: Index, *, grown: bool) -> dict[int, int]:
         then = before.sources[number]
         is_plain = not source.codec and then.compression is None
         can_grow = grown and job.chosen.begins_anywhere and before.has_bounds and is_plain and then.records > 1
-        if (source.size, source.mtime_ns) == (then.size, then.mtime_ns) or (can_grow and source.size > then.size):
+        is_same = source.size == then.size and (by_sample or source.mtime_ns == then.mtime_ns)
+        if is_same or (can_grow and source.size > then.size):
             found[place] = number
     return found
 
 
-def _with_same_bytes(job: Job, before: Index, known: Mapping[int, int]) -> dict[int, int]:
-    """Return those sources whose first bytes, as many as there were, have the fingerprint that they had."""
+def _with_same_bytes(job: Job, before: Index, known: Mapping[int, int], *, by_sample: bool = False) -> dict[int, int]:
+    """Return those sources whose first bytes, as many as there were, have the fingerprint that they had.
 
-    def has_same_bytes(pair: tuple[int, int]) -> bool:
-        place, number = pair
-        then = before.sources[number]
+    Args:
+      by_sample: take the time of a source for proof, too.
+    """
+
+    def has_same_bytes(place: int) -> bool:
+        then = before.sources[known[place]]
         try:
             return fingerprint(job.sources[place].path, then.size).hex == then.fingerprint
         except SourceError:  # the scan says what is wrong
             return False
 
-    pairs = list(known.items())
-    same = each(has_same_bytes, pairs, workers=WAITING)
-    return {place: number for (place, number), is_same in zip(pairs, same, strict=True) if is_same}
+    asked = [
+        place
+        for place, number in known.items()
+        if not by_sample or job.sources[place].mtime_ns != before.sources[number].mtime_ns
+    ]
+    same = dict(zip(asked, each(has_same_bytes, asked, workers=WAITING), strict=True))
+    return {place: number for place, number in known.items() if same.get(place, True)}
 
 
 def _may_narrow(before: Index, job: Job, plan: Plan) -> bool:

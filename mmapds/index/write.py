@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from .. import __version__, _native
 from ..compression.plain import opened
@@ -10,8 +11,8 @@ from ..formats.format import End, Piece, room_for
 from ..storage.blocks import BlocksWriter, end_of
 from ..storage.current import each, fingerprint, full_hash
 from ..storage.index_file import OF_COMPRESSED, relative_to_index
-from ..storage.numbers import U64
-from ..storage.sections import BadLines, Compression, IndexedSource
+from ..storage.numbers import BY_DTYPE, U64
+from ..storage.sections import COLUMN, BadLines, Compression, IndexedSource
 from ..storage.sources import Source, changed, check_unchanged
 from ..storage.spool import Spool
 from ..storage.writer import BoundsWriter, IndexWriter
@@ -27,13 +28,12 @@ _LOOKED_AT = 1000  # lines of a source among which one is sought that explains a
 _LONGEST = 64 << 20  # bytes of such a line
 
 
-def write(job: Job, plan: Plan, workers: int, report: Report, *, part: str = "") -> list[str]:
+def write(job: Job, plan: Plan, workers: int, report: Report) -> list[str]:
     """Write an index, and put it in its place once it is complete; return what users must know of its sources.
 
     Args:
       workers: threads that scan.
       report: called with the number of bytes of sources that were done since the last call.
-      part: what the index is called as a part of another; such a one may leave out everything.
     """
     with _watching(job.sources), IndexWriter(job.index_path) as writer, room_for(job.index_path):
         writing = _Writing(job, writer, report)
@@ -41,10 +41,11 @@ def write(job: Job, plan: Plan, workers: int, report: Report, *, part: str = "")
             if isinstance(records, Stored):
                 writing.copy(records)
             elif isinstance(records, Grown):
+                writing.copy_columns(records)
                 writing.scan([records.source], records.pieces(job, workers))
             else:
                 writing.scan(records.sources, job.scan(records.sources, workers))
-        writing.commit(workers, part)
+        writing.commit(workers)
     return writing.remarks
 
 
@@ -53,10 +54,13 @@ class _Writing:
 
     def __init__(self, job: Job, writer: IndexWriter, report: Report) -> None:
         self._job, self._writer, self._report = job, writer, report
-        self._numbers = _Numbers(job, writer)
         self._done: list[IndexedSource] = []
         self._bounds = BoundsWriter(writer) if job.has_bounds else None
         self._blocks = BlocksWriter(writer)
+        self._columns = {name: writer.spool() for name in (*job.measuring.columns, *job.computed)}
+        self._keys: Spool | None = None
+        self._hashes = KeyHashes(writer.scratch)
+        self._filled = [0] * len(job.measuring.columns)  # see `Piece.filled`
         self.remarks: list[str] = []
         """See `End.remark`."""
 
@@ -64,11 +68,8 @@ class _Writing:
         """Append what a scan of some sources finds."""
         first, tally = len(self._done), _Tally()
         for piece in pieces:
-            self._numbers.add(piece)
             tally.add(piece)
-            if self._bounds is not None:
-                self._bounds.append(piece.starts)
-            self._blocks.append(piece.blocks)
+            self._add(piece)
             self._report(piece.scanned)
             if piece.end is None:
                 continue
@@ -80,6 +81,22 @@ class _Writing:
             tally = _Tally()
         if len(self._done) - first != len(sources):
             raise self._job.incomplete(f"{len(sources)} sources", str(len(self._done) - first))
+
+    def _add(self, piece: Piece) -> None:
+        self._add_filled(piece.filled)
+        with self._writer.writing():
+            for spool, (cell, cells) in zip(self._columns.values(), piece.columns, strict=True):
+                spool.append(cell, cells)
+            if piece.keys is not None:
+                self._keys = self._keys or self._writer.spool()
+                self._keys.append(U64.cell, piece.keys)
+        if self._bounds is not None:
+            self._bounds.append(piece.starts)
+        self._blocks.append(piece.blocks)
+
+    def _add_filled(self, filled: Sequence[int]) -> None:
+        if any(filled):
+            self._filled = [sum(each) for each in zip(self._filled, filled, strict=True)]
 
     def _finished(self, source: Source, tally: "_Tally", end: End) -> IndexedSource:
         """Return what the index holds of a source, all records of which are written."""
@@ -94,29 +111,42 @@ class _Writing:
 
     def copy(self, stored: Stored) -> None:
         """Append what another index has."""
-        part = stored.base.metadata.get("part", {}) if stored.is_whole else {}
-        with stored.base.reporting_malformed_metadata():
-            self._numbers.add_filled(part.get("filled", ()))
-            self.remarks.extend(part.get("remarks", ()))
-        self._numbers.copy(stored)
+        base, job = stored.base, self._job
+        self._add_filled(stored.filled)
+        self.remarks.extend(stored.remarks)
+        self.copy_columns(stored)
+        if has_keys(base):
+            self._keys = self._keys or self._writer.spool()
+            if stored.records:
+                with self._writer.writing():
+                    self._hashes.copy(base, stored.records, self._keys)
         if self._bounds is not None:
             self._bounds.copy(stored.groups())
-        self._blocks.copy(stored.base, stored.sources)
+        self._blocks.copy(base, stored.sources)
         for number in stored.sources:
-            source, found = self._job.sources[len(self._done)], stored.base.sources[number]
+            source, found = job.sources[len(self._done)], base.sources[number]
             check_unchanged(source)
-            path = relative_to_index(source.path, self._job.index_path)
-            self._done.append(found._replace(path=path, xxh3_128=found.xxh3_128 if self._job.hashes else ""))
+            path = relative_to_index(source.path, job.index_path)
+            self._done.append(found._replace(path=path, xxh3_128=found.xxh3_128 if job.hashes else ""))
             self._report(source.size)
 
-    def commit(self, workers: int, part: str) -> None:
+    def copy_columns(self, kept: Stored | Grown) -> None:
+        """Append the numbers of records that another index has."""
+        base, records = kept.base, kept.records
+        for name, spool in self._columns.items():
+            number_type = BY_DTYPE[base.sections[COLUMN + name].dtype]
+            begin, end = records.start * number_type.width, records.stop * number_type.width
+            pieces = partial(base.checked_pieces, COLUMN + name, begin, end)
+            spool.append_stored(number_type, len(records), pieces, is_part=len(records) < base.records)
+
+    def commit(self, workers: int) -> None:
         """Finish the index, once all sources are written, and put it in its place."""
-        job, sources, filled = self._job, self._job.sources, self._numbers.filled
+        job, sources = self._job, self._job.sources
         if len(self._done) != len(sources):
             raise job.incomplete(f"{len(sources)} sources", str(len(self._done)))
-        if not part:
-            _check_something_is_left(job, self._done, filled)
-        self._numbers.finish()
+        if not job.is_part:
+            _check_something_is_left(job, self._done, self._filled)
+        self._finish_columns()
         self._blocks.write()
         self._writer.kind = OF_COMPRESSED if any(source.codec for source in sources) else 0
         done = _with_hashes(self._done, sources, workers, self._report) if job.hashes else self._done
@@ -128,13 +158,27 @@ class _Writing:
             "columns": job.measuring.describe(),
             **({"functions": job.functions} if job.functions else {}),
             **({"any_lines": True} if job.any_lines else {}),
-            **({"part": {"key": part, "filled": filled, "remarks": self.remarks}} if part else {}),
+            **({"part": {"filled": self._filled, "remarks": self.remarks}} if job.is_part else {}),
         }
         records = sum(source.records for source in done)
         if job.complete is None:
             self._writer.commit(metadata, records, job.place)
         else:
             job.complete(self._writer.complete(metadata, records))
+
+    def _finish_columns(self) -> None:
+        """Write the columns, the order of lengths, and the keys; those that were computed last, as they were added."""
+        measured = [name for name in self._columns if name not in self._job.computed]
+        for name in measured:
+            self._writer.write_column(name, self._columns[name])
+        if "length" in measured:
+            write_length_order(self._writer)
+        if self._keys is not None:
+            write_keys(self._writer, self._keys)
+        for name in self._job.computed:
+            self._writer.write_column(name, self._columns[name])
+            if name == "length":
+                write_length_order(self._writer)
 
 
 class _Tally:
@@ -159,7 +203,7 @@ class _Tally:
             self._previous = piece.starts[-1]
 
     def _add_sizes(self, bounds: memoryview) -> None:
-        """Take in the sizes of the records that end at these bounds."""
+        """Add the sizes of the records that end at these bounds."""
         self._smallest, self._largest = _native.record_sizes(bounds, self._previous, self._smallest, self._largest)
 
     def finish(self, source: Source, end: End, job: Job, compression: Compression | None) -> IndexedSource:
@@ -192,57 +236,6 @@ class _Tally:
             bad=self._bad,
             compression=compression,
         )
-
-
-class _Numbers:
-    """The columns and the hashes of keys, which become the sections after the offsets."""
-
-    def __init__(self, job: Job, writer: IndexWriter) -> None:
-        self._writer, self._computed = writer, job.computed
-        self._columns = {name: writer.spool() for name in (*job.measuring.columns, *job.computed)}
-        self._keys: Spool | None = None
-        self._hashes = KeyHashes(writer.scratch)
-        self.filled = [0] * len(job.measuring.columns)
-        """For each measured column, how many records that were scanned lack it, and have the number for missing."""
-
-    def add(self, piece: Piece) -> None:
-        """Append the numbers of records that were scanned."""
-        self.add_filled(piece.filled)
-        with self._writer.writing():
-            for spool, (cell, cells) in zip(self._columns.values(), piece.columns, strict=True):
-                spool.append(cell, cells)
-            if piece.keys is not None:
-                self._keys = self._keys or self._writer.spool()
-                self._keys.append(U64.cell, piece.keys)
-
-    def copy(self, stored: Stored) -> None:
-        """Append the numbers of records that another index has."""
-        for name, spool in self._columns.items():
-            stored.add_column(name, spool)
-        if has_keys(stored.base):
-            self._keys = self._keys or self._writer.spool()
-            if stored.records:
-                with self._writer.writing():
-                    self._hashes.copy(stored.base, stored.records, self._keys)
-
-    def add_filled(self, filled: Sequence[int]) -> None:
-        """Take in how many of the next records lack each measured column."""
-        if any(filled):
-            self.filled = [sum(each) for each in zip(self.filled, filled, strict=True)]
-
-    def finish(self) -> None:
-        """Write the columns, the order of lengths, and the keys; those that were computed last, as they were added."""
-        measured = [name for name in self._columns if name not in self._computed]
-        for name in measured:
-            self._writer.write_column(name, self._columns[name])
-        if "length" in measured:
-            write_length_order(self._writer)
-        if self._keys is not None:
-            write_keys(self._writer, self._keys)
-        for name in self._computed:
-            self._writer.write_column(name, self._columns[name])
-            if name == "length":
-                write_length_order(self._writer)
 
 
 def _with_hashes(
@@ -290,27 +283,25 @@ def _check_something_is_left(job: Job, done: Sequence[IndexedSource], filled: Se
 
     Args:
       done: the sources as the index will have them.
-      filled: for each column, how many records have the number that stands for missing ones.
+      filled: see `Piece.filled`.
     """
     records, skipped = sum(source.records for source in done), sum(source.skipped for source in done)
     columns = list(job.measuring.columns.values())
     empty = [column for column, count in zip(columns, filled, strict=True) if count == records > 0]
     if not job.chosen.is_text or not (empty or (skipped and not records)):
         return
-    from ..formats.unmeasured import error_of_all, lacks, parsed  # start-up time: only an error needs it
-
     bad, path = sum(source.bad.lines for source in done), job.sources[0].path
     if bad == skipped and not records:
         raise DecodeError(
             f"{path}: expected JSON in one line or more, found it in 0 of {bad:,}; give "
             f"{either('--format F', 'format=...')} if it is not JSON Lines"
         )
-    for source in job.sources:
-        with opened(source.path) as file:
-            for _ in range(_LOOKED_AT):
-                text = file.readline(_LONGEST).removeprefix(_BOM)
-                lacking = [column for column in empty or columns if lacks(text, column)]
-                if lacking and parsed(text) is not None:
-                    of = "it" if empty or len(columns) == 1 else "all columns"
-                    raise error_of_all(source.path, text, f"0 of {records or skipped - bad:,} with {of}", lacking[0])
-    raise ColumnError(f"{path}: expected one record or more with all columns, found 0 of {skipped:,}")
+    from ..formats.unmeasured import error_of_all, lacks, parsed  # start-up time: only an error needs it
+
+    has = "it" if empty or len(columns) == 1 else "all columns"
+    with opened(path) as file:
+        lines = (file.readline(_LONGEST).removeprefix(_BOM) for _ in range(_LOOKED_AT))
+        for line in (line for line in lines if parsed(line) is not None):
+            for column in (column for column in empty or columns if lacks(line, column)):
+                raise error_of_all(path, line, f"0 of {records or skipped - bad:,} with {has}", column)
+    raise ColumnError(f"{path}: expected one record or more with {has}, found 0 of {records or skipped:,}")
