@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -184,6 +185,8 @@ def _job(request: Request, place: str, given: str | list[str]) -> Job:
     members = [given] if isinstance(given, str) else given
     before = Index(place, request.roots) if is_index else readable_index(place, Roots(named=members))
     name, options = request.format, request.options
+    if request.force and not is_index and before is not None and before.format not in formats.FORMATS:
+        before = None
     if isinstance(given, str) and before is not None and name in (None, before.format):
         name, options = before.format, options or _inherited(request, before, is_index or before.covers(given))
     if is_index and before is not None:
@@ -203,22 +206,21 @@ def _job(request: Request, place: str, given: str | list[str]) -> Job:
 def _inherited(request: Request, before: Index, is_of_these: bool) -> dict[str, Any]:
     """Return the options of an index; `truncated` only while its sources are what they were."""
     options = {name: before.parameters[name] for name in formats.of_index(before).options if name in before.parameters}
-    if request.force or not is_of_these or not _has_its_sources(before):
-        options.pop("truncated", None)
+    if "truncated" in options and is_of_these and not request.force:
+        with suppress(SourceError, StaleIndexError):
+            current.check([before])
+            return options
+    options.pop("truncated", None)
     return options
 
 
 def _build(job: Job, request: Request) -> BuildResult:
-    before, complete = job.before, request.complete
+    before, complete, workers = job.before, request.complete, request.workers or cores()
     plan: Plan = [Scan(job.sources)] if request.force else new_plan(job, grown=request.grown)
     job = job._replace(any_lines=_takes_any_lines(job, is_given=request.format is not None))
     if before is not None and list(plan) == [Stored(before, range(len(before.sources)))]:  # only hashes are lacking
-        remarks = write(
-            job._replace(computed=before.computed_columns, functions=before.functions),
-            plan,
-            request.workers or cores(),
-            request.report,
-        )
+        job = job._replace(computed=before.computed_columns, functions=before.functions)
+        remarks = write(job, plan, workers, request.report)
         if complete is not None:
             complete(job.index_path, None)
     else:
@@ -295,14 +297,6 @@ def _format(paths: list[str], name: str | Format | None) -> Format:
             f"{either('--format F', 'format=...')}, where a name misleads)"
         )
     return formats.by_name(next(iter(found)))
-
-
-def _has_its_sources(index: Index) -> bool:
-    try:
-        current.check([index])
-    except (SourceError, StaleIndexError):
-        return False
-    return True
 
 
 def readable_index(index_path: str, roots: Roots | None = None) -> Index | None:

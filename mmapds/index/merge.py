@@ -1,16 +1,17 @@
 """One index from several, without a look at the records of their sources."""
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .. import formats
 from ..arrays.schema import TO_ONE_SCHEMA
-from ..errors import ColumnError, Error, FormatError, SourceError, either
-from ..formats.format import Format, is_same_parameter
+from ..errors import ColumnError, FormatError, SourceError, either
+from ..formats.format import Format
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.index_file import SECTION_TYPES, Index, alike
+from ..storage.index_file import SECTION_TYPES, Index
 from ..storage.lock import locked
 from ..storage.roots import Roots
 from ..storage.sections import BOUNDS, COLUMN
@@ -19,7 +20,7 @@ from .build import BuildResult, readable_index, result_of
 from .plan import Job, Stored
 from .write import Report, write
 
-_ALIKE = "build both with the same options and columns"
+_HINTS = {"format": "merge indexes of one format", "schema": TO_ONE_SCHEMA}
 _MEASURED = ("expressions", "missing", "validate", "bad")
 """What indexes say of the measuring of their columns."""
 
@@ -50,6 +51,7 @@ def merge(
         _check_alike(first, part, chosen)
     sources = list(_sources(parts, chosen))
     current.check(parts)
+    functions = [part.functions.items() for part in parts]
     job = Job(
         out,
         sources,
@@ -59,11 +61,7 @@ def merge(
         hashes=any(source.xxh3_128 for part in parts for source in part.sources),
         any_lines=any(part.metadata.get("any_lines") is True for part in parts),
         computed=[name for name in first.columns if name not in first.expressions],
-        functions={
-            name: known
-            for name, known in first.functions.items()
-            if all(part.functions.get(name) == known for part in parts)
-        },
+        functions=dict(each for each in functions[0] if all(each in others for others in functions)),
     )
     with locked(out):
         before = readable_index(out, roots)
@@ -84,30 +82,25 @@ def _check_sections(index: Index) -> None:
 
 def _check_alike(first: Index, other: Index, chosen: Format) -> None:
     """Raise unless two indexes were made in the same way, so that one index can have the records of both."""
-
-    def differ(kind: type[Error], name: str, expected: Any, found: Any, remedy: str = _ALIKE) -> Error:
-        return kind(f"{other.path}: {name}: expected {expected!r}, as in {first.path}, found {found!r}; {remedy}")
-
-    if other.format != first.format:
-        raise differ(FormatError, "format", first.format, other.format, "merge indexes of one format")
-    # A schema first, as columns follow from it.
-    names = {*first.parameters, *other.parameters}.difference(chosen.per_source)
-    for name in sorted(names, key=lambda name: (name != "schema", name)):
-        expected, found = first.parameters.get(name), other.parameters.get(name)
-        if not is_same_parameter(expected, found):
-            raise differ(FormatError, name, expected, found, TO_ONE_SCHEMA if name == "schema" else _ALIKE)
+    parameters = sorted({*first.parameters, *other.parameters}.difference(chosen.per_source, ["schema"]))
+    functions = sorted(first.functions.keys() & other.functions)
+    expected, found = (
+        [
+            (FormatError, "format", index.format),
+            (FormatError, "schema", index.parameters.get("schema")),  # first, as columns follow from it
+            *((FormatError, name, index.parameters.get(name)) for name in parameters),
+            (ColumnError, "columns", list(index.columns)),
+            *((ColumnError, name, index.measuring.get(name)) for name in _MEASURED),
+            (ColumnError, "functions", {name: index.functions[name] for name in functions}),
+        ]
+        for index in (first, other)
+    )
+    for (kind, name, one), (_, _, another) in zip(expected, found, strict=True):
+        if json.dumps(one) != json.dumps(another):  # in which NaN is NaN, and fields have an order
+            hint = _HINTS.get(name, "build both with the same options and columns")
+            raise kind(f"{other.path}: {name}: expected {one!r}, as in {first.path}, found {another!r}; {hint}")
     if other.has_bounds != first.has_bounds:
         raise other.damaged("expected bounds of records in both indexes or in neither")
-    both = [name for name in first.functions if name in other.functions]
-    made = [{name: index.functions[name] for name in both} for index in (first, other)]
-    pairs: dict[str, tuple[Any, Any]] = {
-        "columns": (list(first.columns), list(other.columns)),
-        **{name: (first.measuring.get(name), other.measuring.get(name)) for name in _MEASURED},
-        "functions": (made[0], made[1]),
-    }
-    for name, (expected, found) in pairs.items():
-        if not alike(found, expected):
-            raise differ(ColumnError, name, expected, found)
 
 
 def _check_nothing_is_lost(before: Index, first: Index) -> None:

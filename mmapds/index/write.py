@@ -79,8 +79,6 @@ class _Writing:
                 raise self._job.incomplete(f"{size} bytes of source {number}", found)
             self._done.append(self._finished(sources[number], tally, piece.end))
             tally = _Tally()
-        if len(self._done) - first != len(sources):
-            raise self._job.incomplete(f"{len(sources)} sources", str(len(self._done) - first))
 
     def _add(self, piece: Piece) -> None:
         self._add_filled(piece.filled)
