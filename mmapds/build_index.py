@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import formats
 from .clusters import Engine
 from .errors import ColumnError, Error, refuse_unknown, shortened, warn
-from .index.build import Complete, Request, build_and_warn
+from .index.build import BuildResult, Complete, Request, build_and_warn
 from .storage.roots import Roots
 from .storage.sources import INDEX_SUFFIX, StrPath, expand, given_twice, index_path
 from .storage.threads import cores
@@ -76,26 +76,37 @@ def build(
       Error: an index cannot be written, or another process builds it for too long.
       TypeError: an argument is unknown.
     """
-    from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
-
     _check_given(parameters, out=out, parts=parts)
     expressions, computed = _by_kind(length, columns)
-    paths = expand(sources, formats.SUFFIXES, warn)
-    if out is not None and (line := given_twice(paths)):
-        warn(line)
-    completing: Complete | None = None
-    if computed:
-        from .columns import complete, identities  # start-up time: it loads NumPy and datasets
+    paths = _expanded(sources, once=out is not None)
+    request = Request(format, parameters, expressions, missing, validate, bad, tuple(computed), hash=hash, force=force)
+    complete, engine = _completing(computed, version, workers), _engine(executor, parts, out, workers)
+    request = request._replace(complete=complete, engine=engine, grown=grown, workers=workers)
+    return _paths(build_and_warn(paths, request._replace(roots=Roots(roots, paths)), out))
 
-        completing = partial(complete, computed, identities(computed, version), workers)
+
+def _paths(results: Iterable[BuildResult]) -> Path | list[Path]:
+    """Return the paths of indexes; a single one where there is one."""
+    from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
+
+    paths = [Path(done.summary.path) for done in results]
+    return paths[0] if len(paths) == 1 else paths
+
+
+def _expanded(sources: StrPath | Iterable[StrPath], *, once: bool) -> list[str]:
+    """Return the sources that are meant; warn where one index has a source twice."""
+    paths = expand(sources, formats.SUFFIXES, warn)
+    if once and (line := given_twice(paths)):
+        warn(line)
+    return paths
+
+
+def _engine(executor: Any, parts: StrPath | None, out: StrPath | None, workers: int | None) -> Engine | None:
+    """Return what scans in the place of this process."""
     engine = Engine.of(executor, parts, workers or 1)
     if engine is not None and out is None:
         raise Error("executor: expected the place of one index with it, found none; give out=...")
-    request = Request(format, parameters, expressions, missing, validate, bad, tuple(computed), completing)
-    request = request._replace(hash=hash, force=force, grown=grown, engine=engine, workers=workers)
-    request = request._replace(roots=Roots(roots, paths))
-    built = [Path(done.summary.path) for done in build_and_warn(paths, request, out)]
-    return built[0] if len(built) == 1 else built
+    return engine
 
 
 def merge(
@@ -165,3 +176,14 @@ def _by_kind(
                 "sample (numbers that you have: mmapds.add_column)"
             )
     return expressions, computed
+
+
+def _completing(
+    computed: Mapping[str, Callable[[Any], float]], version: str | int | None, workers: int | None
+) -> Complete | None:
+    """Return what adds computed columns to each index."""
+    if not computed:
+        return None
+    from .columns import complete, identities  # start-up time: it loads NumPy and datasets
+
+    return partial(complete, computed, identities(computed, version), workers)
