@@ -5,6 +5,7 @@ from __future__ import annotations  # help() shows them as they are written
 import multiprocessing
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import BrokenExecutor
 from contextlib import closing
 from functools import partial
 from types import ModuleType
@@ -23,7 +24,7 @@ from .progress import Progress
 from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, EXACT, as_numbers, first_rounded
-from .storage.processes import WorkerDiedError, in_processes
+from .storage.processes import in_processes
 from .storage.sections import COLUMN
 from .storage.sources import StrPath
 from .storage.spool import Spool
@@ -219,7 +220,7 @@ def _computed(
         return
     try:
         yield from in_processes(work, pieces, min(workers, len(pieces)))
-    except WorkerDiedError:
+    except BrokenExecutor:
         raise ColumnError(
             f"column {name!r}: a worker process died, killed or out of memory; use workers=1 to see why"
         ) from None

@@ -3,8 +3,9 @@
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from ..errors import FormatError
@@ -23,7 +24,7 @@ from .sections import (
 )
 from .writer import SectionWriter
 
-_PLACES = BLOCK_BEGINS, BLOCK_BOUNDS
+_NUMBERS = BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS
 _LEVEL = 1  # of the compression of access points
 _BITS = {"zstd": 1, "gzip": 8}  # parts of a byte that blocks begin at, by codec
 _PIECE = 1 << 17  # numbers that are copied at a time
@@ -123,20 +124,18 @@ class BlockTable:
     def __init__(self, index: Index, number: int) -> None:
         compression = index.sources[number].compression
         assert compression is not None
-        self._index, self._number, self.count = index, number, compression.blocks
-        self._codec, self._size = compression.codec, index.sources[number].size
-        self._content, self._largest, self._points = compression.size, compression.largest, compression.points
+        self._index, self._number, self._compression = index, number, compression
+        self.count, self._bits = compression.blocks, _BITS[compression.codec]
         first = index.blocks_at(number)
         self._begins, self.bounds = (
             _Numbers(index, name, first, self.count + 1) for name in (BLOCK_BEGINS, BLOCK_BOUNDS)
         )
-        if self._points:
+        if compression.points:
             self._point_bounds = _Numbers(index, POINT_BOUNDS, first, self.count + 1)
             self._points_at = index.sections[POINTS].offset + index.points_at(number)
-        if self.bounds[self.count] != self._content:
+        if (found := self.bounds[self.count]) != compression.size:
             raise index.damaged(
-                f"blocks of {index.source_path(number)}: expected {self._content} bytes of content, found "
-                f"{self.bounds[self.count]}"
+                f"blocks of {index.source_path(number)}: expected {compression.size} bytes of content, found {found}"
             )
 
     def starts(self) -> Iterator[BlockStart]:
@@ -179,11 +178,11 @@ class BlockTable:
 
     def _place(self, block: int, begin: int, end: int, content: int, content_end: int) -> "Place":
         """Return where a block lies; raise FormatError where that is not in the source."""
-        parts = _BITS[self._codec]
-        place = Place(begin // parts, -(-end // parts), content, content_end)
-        fits = begin <= end <= self._size * parts and content_end <= self._content
-        if not fits or not 0 <= place.size <= self._largest:
-            raise self._damaged(block, f"up to {self._largest} bytes of {self._content}, found {tuple(place)}")
+        size, largest = self._compression.size, self._compression.largest
+        place = Place(begin // self._bits, -(-end // self._bits), content, content_end)
+        fits = begin <= end <= self._index.sources[self._number].size * self._bits and content_end <= size
+        if not fits or not 0 <= place.size <= largest:
+            raise self._damaged(block, f"up to {largest} bytes of {size}, found {tuple(place)}")
         return place
 
     def edges(self, block: int) -> Edges:
@@ -200,18 +199,17 @@ class BlockTable:
         if found is None:
             raise self._damaged(block, f"a window of 1 to {WINDOW} bytes, found {len(packed) - CRC_SIZE} others")
         crc, window = found
-        return Edges(window, crc, self._begins[block] % _BITS[self._codec], end_crc)
+        return Edges(window, crc, self._begins[block] % self._bits, end_crc)
 
     def _point(self, block: int) -> bytes:
         """Return what the index has of the access point of a block; nothing behind the last one."""
-        if not self._points or block == self.count:
+        points = self._compression.points
+        if not points or block == self.count:
             return b""
         begin, end = self._point_bounds.read(block, block + 2)
-        if not begin <= end <= self._points or 0 < end - begin <= CRC_SIZE or end - begin > LARGEST_POINT:
-            raise self._damaged(
-                block,
-                f"an access point of up to {LARGEST_POINT} bytes in {self._points}, found one in {begin} to {end}",
-            )
+        if not begin <= end <= points or 0 < end - begin <= CRC_SIZE or end - begin > LARGEST_POINT:
+            expected = f"an access point of up to {LARGEST_POINT} bytes in {points}"
+            raise self._damaged(block, f"{expected}, found one in {begin} to {end}")
         return self._index.read(self._points_at + begin, end - begin)
 
     def _damaged(self, block: int, expected: str) -> FormatError:
@@ -240,50 +238,40 @@ class BlocksWriter:
     def __init__(self, writer: SectionWriter) -> None:
         self._writer = writer
         self._spools = {name: writer.spool() for name in BLOCK_SECTIONS}
-        self._held = {name: array("Q") for name in (*_PLACES, POINT_BOUNDS)}  # on their way into the spools
         self._begin()
 
     def _begin(self) -> None:
         """Begin a source."""
         self._count = self._largest = self._content = self._points = 0
 
-    def append(self, starts: Iterable[BlockStart]) -> None:
+    def append(self, starts: Sequence[BlockStart]) -> None:
         """Append where the next blocks of the source at hand begin."""
-        for start in starts:
-            self._add(start)
-            self._count += 1
-            if start.point:
-                self._points += len(start.point)
-                with self._writer.writing():
-                    self._spools[POINTS].append_bytes(start.point)
+        if starts:
+            self._add(starts)
+            self._count += len(starts)
 
     def finish(self, codec: str, end: BlockStart) -> Compression:
         """End the source at hand, where its last block ends; return what the index says of it."""
-        self._add(end)
+        self._add((end,))
         found = Compression(codec, end.content, self._count, self._largest, self._points)
         self._begin()
         return found
 
-    def _add(self, start: BlockStart) -> None:
-        if self._count:
-            self._largest = max(self._largest, start.content - self._content)
-        self._content = start.content
-        for held, value in zip(self._held.values(), (start.file, start.content, self._points), strict=True):
-            held.append(value)
-        if len(self._held[POINT_BOUNDS]) >= _PIECE:
-            self._flush()
-
-    def _flush(self) -> None:
-        for name, held in self._held.items():
-            with self._writer.writing():
-                self._spools[name].append(U64.cell, memoryview(held))
-            self._held[name] = array("Q")
+    def _add(self, starts: Sequence[BlockStart]) -> None:
+        contents = [start.content for start in starts]
+        for before, content in pairwise((self._content, *contents)):
+            self._largest = max(self._largest, content - before)
+            self._content = content
+        *bounds, self._points = accumulate((len(start.point) for start in starts), initial=self._points)
+        with self._writer.writing():
+            for name, values in zip(_NUMBERS, ([start.file for start in starts], contents, bounds), strict=True):
+                self._spools[name].append(U64.cell, memoryview(array("Q", values)))
+            self._spools[POINTS].append_bytes(b"".join(start.point for start in starts))
 
     def copy(self, index: Index, sources: range) -> None:
         """Append the blocks of sources of another index, which are neighbours there."""
-        self._flush()
         begin, end = index.blocks_at(sources.start), index.blocks_at(sources.stop)
-        for name in self._held:
+        for name in _NUMBERS:
             if name in index.sections:
                 self._copy(index, name, begin, end)
             else:
@@ -303,7 +291,6 @@ class BlocksWriter:
 
     def write(self) -> None:
         """Append the sections, if a source is compressed; those of access points if there are some."""
-        self._flush()
         for name, spool in self._spools.items():
             if spool.count and (name != POINT_BOUNDS or self._spools[POINTS].count):
                 self._writer.write_spool(name, spool)

@@ -18,10 +18,6 @@ _POLL = 1.0  # seconds between two checks of the parent
 _AHEAD = 4  # pieces for each worker that are computed before their turn, at most
 
 
-class WorkerDiedError(Exception):
-    """A worker ended before it had computed what it was given."""
-
-
 def in_processes(work: Callable[[P], R], pieces: Sequence[P], count: int) -> Iterator[R]:
     """Yield what `work` returns for each piece, in their order, computed by `count` processes.
 
@@ -29,12 +25,11 @@ def in_processes(work: Callable[[P], R], pieces: Sequence[P], count: int) -> Ite
       work: called in the processes; pickled, where they are not forked.
     Raises:
       OSError: there is no room for one of the processes.
-      WorkerDiedError: a worker ended, and its piece is lost.
+      BrokenExecutor: a worker ended, and its piece is lost.
       Exception: as the function raised it, of the first piece where it did.
     """
     # Start-up time: most processes compute nothing in others.
     from concurrent.futures import Future, ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
 
     with ProcessPoolExecutor(count, initializer=_begin, initargs=(work,)) as pool:
         waiting: deque[Future[R]] = deque()
@@ -45,8 +40,6 @@ def in_processes(work: Callable[[P], R], pieces: Sequence[P], count: int) -> Ite
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-        except BrokenProcessPool:
-            raise WorkerDiedError from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import sys
 import threading
 import weakref
 from collections import deque
@@ -109,8 +108,8 @@ class Makers(Generic[Task, Result]):
     ) -> None:
         self._todo: _Tasks = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._process = os.getpid()
-        _makers.add(self)
+        self.stop = weakref.finalize(self, _stop, self._todo)
+        """Has the threads end after the task that they are at; does not wait for them."""
         try:
             for number in range(count):
                 started: Future[Any] = Future()
@@ -133,37 +132,19 @@ class Makers(Generic[Task, Result]):
         self._todo.put((future, task))
         return future
 
-    def stop(self) -> None:
-        """Have the threads end after the task that they are at; does not wait for them."""
-        if os.getpid() != self._process:  # a forked child has none of them
-            return
-        with suppress(Empty):
-            while True:
-                self._todo.get_nowait()
-        for _ in self._threads:
-            self._todo.put(None)
-
     def join(self) -> None:
         """Wait until the threads have ended."""
         for thread in self._threads:
             thread.join()
 
-    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if hasattr(self, "_threads") and not is_ending():  # when Python ends, modules are missing
-            self.stop()
-
 
 _Tasks = SimpleQueue["tuple[Future[Any], Any] | None"]
-_makers: "weakref.WeakSet[Makers[Any, Any]]" = weakref.WeakSet()
 _running: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
-"""Threads of makers, which may finish a task when nobody refers to their makers any more."""
 
 
 @atexit.register
-def _stop_all() -> None:
+def _join_all() -> None:
     # A thread that runs while the interpreter is taken down may end the process with an error.
-    for makers in list(_makers):
-        makers.stop()
     for thread in list(_running):
         thread.join(_AT_EXIT)
 
@@ -176,6 +157,14 @@ def _make_all(
     while (given := todo.get()) is not None:
         fulfil(given[0], make, given[1])
         del given  # its memory is not kept while this thread waits
+    todo.put(None)  # for the next thread
+
+
+def _stop(todo: _Tasks) -> None:
+    with suppress(Empty):
+        while True:
+            todo.get_nowait()
+    todo.put(None)
 
 
 def fulfil(future: "Future[Result]", make: Callable[[Task], Result], task: Task) -> None:
