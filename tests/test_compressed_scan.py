@@ -65,7 +65,7 @@ def test_places_of_blocks_near_each_other_and_far_apart(write, monkeypatch, near
     monkeypatch.setattr(blocks, "_NEAR", near)
     path = write(framed(b"[1, 2]\n" * 300, [7, 50, 4]), "a.jsonl.zst")
     table = blocks.BlockTable(Index(str(mmapds.build(path))), 0)
-    bounds = list(itertools.pairwise(table.starts(0)))
+    bounds = list(itertools.pairwise(table.starts()))
     assert len(bounds) == table.count > 90
     generator = random.Random(near)
     for count in (1, 2, 9, table.count):
