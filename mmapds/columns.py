@@ -65,8 +65,7 @@ def add_column(
       ColumnError: values have another shape or are not numbers, or lengths are negative or fractional.
       IndexMissingError, StaleIndexError: the index must be built first.
     """
-    workers = cores() if workers is None else workers
-    if workers < 1:
+    if workers is not None and workers < 1:
         raise ColumnError(f"workers = {workers}, expected 1 or more")
     if not isinstance(name, str) or not name:
         raise ColumnError(f"name = {name!r}, expected a string of one character or more")
@@ -122,7 +121,7 @@ def complete(
     with locked(index_path):
         # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
         dataset = open_dataset(path, roots=Index(path).roots_needed())
-        _write(dataset, computed, functions, cores() if workers is None else workers, None, target)
+        _write(dataset, computed, functions, workers, None, target)
 
 
 def _index_path(dataset: Dataset) -> str:
@@ -139,7 +138,7 @@ def _write(
     dataset: Dataset,
     columns: Mapping[str, Values],
     functions: Mapping[str, str],
-    workers: int,
+    workers: int | None,
     progress: Callable[[int], object] | None,
     target: str,
 ) -> None:
@@ -185,12 +184,12 @@ def _spooled(
     dataset: Dataset,
     name: str,
     values: Values,
-    workers: int,
+    workers: int | None,
     progress: Callable[[int], object] | None,
 ) -> Spool:
     """Return the numbers of a column on their way into an index."""
     spool, records = writer.spool(), len(dataset)
-    pieces = _computed(dataset, name, values, workers) if callable(values) else _given(name, values, records)
+    pieces = _computed(dataset, name, values, workers or cores()) if callable(values) else _given(name, values, records)
     bar = Progress(f"column {name!r}", unit="samples", total=lambda: records, quiet=progress is not None)
     with bar, closing(pieces):  # which ends workers, whatever happens
         for piece in pieces:
@@ -234,9 +233,7 @@ def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece
         except Exception as error:
             add_note(error, f"while computing a column for {dataset.place(position)}")
             raise
-        if isinstance(number, bool | np.bool_):
-            number = int(number)  # of a condition, for masks
-        if isinstance(number, str | bytes) or np.ndim(number) or not isinstance(number, int | float | np.number):
+        if not isinstance(number, int | float | np.number | np.bool_):
             raise ColumnError(f"{dataset.place(position)}: expected a number from the callable, found {number!r}")
         numbers.append(number)
     return _as_numbers(name, numbers, piece.start)
@@ -251,15 +248,13 @@ def _as_numbers(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
       ColumnError: an integer would be rounded, as others are floats.
     """
     try:
+        if masked_count(values):
+            raise ValueError("masked; give array.filled(NUMBER)")
         numbers = as_numbers(values)
     except (TypeError, ValueError, RuntimeError) as error:  # as of lists of other lengths, or of tensors
         raise ColumnError(
             f"column {name!r}: expected numbers, one for each record, found {type(values).__name__} ({error})"
         ) from None
-    if masked_count(values):
-        raise ColumnError(
-            f"column {name!r}: expected a number for each record, found a masked array; give values.filled(NUMBER)"
-        )
     if found := first_rounded(values, numbers):
         at, number = found
         raise ColumnError(
@@ -282,10 +277,9 @@ def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
         fits = (values >= 0) & (values == np.floor(values)) & (values < 2.0**63)
         if not fits.all():
             wrong = int(fits.argmin())
-            whole = "" if values[wrong] < 0 else "give whole numbers, as milliseconds for seconds, or "
             raise ColumnError(
                 f"column 'length': expected integers of 0 or more, found {values[wrong]} at record {first + wrong}; "
-                f"{whole}give the column another name"
+                "give whole numbers, as milliseconds for seconds, or give the column another name"
             )
     elif kind == "f":
         return np.ascontiguousarray(values, np.float64)

@@ -78,21 +78,17 @@ def said(folder, *arguments):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_worker_that_dies_is_said(built, method):
-    assert said(built, method, "dies_as_it_computes") == DIED
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_an_error_that_cannot_be_pickled_is_said(built, method):
-    assert said(built, method, "raises_what_cannot_be_pickled") == "RuntimeError OddError: odd"
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_error_of_the_first_piece_is_said_whichever_comes_first(built, method):
-    try:
-        assert said(built, method, "raises_first_in_the_second_piece") == "RuntimeError first piece"
-    finally:
-        (built / "raised").unlink(missing_ok=True)
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("dies_as_it_computes", DIED),
+        ("raises_what_cannot_be_pickled", "RuntimeError OddError: odd"),
+        ("raises_first_in_the_second_piece", "RuntimeError first piece"),
+    ],
+)
+def test_the_first_failure_in_the_order_of_records_is_said(built, method, function, expected):
+    assert said(built, method, function) == expected
+    (built / "raised").unlink(missing_ok=True)
 
 
 def test_a_process_that_may_have_no_children_computes_by_itself(built):

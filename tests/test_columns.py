@@ -19,9 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.storage.index_file import Index
 from tests.support.commands import SECONDS, command, python
-from tests.support.files import patched
 from tests.support.index_file import rewrite
 from tests.support.messages import check
 from tests.support.pieces import jsonl_in_blocks
@@ -562,18 +560,6 @@ def test_metadata_of_columns_are_checked(write, columns):
         mmapds.open(path)
     mmapds.build(path)
     assert len(mmapds.open(path)) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "at", "value"), [("length_values", 0, 1), ("length_counts", 0, 9), ("length_counts", 8, 0)]
-)
-def test_a_damaged_histogram_is_an_error(write, name, at, value):
-    path = write([{"n": n} for n in (5, 3, 3)])
-    mmapds.build(path, length="n")
-    index = Index(path + ".mmx")
-    patched(path + ".mmx", index.sections[name].offset + at, value.to_bytes(8, "little"))
-    with pytest.raises(mmapds.FormatError, match=r"section 'length_(values|counts)': expected .*; run: "):
-        mmapds.TokenBudgetBatchSampler(mmapds.open(path), 30)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -180,14 +180,14 @@ def test_any_parts_of_any_orders(lengths_of_files, data):
         (
             "length_values",
             [1, 2, 3],
-            "length_values': expected unsigned numbers, each below the one before it",
+            "length_values': expected numbers that fall, found others",
         ),
         (
             "length_counts",
             [2, 2, 2],
-            "length_counts': expected counts of 1 or more that add up to 4, found a sum of 6",
+            "length_counts': expected counts that add up to 4, found others",
         ),
-        ("length_counts", [4, 0, 0], "length_counts': .* add up to 4, found a count of 0"),
+        ("length_counts", [4, 0, 0], "length_counts': .* add up to 4, found"),
         ("length_counts", [2**63, 2**63 + 2, 2], "length_counts': "),
     ],
 )

@@ -319,6 +319,7 @@ def test_a_state_of_another_plan_is_refused_and_changes_nothing(saved, other, op
 
 NO_LENGTHS = "expected an mmapds dataset or a view of one, or an array or list of integers, found"
 NO_INTEGERS = "lengths: expected integers of 1 or more, found"
+ONE_EACH = "lengths: expected integers of 1 or more, one for each record, found"
 
 
 @pytest.mark.parametrize(
@@ -329,13 +330,13 @@ NO_INTEGERS = "lengths: expected integers of 1 or more, found"
             [3, 0, 0],
             "lengths[1] = 0, expected 1 or more; leave such samples out with min_length=1 (samples of length 0: 2)",
         ),
-        ([3.5], f"{NO_INTEGERS} type float64"),
-        (["a"], f"{NO_INTEGERS} type <U1"),
+        ([3.5], f"{ONE_EACH} type float64"),
+        (["a"], f"{ONE_EACH} type <U1"),
         ([[1, 2], [3]], f"{NO_INTEGERS} list (setting an array element"),
         (torch.ones(2, requires_grad=True), f"{NO_INTEGERS} Tensor (Can't call"),
         (torch.ones(2, dtype=int, device="meta"), f"{NO_INTEGERS} Tensor"),
-        ([[1, 2]], "lengths: expected one dimension, found shape (1, 2)"),
-        (np.ma.array([3, 4], mask=[0, 1]), "lengths: expected a length for each record, found a masked array"),
+        ([[1, 2]], f"{ONE_EACH} type int64 of shape (1, 2)"),
+        (np.ma.array([3, 4], mask=[0, 1]), f"{NO_INTEGERS} MaskedArray (masked; give array.filled"),
         ([], "lengths: expected one sample or more, found 0"),
         (7, f"lengths: {NO_LENGTHS} int"),
         ({3: 4}, f"lengths: {NO_LENGTHS} dict"),

@@ -74,7 +74,7 @@ def inspect(options: argparse.Namespace) -> int:
                 documents[-1]["error"] = str(error)
                 problems = [one_line(error)]
             else:
-                problems = _first_problem(own) if findings is None else findings.lines()
+                problems = _first_problem(own) if findings is None else list(map(one_line, findings.errors))
                 if options.json:
                     documents[-1] |= describe(index, own) | (findings.describe() if findings else {})
                 elif findings is not None:

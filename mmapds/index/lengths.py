@@ -2,7 +2,6 @@
 
 import operator
 import os
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from xxhash import xxh3_64
 
 from .. import _native
 from ..arrays.masks import masked_count
-from ..errors import ColumnError, FormatError, OrderError, shortened
+from ..errors import FormatError, OrderError, shortened
 from ..storage.index_file import LENGTH_SECTIONS
 from ..storage.lock import locked
 from ..storage.numbers import as_numbers
@@ -42,11 +41,8 @@ def read_lengths(given: Any, targets: Any, cache: StrPath | None) -> LengthOrder
         stored: LengthOrder | None = given.length_order if targets is None and len(given) else None
         if stored is not None:
             return stored
-        lengths = given.lengths
-        if lengths.dtype.kind != "u":
-            raise ColumnError(f"column 'length': expected integers of 0 or more, found type {lengths.dtype}")
-    else:
-        lengths = _as_lengths("lengths", given)
+        given = given.lengths
+    lengths = _as_lengths("lengths", given)
     if not len(lengths):
         raise OrderError("lengths: expected one sample or more, found 0 (the dataset or the view is empty)")
     if targets is not None:
@@ -54,7 +50,7 @@ def read_lengths(given: Any, targets: Any, cache: StrPath | None) -> LengthOrder
         if len(second) != len(lengths):
             raise OrderError(f"target_lengths: expected {len(lengths)}, one for each length, found {len(second)}")
         lengths = np.maximum(lengths, second)
-    return sorted_lengths(np.ascontiguousarray(lengths), cache)
+    return sorted_lengths(lengths, cache)
 
 
 def _as_lengths(name: str, given: Any) -> NDArray[Any]:
@@ -70,23 +66,20 @@ def _as_lengths(name: str, given: Any) -> NDArray[Any]:
         except (TypeError, LookupError, AttributeError):
             expected = "expected an mmapds dataset or a view of one, or an array or list of integers"
             raise OrderError(f"{name}: {expected}, found {type(given).__name__}") from None
-    if masked_count(given):
-        raise OrderError(f"{name}: expected a length for each record, found a masked array; give array.filled(NUMBER)")
     try:
+        if masked_count(given):
+            raise ValueError("masked; give array.filled(NUMBER)")
         values = as_numbers(given)
     except (TypeError, ValueError, RuntimeError) as error:  # as of lists of tokens, or of tensors
         found = type(given).__name__
         raise OrderError(f"{name}: expected integers of 1 or more, found {found} ({error})") from None
-    if values.ndim != 1:
-        raise OrderError(f"{name}: expected one dimension, found shape {values.shape}")
-    if not values.size:
-        return values.astype(np.uint32)
-    if values.dtype.kind not in "iu":
-        raise OrderError(f"{name}: expected integers of 1 or more, found type {values.dtype}")
-    if values.min() < 0:
+    if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
+        found = f"type {values.dtype} of shape {values.shape}"
+        raise OrderError(f"{name}: expected integers of 1 or more, one for each record, found {found}")
+    if values.min(initial=0) < 0:
         at = int(np.argmax(values < 0))
         raise OrderError(f"{name}[{at}] = {values[at]}, expected 1 or more")
-    return np.ascontiguousarray(values, np.uint32 if int(values.max()) < 2**32 else np.uint64)
+    return np.ascontiguousarray(values, np.uint32 if values.max(initial=0) < 2**32 else np.uint64)
 
 
 def sorted_lengths(values: NDArray[Any], order_cache: StrPath | None = None) -> LengthOrder:
@@ -109,7 +102,7 @@ def sorted_lengths(values: NDArray[Any], order_cache: StrPath | None = None) -> 
         found = _cached(cache, len(values), mark) or _made(cache, values, mark)
     except OSError as error:
         raise OrderError(f"order_cache = {cache!r}, expected a path that can be used ({reason(error)})") from None
-    return LengthOrder.of_arrays(*found, values, partial(_damaged, cache))
+    return LengthOrder.of_arrays(*found, values)
 
 
 def _sort(values: NDArray[Any]) -> Arrays:
@@ -128,10 +121,6 @@ def _made(cache: str, values: NDArray[Any], mark: str) -> Arrays:
                 writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
             writer.commit({"lengths": mark}, len(values))
         return _cached(cache, len(values), mark) or arrays
-
-
-def _damaged(cache: str, what: str) -> FormatError:
-    return FormatError(f"order_cache = {cache!r}: DAMAGED: {what}; delete it")
 
 
 def _cached(path: str, records: int, mark: str) -> Arrays | None:

@@ -58,6 +58,10 @@ class Findings:
         """What was left out, a sentence each."""
 
     @property
+    def errors(self) -> list[Error]:
+        return [problem.error for problem in self.problems]
+
+    @property
     def counts(self) -> Counter[str]:
         """How many problems there are, by `Problem.check`."""
         return Counter(problem.check for problem in self.problems)
@@ -114,10 +118,6 @@ class Findings:
         source = bisect_right(self.index.firsts, record) - 1
         return self.index.source_path(source), record - self.index.firsts[source]
 
-    def lines(self) -> list[str]:
-        """Return the messages, one a line."""
-        return [" ".join(str(problem.error).splitlines()) for problem in self.problems]
-
     def describe(self) -> dict[str, Any]:
         """Return them as JSON."""
         return {
@@ -143,8 +143,8 @@ def verify(index: Index) -> None:
     Raises:
       FormatError, StaleIndexError, SourceError: the first problem.
     """
-    for problem in examine(index).problems:
-        raise problem.error
+    for error in examine(index).errors:
+        raise error
 
 
 def examine(index: Index, *, workers: int | None = None, report: Report = lambda _: None) -> Findings:
