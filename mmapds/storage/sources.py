@@ -17,8 +17,8 @@ StrPath = str | os.PathLike[str]
 CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
 """What sources may be compressed by, and what their names end in."""
 _NAMED_CODECS = {suffix: codec for codec, each in CODECS.items() for suffix in each} | {".tgz": "gzip", ".tzst": "zstd"}
-_REFUSED = {b"PK\x03\x04": "zip", b"\xfd7zXZ\x00": "xz", b"\x04\x22\x4d\x18": "lz4", b"BZh": "bzip2"}
-"""First bytes of compressed files that are not read, and what the tool is called."""
+_REFUSED = {rb"PK\x03\x04": "zip", rb"\xfd7zXZ\x00": "xz", rb"\x04\x22\x4d\x18": "lz4", rb"BZh[1-9]1AY&": "bzip2"}
+"""Patterns of the first bytes of compressed files that are not read, and what the tool is called."""
 CONVERTED: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
     "arrow": (".arrow", ".arrows", ".feather", ".ipc"),
@@ -310,7 +310,7 @@ def inspect(path: str) -> Source:
             f"{either('-o', 'out=...')}"
         )
     for magic, tool_name in _REFUSED.items():
-        if head.startswith(magic):
+        if re.match(magic, head):
             raise compressed(path, tool_name)
     if head.startswith(_LFS):
         raise SourceError(f"{path}: expected data, found what Git LFS keeps in its place; run: git lfs pull")
