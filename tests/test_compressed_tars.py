@@ -1,6 +1,7 @@
 """Tars in compressed files, sample by sample as the plain file has them."""
 
 import json
+import os
 import random
 from itertools import pairwise
 
@@ -246,16 +247,9 @@ def test_names_say_what_they_are(write, tmp_path):
         write(compressed(data, "one" if "z" in name and "st" in name else "gzip"), name)
         mmapds.build(tmp_path / name)
         assert len(mmapds.open(tmp_path / name)) == 5
-    write(data, "a.tar")
-    ds = mmapds.open(tmp_path, build=True)
-    assert sorted(path.rpartition("/")[2] for path in ds.sources) == [
-        "a.tar",
-        "b.TGZ",
-        "c.tar.zst",
-        "d.tzst",
-        "e.tar.bgz",
-        "f",
-    ]
+    with pytest.warns(UserWarning, match="f$|f[,; ]"):
+        ds = mmapds.open(tmp_path)
+    assert [os.path.basename(path) for path in ds.sources] == ["a.tar.gz", "b.TGZ", "c.tar.zst", "d.tzst", "e.tar.bgz"]
 
 
 def test_a_stream_takes_what_it_asked_for():
