@@ -17,7 +17,7 @@ from tests.support.files import opened_to_all, unprivileged
 from tests.support.messages import check
 
 SUFFIXES = " ".join(formats.SUFFIXES)
-OTHERS = "b.json, below/, c, d.txt"
+OTHERS = "b.json, below, c, d.txt"
 
 
 @pytest.fixture
@@ -156,8 +156,8 @@ def test_two_forms_of_one_source_in_a_directory_are_an_error(write, tmp_path):
     path = write(gzip.compress(b'{"name": 1}\n'), "part.jsonl.gz")
     mmapds.seekable(path)
     expected = (
-        f"{tmp_path}: expected one file of each content, found part.jsonl.gz and part.jsonl.zst; give one of them by "
-        "its name, or by a glob"
+        f"{tmp_path}: expected one file of each content, found part.jsonl.gz and part.jsonl.zst; give one by its "
+        "name, or by a glob"
     )
     check(expected)
     for way in (mmapds.open, mmapds.build):

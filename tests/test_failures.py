@@ -92,8 +92,7 @@ def test_a_disk_that_fills_up_is_an_error_at_every_stage(small_disk, many_length
     result = small_disk(megabytes, *command)
     assert result.returncode == 1, result.stderr
     assert result.stderr == (
-        "train.mmx: cannot write the index (no space left on device); nothing was changed; make room, or give "
-        "another place\n"
+        "train.mmx: cannot write the index (no space left on device); nothing was changed; give another place\n"
     )
 
 
@@ -103,7 +102,7 @@ def test_a_disk_that_fills_up_while_a_conversion_indexes_its_source(small_disk, 
     result = small_disk(megabytes, *command)
     assert result.returncode == 1, result.stderr
     assert result.stderr == (
-        "train.mma: cannot write an index beside the array file (no space left on device); make room, or give another "
+        "train.mma: cannot write an index beside the array file (no space left on device); give another "
         "place with -o OUT.mma\n"
     )
 
@@ -115,8 +114,7 @@ def test_a_disk_that_fills_up_while_indexes_are_merged(small_disk, many_lengths,
     result = small_disk(megabytes, *command)
     assert result.returncode == 1, result.stderr
     assert result.stderr == (
-        "all.mmx: cannot write the index (no space left on device); nothing was changed; make room, or give "
-        "another place\n"
+        "all.mmx: cannot write the index (no space left on device); nothing was changed; give another place\n"
     )
 
 
@@ -181,28 +179,6 @@ def test_scratch_files_have_their_blocks_before_they_are_written_to(tmp_path):
             held = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
             found = [link.stat().st_blocks * 512 for link in held if link.exists() and "(deleted)" in os.readlink(link)]
         assert max(found) >= size
-
-
-def test_absolute_paths_need_no_working_directory(write, tmp_path):
-    path = write([1, 2])
-    script = """
-import os, pickle, sys
-import mmapds
-gone = sys.argv[2]
-os.mkdir(gone), os.chdir(gone), os.rmdir(gone)
-ds = mmapds.open(sys.argv[1], build=True)
-assert list(pickle.loads(pickle.dumps(ds))) == [1, 2]
-with mmapds.Writer(sys.argv[1] + ".mma", {"n": "int64"}) as writer:
-    writer.write({"n": 1})
-assert len(mmapds.open(sys.argv[1], roots="here")) == 2
-try:
-    mmapds.build(sys.argv[1], out="all.mmx")
-except mmapds.Error as error:
-    print(error)
-"""
-    ran = run("-c", script, path, tmp_path / "gone")
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("all.mmx: cannot write the index here (no such file or directory); ")
 
 
 WRITERS = {

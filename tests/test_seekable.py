@@ -291,7 +291,7 @@ def test_a_full_disk_leaves_nothing(write, tmp_path):
     )
     said = python(code, check=False).stderr.splitlines()[-1].removeprefix("mmapds.errors.Error: ")
     assert said.startswith(
-        f"{path}.zst: cannot write the seekable file (file too large); nothing was changed; make room"
+        f"{path}.zst: cannot write the seekable file (file too large); nothing was changed; give another place"
     )
     check(said)
     assert os.listdir(tmp_path) == ["train.jsonl"]

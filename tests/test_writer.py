@@ -434,7 +434,7 @@ for use in (lambda: writer.write({{"x": np.full(1, 0)}}), writer.close):
 """
     ran = python(code)
     first, second, third = ran.stdout.splitlines()
-    refused = "cannot write the array file (file too large); nothing was changed; make room, or give another place"
+    refused = "cannot write the array file (file too large); nothing was changed; give another place"
     assert first == f"{path}: {refused}"
     assert second == f"{path}: the writer is closed: an earlier write failed; make a new Writer"
     assert third.startswith(f"{path}: nothing was written")

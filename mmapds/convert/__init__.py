@@ -30,7 +30,6 @@ from ..storage.sources import (
     inspect,
     listed,
     reason,
-    working_directory,
 )
 from .indexed import remove_hidden, telling_of
 from .limit import check_ahead, default_bytes
@@ -242,7 +241,7 @@ def _target(paths: list[str], out: StrPath | None) -> str:
             f"{target}: cannot write the array file here (no such directory); give another place with {_place()}"
         )
     try:
-        probe, file = create_temporary(os.path.join(working_directory(), target))
+        probe, file = create_temporary(os.path.join(os.getcwd(), target))
         try:
             file.close()
         finally:

@@ -140,9 +140,8 @@ def telling_of(target: str) -> Iterator[None]:
         found = re.match(rf"{index}: cannot write the index (here )*\((.*)\); ", str(error))
         if found is None:
             raise
-        room = "make room, or " if "; make room, or " in str(error) else ""
         raise Error(
-            f"{target}: cannot write an index beside the array file ({found[2]}); {room}give another place with "
+            f"{target}: cannot write an index beside the array file ({found[2]}); give another place with "
             f"{either(f'-o OUT{SUFFIX}', 'out=...')}"
         ) from None
 

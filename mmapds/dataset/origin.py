@@ -11,7 +11,7 @@ from ..storage.files import Io, IoChoice, io_of
 from ..storage.hints import build_command
 from ..storage.index_file import Index, SavedViewFoundError, names_index
 from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, check_name, expand, way_to_index, working_directory
+from ..storage.sources import INDEX_SUFFIX, check_name, expand, way_to_index
 from ..storage.view_file import SavedView
 
 _SHORT = 512  # bytes of paths that a pickle holds
@@ -45,7 +45,7 @@ def open_indexes(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io
       FormatError: an index is damaged, or a source must be converted.
     """
     indexes: list[Index | SavedView] = []
-    missing, directory = [], working_directory()
+    missing, directory = [], os.getcwd()
     for path in paths:
         index_path = _index_path(path)
         try:
@@ -60,7 +60,7 @@ def open_indexes(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         opened = either("", " (or open it with build=True)")
         if missing[0].endswith(INDEX_SUFFIX):
-            raise IndexMissingError(f"{missing[0]}{more}: no such index; {way_to_index(missing[0], directory)}")
+            raise IndexMissingError(f"{missing[0]}{more}: no such index; {way_to_index(missing[0])}")
         for path in missing:
             check_name(path)
         command = build_command(missing if len(missing) == 1 else list(patterns))
@@ -144,7 +144,7 @@ class Origin(NamedTuple):
     @classmethod
     def of(cls, patterns: Sequence[str] | None, indexes: Sequence[Index]) -> "Origin":
         """Describe open indexes, which were found by these patterns; None where saved views led to them."""
-        directory = working_directory()
+        directory = os.getcwd()
         known = [index.path if index.opened_in == directory else index.absolute(index.path) for index in indexes]
         paths = zlib.compress("\0".join(known).encode(errors="surrogateescape"))
         identity = zlib.crc32(b"".join(index.checksum.to_bytes(8, "little") for index in indexes))
@@ -166,7 +166,7 @@ class Origin(NamedTuple):
         paths = (
             zlib.decompress(self.paths).decode(errors="surrogateescape").split("\0") if self.paths else self.patterns
         )
-        if working_directory() == self.directory:
+        if os.getcwd() == self.directory:
             return list(paths)
         # Not normalised: `..` may follow a link, and braces are not directories.
         return [os.path.join(self.directory, path) for path in paths]

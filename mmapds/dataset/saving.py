@@ -18,7 +18,7 @@ from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE, U32, U64, NumberType
 from ..storage.runs import Numbers
 from ..storage.sections import COLUMN
-from ..storage.sources import StrPath, working_directory
+from ..storage.sources import StrPath
 from ..storage.view_file import BITS_BLOCK, SavedView, check_source_of_view, mark_of
 from ..storage.writer import ViewWriter
 from . import stored
@@ -119,7 +119,7 @@ class SavedRows:
 
     def __reduce__(self) -> tuple[Any, ...]:
         file = self.file
-        return _reopened, (working_directory(), file.absolute(file.path), file.checksum, file.io)
+        return _reopened, (os.getcwd(), file.absolute(file.path), file.checksum, file.io)
 
 
 def _reopened(directory: str, path: str, checksum: int, io: Io) -> SavedRows:

@@ -20,10 +20,8 @@ from ..storage.sources import (
     StrPath,
     check_unchanged,
     inspect,
-    make_room,
     named,
     reason,
-    working_directory,
 )
 from ..storage.threads import cores, in_order
 from .targets import check_target, elsewhere, frames_as_they_are, target_of
@@ -146,7 +144,7 @@ def _write(
     """Write the file: frames and a seek table."""
     sizes, contents, checksums = array("I"), array("I"), array("I")
     try:
-        with replacing(os.path.join(working_directory(), target), lambda: check_unchanged(text)) as file:
+        with replacing(os.path.join(os.getcwd(), target), lambda: check_unchanged(text)) as file:
             with closing(frames):  # here, as its threads end then
                 for frame, content, read in frames:
                     file.write(frame)
@@ -158,8 +156,8 @@ def _write(
             size = file.tell()
     except OSError as error:
         raise Error(
-            f"{target}: cannot write the seekable file ({reason(error)}); nothing was changed; {make_room(error)}give "
-            f"another place with {elsewhere()}"
+            f"{target}: cannot write the seekable file ({reason(error)}); nothing was changed; give another "
+            f"place with {elsewhere()}"
         ) from None
     return Seekable(target, len(sizes), sum(contents), size, is_new=True)
 

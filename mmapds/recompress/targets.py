@@ -9,7 +9,7 @@ from ..compression.seek_table import read_table
 from ..errors import Error, either
 from ..storage.files import open_file
 from ..storage.replaced import check_is_free, is_same_file
-from ..storage.sources import SEEKABLE, Source, inspect, real_path, without_codec
+from ..storage.sources import SEEKABLE, Source, inspect, without_codec
 
 _SUFFIX = ".zst"
 
@@ -57,12 +57,12 @@ def check_apart(paths: Sequence[str], out: str | None, frame: int, *, force: boo
     Raises:
       Error: there are such. What `inspect` and `target_of` raise.
     """
-    taken = {real_path(path): path for path in paths}
+    taken = {os.path.realpath(path): path for path in paths}
     for source in map(inspect, paths):
         if out is None and not force and frames_as_they_are(source, frame) is not None:
             continue
         target = target_of(source, out)
-        other = taken.setdefault(real_path(target), source.path)
+        other = taken.setdefault(os.path.realpath(target), source.path)
         if other != source.path:
             raise Error(
                 f"{target}: expected one source for it, found {other} and {source.path}; give them one by one, and "

@@ -42,7 +42,7 @@ from .sections import (
     records_in_group,
     unpacked,
 )
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, kind_of_file, real_path, reason, way_to_index, working_directory
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, kind_of_file, reason, way_to_index
 
 _INDEX_NAME = re.compile(rf"{re.escape(INDEX_SUFFIX)}({TEMPORARY})?\Z")
 _NAMED = 20  # sources that a command names; of more it says that there are some
@@ -96,7 +96,7 @@ def alike(one: Any, other: Any) -> bool:
 
 def relative_to_index(source: str, index: str) -> str:
     """Return a source's path as an index stores it, so that the two can be moved together."""
-    directory = real_path(os.path.dirname(index))
+    directory = os.path.realpath(os.path.dirname(index))
     parent, name = os.path.split(source)
     return os.path.normpath(os.path.join(os.path.relpath(os.path.realpath(parent), directory), name))
 
@@ -123,13 +123,13 @@ class IndexFile(SectionFile):
     """What messages call the files that it names."""
 
     def __init__(self, path: str, roots: Roots | None, io: Io) -> None:
-        self.opened_in = working_directory()
+        self.opened_in = os.getcwd()
         self.roots = roots or Roots()
         self._real_home: str | None = None
         try:
             opened = open_file(os.path.join(self.opened_in, path), io)
         except FileNotFoundError:
-            raise IndexMissingError(f"{path}: no such index; {way_to_index(path, self.opened_in)}") from None
+            raise IndexMissingError(f"{path}: no such index; {way_to_index(path)}") from None
         except OSError as error:
             raise Error(f"{path}: {reason(error)}") from None
         except ValueError:

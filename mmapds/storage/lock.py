@@ -27,7 +27,7 @@ from zlib import crc32
 
 from ..errors import Error
 from .processes import seconds_of
-from .sources import kind_of_file, real_path, reason
+from .sources import kind_of_file, reason
 
 LOCK_SUFFIX = ".lock"
 LIMIT = "MMAPDS_LOCK_SECONDS"
@@ -101,7 +101,7 @@ def locked(target: str) -> Iterator[bool]:
       Error: another process held the lock for longer than the limit, or the lock file cannot be opened or removed.
     """
     directory, name = os.path.split(target)
-    real, thread = os.path.join(real_path(directory or "."), name), threading.get_ident()
+    real, thread = os.path.join(os.path.realpath(directory or "."), name), threading.get_ident()
     lock = _held.get(real)
     if lock is not None and lock.thread == thread:
         yield lock.file is not None

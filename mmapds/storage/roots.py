@@ -7,7 +7,7 @@ directory that the user gives as a root; or if the user named that very file in 
 import os
 from collections.abc import Iterable
 
-from .sources import INDEX_SUFFIX, StrPath, listed, real_path, working_directory
+from .sources import INDEX_SUFFIX, StrPath, listed
 
 VARIABLE = "MMAPDS_ROOTS"
 """The environment variable with roots for all calls, separated like those of PATH."""
@@ -22,7 +22,7 @@ class Roots:
     """
 
     def __init__(self, given: StrPath | Iterable[StrPath] = (), named: Iterable[str] = ()) -> None:
-        self._working = working_directory()
+        self._working = os.getcwd()
         self._given = [os.fspath(path) for path in listed(given, "roots")]
         self._named = [path for path in named if not path.endswith(INDEX_SUFFIX)]
         self._allowed: tuple[list[str], set[str]] | None = None  # real paths: most indexes have no use for them
@@ -44,7 +44,7 @@ class Roots:
         return {*map(self._real, self._given), *self._used}
 
     def _real(self, path: str) -> str:
-        return real_path(os.path.join(self._working, path))
+        return os.path.realpath(os.path.join(self._working, path))
 
 
 def is_below(path: str, directory: str) -> bool:

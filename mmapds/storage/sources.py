@@ -1,6 +1,5 @@
 """Which files a user means, whether they can be sources, and whether they stay as they are."""
 
-import errno
 import glob
 import os
 import re
@@ -32,7 +31,7 @@ SEEKABLE = ".seekable"
 """What stands before the suffixes of a seekable file whose source is one of zstd, too."""
 INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"
 """Damaged by any transfer that takes the file for text."""
-_UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp(\.[0-9a-f]{8})?|lock)$")
+_UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp|lock)$")
 """Files that writers have while they write, and leave behind when they are killed."""
 _NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md|idx|parts)$", re.IGNORECASE)
 """What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
@@ -134,8 +133,12 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...], report: Callable[[str],
         return _files_of(pattern, suffixes, report)
     if _is_there(pattern):
         return [pattern]
+    try:
+        expanded = list(braceexpand(pattern)) if "{" in pattern else [pattern]
+    except ValueError as error:
+        raise SourceError(f"{pattern}: no such file (and not a brace pattern: {error})") from None
     found: list[str] = []
-    for path in _expand_braces(pattern):
+    for path in expanded:
         if _is_there(path):
             found.append(path)
         elif glob.has_magic(path):
@@ -145,19 +148,9 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...], report: Callable[[str],
                 raise SourceError(f"{path}: expected a pattern that matches files, found no match")
             found += matches
         else:
-            way = f"; {way_to_index(path, '')}" if path.endswith(INDEX_SUFFIX) else ""
+            way = f"; {way_to_index(path)}" if path.endswith(INDEX_SUFFIX) else ""
             raise SourceError(f"{path}: no such file{way}")
     return found
-
-
-def _expand_braces(pattern: str) -> Iterable[str]:
-    if "{" not in pattern:
-        return [pattern]
-    try:
-        expanded: list[str] = list(braceexpand(pattern))
-    except ValueError as error:
-        raise SourceError(f"{pattern}: no such file (and not a brace pattern: {error})") from None
-    return expanded
 
 
 def _is_there(path: str) -> bool:
@@ -192,30 +185,26 @@ def _check_listed(pattern: str) -> None:
 def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str], object]) -> list[str]:
     """Return the files that are taken from a directory; report what is passed over."""
     try:
-        with os.scandir(directory) as entries:
-            there = {each.name: each for each in entries if not each.name.startswith(".")}
+        names = sorted(name for name in os.listdir(directory) if not name.startswith("."))
     except OSError as error:
         raise unreadable(directory, error) from None
-    sources = sorted(name for name in there if named(name, (*suffixes, INDEX_SUFFIX)))
-    taken = _without_indexes([os.path.join(directory, name) for name in sources], suffixes)
-    others = [
-        name + "/" * there[name].is_dir(follow_symlinks=False)
-        for name in sorted(there.keys() - sources)
-        if not (_NOT_DATA.search(name) or _UNFINISHED.search(name))
-    ]
+    sources = [name for name in names if named(name, (*suffixes, INDEX_SUFFIX))]
+    taken, known = _without_indexes([os.path.join(directory, name) for name in sources], suffixes), set(sources)
+    others = [name for name in names if not (name in known or _NOT_DATA.search(name) or _UNFINISHED.search(name))]
+    found = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
     expected = f"names that end in {' '.join(suffixes)}"
     if not taken:
         convertible = tuple(suffix for each in CONVERTED.values() for suffix in each)
-        way = f"; run: {tool('convert')} {quoted(directory)} -o {quoted(os.path.join(directory, 'all.mma'))}"
-        way = way if any(named(name, convertible) for name in others) else ""
-        raise SourceError(f"{directory}: expected {expected}, found {_some(others) if others else 'no files'}{way}")
+        command = f"{tool('convert')} {quoted(directory)} -o {quoted(os.path.join(directory, 'all.mma'))}"
+        way = f"; run: {command}" if any(named(name, convertible) for name in others) else ""
+        raise SourceError(f"{directory}: expected {expected}, found {found or 'no files'}{way}")
     if twice := _repeated(taken, _content):
+        names_of_both = " and ".join(map(os.path.basename, twice))
         raise SourceError(
-            f"{directory}: expected one file of each content, found {' and '.join(map(os.path.basename, twice))}; give "
-            "one of them by its name, or by a glob"
+            f"{directory}: expected one file of each content, found {names_of_both}; give one by its name, or by a glob"
         )
     if others and not taken[0].endswith(INDEX_SUFFIX):  # indexes may have the other files for sources
-        report(f"{directory}: passed over {_some(others)} (expected {expected}); give them by name, or by a glob")
+        report(f"{directory}: passed over {found} (expected {expected}); give them by name, or by a glob")
     return taken
 
 
@@ -271,10 +260,6 @@ def _identity(path: str) -> object:
     except OSError:  # which whoever reads it says
         return path
     return found.st_dev, found.st_ino
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
 
 
 def named(path: str, suffixes: tuple[str, ...]) -> bool:
@@ -351,25 +336,15 @@ def reason(error: OSError) -> str:
     return text[:1].lower() + text[1:]
 
 
-def make_room(error: OSError) -> str:
-    """Return the remedy that comes first for what cannot be written, where the disk is full; else nothing."""
-    return "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
-
-
 def index_path(path: str) -> str:
     """Return the path of the index beside a source, or that of an index itself."""
     return path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
 
 
-def way_to_index(path: str, directory: str) -> str:
-    """Return how to get an index that is missing: the command that makes it; what it is of, only the user knows.
-
-    Args:
-      directory: the one from which the path leads.
-    Raises:
-      SourceError: it would be that of a source whose name is not UTF-8.
-    """
-    if os.path.exists(os.path.join(directory, source := path.removesuffix(INDEX_SUFFIX))):
+def way_to_index(path: str) -> str:
+    """Return the command that makes a missing index. Only the user knows the sources of one that lies beside none."""
+    source = path.removesuffix(INDEX_SUFFIX)
+    if os.path.exists(source):
         check_name(source)
         return f"run: {build_command([source])}"
     return f"run: {build_command(['SOURCE...'], '-o', quoted(path))} (or put it back)"
@@ -389,9 +364,7 @@ def check_unchanged(source: Source) -> None:
     try:
         now = os.stat(source.path)
     except OSError as error:
-        raise SourceError(
-            f"{source.path}: {reason(error)}; run again when nothing changes it (the file was there before)"
-        ) from None
+        raise unreadable(source.path, error) from None
     if (now.st_size, now.st_mtime_ns) != (source.size, source.mtime_ns):
         raise changed(source, now.st_size)
 
@@ -400,22 +373,6 @@ def changed(source: Source, size: int) -> SourceError:
     """Return the error to raise for a source that changed while it was read, and has `size` bytes now."""
     how = f"expected {source.size} bytes, found {size}" if size != source.size else "same size, another time"
     return SourceError(f"{source.path}: changed while it was read: {how}; run again when nothing writes to it")
-
-
-def working_directory() -> str:
-    """Return the working directory; nothing where it was deleted, as absolute paths need none."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""
-
-
-def real_path(path: str) -> str:
-    """Return a path without links; as it is where it is relative and the working directory was deleted."""
-    try:
-        return os.path.realpath(path)
-    except FileNotFoundError:
-        return path
 
 
 def kind_of_file(mode: int) -> str:

@@ -31,7 +31,7 @@ from .sections import (
     records_in_group,
     unpacked,
 )
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, make_room, reason, working_directory
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, reason
 from .spool import Spool, scratch
 
 _PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
@@ -58,7 +58,7 @@ class SectionWriter:
         if not path.endswith(self.SUFFIX) or os.path.isdir(path):
             raise Error(f"{path}: cannot write {self.NAME} here: expected a file name that ends in {self.SUFFIX}")
         self.path = path
-        self.target = os.path.join(working_directory(), path)
+        self.target = os.path.join(os.getcwd(), path)
         """The absolute path, as the working directory may change meanwhile."""
         self._directory = os.path.dirname(self.target)
         self.kind = self.KIND
@@ -81,8 +81,7 @@ class SectionWriter:
             yield
         except OSError as error:
             raise Error(
-                f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; {make_room(error)}"
-                "give another place"
+                f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; give another place"
             ) from None
 
     def begin_section(self, name: str, dtype: str) -> None:
