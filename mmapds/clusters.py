@@ -48,6 +48,8 @@ class Engine(NamedTuple):
     def of(cls, executor: Any, directory: StrPath | None, workers: int = 1) -> "Engine | None":
         """Return an engine of a user's arguments; None without an executor. Raise Error for what is no executor."""
         if executor is None:
+            if directory is not None:
+                raise Error(f"parts = {shortened(directory)}, expected an executor with it, found none")
             return None
         if isinstance(executor, type) or not hasattr(executor, "submit"):
             raise Error(f"executor = {shortened(executor)}, expected an object with submit(), such as a pool")

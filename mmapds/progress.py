@@ -51,12 +51,6 @@ class Progress:
             self.clear()
             print(printable(line))
 
-    def complain(self, line: str) -> None:
-        """Print a line on stderr, behind all that was printed on stdout before."""
-        self.clear()
-        sys.stdout.flush()
-        print(printable(line), file=sys.stderr)
-
     def clear(self) -> None:
         """Remove the bar, so that lines can be printed; the next update draws it again."""
         with self._lock:

@@ -415,6 +415,7 @@ def test_what_is_refused(corpus, tmp_path):
     for given, message in (
         ({"out": out, "executor": inline, "parts": tmp_path / "notes.txt"}, "cannot make a directory for parts"),
         ({"out": out, "executor": 5}, "executor = 5, expected an object with submit\\(\\), such as a pool"),
+        ({"out": out, "parts": "x"}, "parts = 'x', expected an executor with it, found none"),
         ({"out": out, "executor": ProcessPoolExecutor}, "expected an object with submit"),
         ({"executor": inline}, "executor: expected the place of one index with it, found none; give out="),
     ):
@@ -467,6 +468,7 @@ def test_an_engine_that_is_not_installed():
     ("options", "status", "message"),
     [
         (["--dask", "a", "--ray", "b"], 2, "argument --ray: not allowed with argument --dask"),
+        (["--parts", "d"], 2, "--parts: expected --dask or --ray with it, found neither"),
         (["--dask", "tcp://127.0.0.1:1"], 1, "--dask: Timed out trying to connect to tcp://127.0.0.1:1"),
     ],
 )

@@ -81,7 +81,6 @@ def test_a_record_is_shown_with_its_place_and_as_json(ten, shown):
         (["::4"], [0, 4, 8]),
         (["::-4"], [9, 5, 1]),
         (["8:100"], [8, 9]),
-        (["0,009", "0_0", "-1,0"], [9, 0, 0]),
     ],
 )
 def test_numbers_and_ranges_are_those_of_python(ten, given, expected, shown):
@@ -93,7 +92,6 @@ def test_numbers_and_ranges_are_those_of_python(ten, given, expected, shown):
     [
         (["10"], "position 10 is out of range for 10 records"),
         (["0", "-11"], "position -11 is out of range for 10 records"),
-        (["99999999999999999999999"], "position 99999999999999999999999 is out of range for 10 records"),
         (["5:2"], "position[5:2]: expected a range of 10 records, found none in it"),
     ],
 )
@@ -113,7 +111,7 @@ def test_several_sources_are_one_dataset(write, shown):
 def test_head_prints_the_first_records(ten, shown):
     assert [number for number, *_ in records_in(shown("head", ten))] == [0, 1, 2, 3, 4]
     assert [number for number, *_ in records_in(shown("head", "-n", "2", ten))] == [0, 1]
-    assert len(records_in(shown("head", "-n", "1,000", ten))) == 10
+    assert len(records_in(shown("head", "-n", "1000", ten))) == 10
     assert shown("head", "-n", "0", ten) == ""
 
 

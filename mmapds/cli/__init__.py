@@ -23,8 +23,7 @@ _FAILED, _MISUSED = 1, 2
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the number of the signal
 
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # an engine's file is named by an Error of its own
-_LONGEST_TITLE = 32  # of a progress bar
-_RANGE_FROM_THE_END = re.compile(r"-\d[\d,_]*[:,_].*")
+_RANGE_FROM_THE_END = re.compile(r"-\d+:.*")
 
 
 class UsageError(Error):
@@ -80,27 +79,28 @@ class Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
-def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Add the sources, which all commands take."""
+_COMMON: dict[str, dict[str, Any]] = {
+    "decode": {"metavar": "D", "help": "json, text, bytes, files, wds, pil, tf_example or torch; default: by format"},
+    "force": {"action": "store_true", "help": "replace files that are there, also those that are up to date"},
+    "json": {"action": "store_true", "help": "print one JSON document instead"},
+    "max-tokens": {"type": int, "metavar": "N", "help": "batches under a budget of tokens"},
+    "no-index": {"action": "store_true", "help": "write no index; for files that one index will cover"},
+    "quiet": {"action": "store_true", "help": "print nothing but errors"},
+    "root": {
+        "action": "append",
+        "default": [],
+        "metavar": "DIR",
+        "help": "a directory outside that of an index in which its sources may lie; may be repeated",
+    },
+    "workers": {"type": int, "metavar": "N", "help": "threads; default: all cores"},
+}
+
+
+def add_common(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add the sources, which all commands take, and options that several take."""
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file, directory, glob or brace pattern")
-
-
-def add_roots(parser: argparse.ArgumentParser) -> None:
-    """Add the option for directories that an index may name files of."""
-    text = "a directory outside that of an index in which its sources may lie; may be repeated"
-    parser.add_argument("--root", action="append", default=[], metavar="DIR", help=text)
-
-
-def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add the option to print little."""
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-
-
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Add what building and checking indexes take alike."""
-    parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
-    add_roots(parser)
-    add_quiet(parser)
+    for name in names:
+        parser.add_argument(f"--{name}", **_COMMON[name])
 
 
 def add_format_options(parser: argparse.ArgumentParser, options: Options) -> None:
@@ -114,17 +114,12 @@ def format_options(arguments: argparse.Namespace, options: Options) -> dict[str,
     return {name: getattr(arguments, name) for name in options if getattr(arguments, name) is not None}
 
 
-def add_cluster_options(parser: argparse.ArgumentParser, *, work: str, out: str) -> None:
-    """Add the options for clusters to a parser.
-
-    Args:
-      work: what they do there.
-      out: what the help calls the file to write.
-    """
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for clusters to a parser."""
     clusters = parser.add_mutually_exclusive_group()
-    clusters.add_argument("--dask", metavar="ADDRESS", help=f"{work} on a Dask cluster: the address of its scheduler")
-    clusters.add_argument("--ray", metavar="ADDRESS", help=f"{work} on a Ray cluster: its address, or auto")
-    parser.add_argument("--parts", metavar="DIR", help=f"with these: what tasks leave; default: {out}.parts")
+    clusters.add_argument("--dask", metavar="ADDRESS", help="work on a Dask cluster: the address of its scheduler")
+    clusters.add_argument("--ray", metavar="ADDRESS", help="work on a Ray cluster: its address, or auto")
+    parser.add_argument("--parts", metavar="DIR", help="with these: what tasks leave; default: OUT.parts")
 
 
 def executor_of(options: argparse.Namespace) -> Any:
@@ -133,6 +128,8 @@ def executor_of(options: argparse.Namespace) -> Any:
     Raises:
       Error: there is no such cluster, or a package is missing.
     """
+    if options.parts and not (options.dask or options.ray):
+        options.parser.error("--parts: expected --dask or --ray with it, found neither")
     for name in ("dask", "ray"):
         if address := getattr(options, name):
             from .. import executors  # start-up time: most commands have no cluster
@@ -162,28 +159,30 @@ def run(work: Callable[[], int | None]) -> int:
     message = ""
     try:
         with as_command(), _warnings_in_lines():
-            status = work() or 0
+            status = _status_of(work)
+            sys.stdout.flush()
     except KeyboardInterrupt:
         status, message = _INTERRUPTED, "interrupted"
     except BrokenPipeError:
         status = _CLOSED_PIPE
-    except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else _FAILED
     except Exception as error:
         status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, _described(error)
     try:
         sys.stdout.flush()
-    except OSError as error:  # nobody reads the pipe any more, or the disk is full
-        if isinstance(error, BrokenPipeError):
-            status = status or _CLOSED_PIPE
-        else:
-            status, message = status or _FAILED, message or _described(error)
-        with open(os.devnull, "w") as null:  # the interpreter writes the rest of its buffer there when it exits
+    except OSError:  # the interpreter writes the rest of its buffer to nowhere when it exits
+        with open(os.devnull, "w") as null:
             os.dup2(null.fileno(), sys.stdout.fileno())
     if message:
         with suppress(BrokenPipeError):
             print(message, file=sys.stderr)
     return status
+
+
+def _status_of(work: Callable[[], int | None]) -> int:
+    try:
+        return work() or 0
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else _FAILED
 
 
 def _described(error: Exception) -> str:
@@ -235,5 +234,5 @@ def progress_on(sources: Sequence[str], **options: Any) -> Progress:
     Args:
       options: as for the class.
     """
-    title = printable(sources[0]) if len(sources) == 1 else f"{len(sources):,} sources"
-    return Progress(title if len(title) <= _LONGEST_TITLE else f"...{title[3 - _LONGEST_TITLE :]}", **options)
+    title = os.path.basename(sources[0]) if len(sources) == 1 else f"{len(sources):,} sources"
+    return Progress(printable(title), **options)

@@ -8,7 +8,7 @@ from typing import Any
 from ..bench import bench, check_arguments, name_of
 from ..dataset.decode import check_name
 from ..errors import counted
-from . import add_roots, add_sources, checking_options, print_aside
+from . import add_common, checking_options, print_aside
 from .screen import Cell, print_line, print_table
 
 _HEAD = ("", "", "records/s", "MB/s", "p50 ms", "p99 ms", "memory MB", "disk MB")
@@ -16,18 +16,13 @@ _HEAD = ("", "", "records/s", "MB/s", "p50 ms", "p99 ms", "memory MB", "disk MB"
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """Add what measuring takes."""
-    add_sources(parser)
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="batches under a budget of tokens")
+    add_common(parser, "max-tokens", "decode", "root", "json", "quiet")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="else batches of a size; default: 32")
     parser.add_argument("--workers", type=_numbers, metavar="A,B", help="numbers of workers to try; default: by cores")
     parser.add_argument("--no-processes", action="store_true", help="try threads alone")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="of each pass; default: 2")
     parser.add_argument("--no-cold", action="store_true", help="drop no pages from memory; warm passes alone")
     parser.add_argument("--collate", default="list", metavar="list|pad", help="samples as they are, or pad_collate")
-    parser.add_argument("--decode", metavar="D", help="decoder of samples, as in show; default: by format")
-    add_roots(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
-    parser.add_argument("--quiet", action="store_true", help="do not say how far it is")
     parser.set_defaults(work=_bench)
 
 

@@ -11,10 +11,8 @@ from ..dataset.decode import check_name
 from ..errors import FormatError, counted, shortened
 from . import (
     add_cluster_options,
+    add_common,
     add_format_options,
-    add_quiet,
-    add_roots,
-    add_sources,
     checking_options,
     executor_of,
     format_options,
@@ -64,7 +62,7 @@ def _convert(options: argparse.Namespace) -> None:
 
 def add_convert_options(parser: argparse.ArgumentParser) -> None:
     """Add what a conversion takes."""
-    add_sources(parser)
+    add_common(parser, "decode", "root", "no-index", "force", "quiet")
     parser.add_argument("-o", "--out", metavar="OUT.mma", help="default, for one source: beside it")
     parser.add_argument("--format", metavar="F", help="parquet, arrow, hdf5, or a format that can be indexed")
     parser.add_argument("--schema", metavar="JSON", help="fields and their types, or a file that has them")
@@ -72,24 +70,13 @@ def add_convert_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fields", metavar="A,B", help="fields to write, in this order; default: all")
     parser.add_argument("--defaults", metavar="JSON", help="what stands for fields that are missing or null")
     parser.add_argument("--length", metavar="FIELD", help="field that token budgets are planned by")
+    parser.add_argument("--missing", default="error", metavar="skip|error", help="records that lack a field")
+    parser.add_argument("--infer", type=int, default=1000, metavar="N", help="records of JSON that tell the schema")
     parser.add_argument(
-        "--missing", default="error", metavar="skip|error", help="what to do with records that lack a field"
-    )
-    parser.add_argument(
-        "--infer", type=int, default=1000, metavar="N", help="records to infer a schema from, for JSON and the like"
-    )
-    parser.add_argument(
-        "--max-bytes", type=int, metavar="N", help="most bytes to write; default: 100 times the sources, or 4 GiB"
-    )
-    parser.add_argument(
-        "--decode", metavar="D", help="json, text, bytes, files, wds, pil, tf_example; default: by format"
+        "--max-bytes", type=int, metavar="N", help="most to write; default: 100 times the sources, or 4 GiB"
     )
     add_format_options(parser, OPTIONS)
-    add_cluster_options(parser, work="convert", out="OUT.mma")
-    add_roots(parser)
-    parser.add_argument("--no-index", action="store_true", help="write no index; for parts that one index will cover")
-    parser.add_argument("--force", action="store_true", help="replace a file that is there, whatever it is")
-    add_quiet(parser)
+    add_cluster_options(parser)
     parser.set_defaults(work=_convert)
 
 

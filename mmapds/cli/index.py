@@ -22,9 +22,8 @@ from . import (
     Parser,
     UsageError,
     add_cluster_options,
+    add_common,
     add_format_options,
-    add_sources,
-    add_workers,
     checking_options,
     executor_of,
     format_options,
@@ -45,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     add_index_options(parser)
     parser.add_argument("--info", action="store_true", help="print what indexes cover, as mmapds info does")
     parser.add_argument("--verify", action="store_true", help="check each index in full against its sources")
-    parser.add_argument("--json", action="store_true", help="with --info, --verify: print one JSON document instead")
+    parser.add_argument("--json", action="store_true", help="with --info or --verify: print one JSON document")
     parser.set_defaults(work=_index_or_inspect, all=False, histogram=None)
     return run(lambda: parser.run(sys.argv[1:] if arguments is None else arguments))
 
@@ -63,32 +62,20 @@ def _index_or_inspect(options: argparse.Namespace) -> int:
 
 def add_index_options(parser: argparse.ArgumentParser) -> None:
     """Add what building an index takes."""
-    add_sources(parser)
+    add_common(parser, "workers", "root", "force", "quiet")
     parser.add_argument("-o", "--out", metavar="OUT.mmx", help="one combined index; default: SOURCE.mmx for each")
     parser.add_argument("--format", metavar="F", help="how records are framed; default: by suffix")
     add_format_options(parser, formats.OPTIONS)
     parser.add_argument("--length", metavar="EXPR", help="column for token budgets: the same as --column length=EXPR")
-    parser.add_argument(
-        "--column",
-        action="append",
-        default=[],
-        metavar="NAME=EXPR",
-        help="number to store for each record: path, bytes(path), chars(path), items(path) or bytes()",
-    )
-    parser.add_argument(
-        "--missing",
-        type=_parse_missing,
-        metavar="skip|N|error",
-        help="what to do with records that lack a field",
-    )
+    expressions = "number of each record: path, bytes(path), chars(path), items(path) or bytes()"
+    parser.add_argument("--column", action="append", default=[], metavar="NAME=EXPR", help=expressions)
+    parser.add_argument("--missing", type=_parse_missing, metavar="skip|N|error", help="records that lack a field")
     parser.add_argument("--validate", action="store_true", default=None, help="check that every record is JSON")
-    parser.add_argument("--bad", metavar="skip|error", help="what to do with lines that are not JSON; skip validates")
+    parser.add_argument("--bad", metavar="skip|error", help="lines that are not JSON; skip validates")
     parser.add_argument("--hash", action="store_true", help="store a hash of each source, for verify and check='full'")
-    add_cluster_options(parser, work="scan", out="OUT.mmx")
-    parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
+    add_cluster_options(parser)
     parser.add_argument("--grown", action="store_true", help="scan but the new end of a source that has grown")
     parser.add_argument("--merge", action="store_true", help="make OUT.mmx of indexes, without a look at their records")
-    add_workers(parser)
     parser.set_defaults(work=_index)
 
 
@@ -130,8 +117,9 @@ def _index(options: argparse.Namespace) -> None:
                 _print_result(progress, done, time.perf_counter() - started)
                 started = time.perf_counter()
         finally:
+            progress.clear()
             for line in complaints(results):
-                progress.complain(f"warning: {line}")
+                print_aside(f"warning: {line}")
 
 
 def bytes_to_build(paths: Sequence[str], *, hashes: bool = False, roots: Roots) -> int:

@@ -19,7 +19,7 @@ from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand, index_path
 from ..storage.view_file import SavedView
-from . import Parser, add_sources, add_workers, checking_options, one_line, print_aside, progress_on
+from . import Parser, add_common, checking_options, one_line, print_aside, progress_on
 from .screen import Cell, print_line, print_table
 
 _LISTED = 10  # sources without --all
@@ -31,24 +31,16 @@ Inspected = Index | SavedView
 
 def add_info_options(parser: Parser) -> None:
     """Add what `info` takes."""
-    _add_options(parser)
+    add_common(parser, "workers", "root", "json", "quiet")
     parser.add_argument("--all", action="store_true", help="list all sources, also where there are thousands")
-    parser.add_argument(
-        "--histogram", metavar="NAME", help="column to show the spread of; default: length, or else bytes of records"
-    )
+    parser.add_argument("--histogram", metavar="NAME", help="column whose spread is shown; default: length, or bytes")
     parser.set_defaults(work=inspect, info=True, verify=False)
 
 
 def add_verify_options(parser: Parser) -> None:
     """Add what `verify` takes."""
-    _add_options(parser)
+    add_common(parser, "workers", "root", "json", "quiet")
     parser.set_defaults(work=inspect, info=False, verify=True)
-
-
-def _add_options(parser: Parser) -> None:
-    add_sources(parser)
-    add_workers(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -80,8 +72,9 @@ def inspect(options: argparse.Namespace) -> int:
                 elif findings is not None:
                     _print_findings(progress, index, findings)
             failed |= bool(problems)
+            progress.clear()
             for line in [] if options.json else problems:
-                progress.complain(line)
+                print_aside(line)
     if options.json:
         print(json.dumps({"indexes": documents}, indent=1))
     elif options.info and not options.quiet:

@@ -7,32 +7,24 @@ from ..dataset.decode import check_name
 from ..errors import counted, printable
 from ..report import report
 from ..report.plans import Wanted, wanted_plans
-from . import add_quiet, add_roots, add_sources, checking_options
+from . import add_common, checking_options
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
     """Add what a report takes."""
-    add_sources(parser)
-    parser.add_argument("-o", "--out", metavar="FILE", help="the page; default: report.html")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="plan batches under a budget of tokens")
+    add_common(parser, "max-tokens", "decode", "root", "json", "force", "quiet")
+    parser.add_argument("-o", "--out", metavar="FILE", help="the page; default: report.html, or none with --json")
     parser.add_argument("--pack", type=int, metavar="N", help="plan packs of this many tokens")
     parser.add_argument("--batch-size", type=int, metavar="N", help="batches of a size; the default, with 32")
     parser.add_argument("--chunk-size", type=int, metavar="N", help="shuffle chunks of neighbours, not all records")
     parser.add_argument("--ranks", type=int, default=8, metavar="N", help="processes that share an epoch; default: 8")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order; default: 0")
     parser.add_argument(
-        "--compare", action="append", default=[], metavar="PLAN", help="another plan beside it: pack=4096,ranks=16"
+        "--compare", action="append", default=[], metavar="PLAN", help="another plan: pack=8192,ranks=16"
     )
     parser.add_argument("--loader", action="store_true", help="measure loaders too, as bench does: a minute or two")
-    parser.add_argument(
-        "--waits", action="append", default=[], metavar="FILE", help="what ranks of a training run waited: JSON of them"
-    )
+    parser.add_argument("--waits", action="append", default=[], metavar="FILE", help="JSON of what ranks waited")
     parser.add_argument("--no-samples", action="store_true", help="show no sample, and read none")
-    parser.add_argument("--decode", metavar="D", help="decoder of samples, as in show; default: by format")
-    add_roots(parser)
-    parser.add_argument("--json", action="store_true", help="print the same numbers as JSON; a page only with -o")
-    parser.add_argument("--force", action="store_true", help="replace a page that is there")
-    add_quiet(parser)
     parser.set_defaults(work=_report)
 
 

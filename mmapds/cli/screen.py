@@ -16,13 +16,12 @@ _UNLIMITED = 1 << 20  # columns: a line that is longer than the terminal is wide
 
 def print_line(text: str, style: str = "") -> None:
     """Print a line in a style."""
-    text = printable(text)
-    print(_drawn(text, style=style) if style and _is_coloured() else text)
+    print(_drawn(printable(text), style=style))
 
 
 def print_json(text: str) -> None:
     """Print lines of JSON, which `printed` has made."""
-    print(_drawn(text, highlight=True) if _is_coloured() else text)
+    print(_drawn(text, highlight=True))
 
 
 def print_table(rows: Sequence[Sequence[Cell]], *, head: Sequence[str] = (), left: Collection[int] = (0,)) -> None:
@@ -46,17 +45,15 @@ def print_table(rows: Sequence[Sequence[Cell]], *, head: Sequence[str] = (), lef
         print(f"  {line}".rstrip())
 
 
-def _is_coloured() -> bool:
-    """Whether standard output is a terminal that shows colours, and the user did not turn them off."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 def _drawn(shown: Any, **options: Any) -> str:
-    """Return what rich draws."""
+    """Return what rich draws: with colours on a terminal that shows them, unless the user turned them off."""
+    is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    if isinstance(shown, str) and not is_coloured:
+        return shown
     from rich.console import Console  # start-up time: only tables and terminals need it
     from rich.highlighter import JSONHighlighter
 
-    is_coloured, drawn = _is_coloured(), StringIO()
+    drawn = StringIO()
     console = Console(
         file=drawn,
         width=_UNLIMITED,

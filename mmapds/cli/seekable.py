@@ -9,7 +9,7 @@ from ..errors import Error
 from ..recompress.seekable import FRAME, LEVEL, WINDOW_LOG, check_arguments, seekable
 from ..recompress.targets import check_apart
 from ..storage.sources import expand
-from . import add_quiet, add_sources, checking_options, print_aside, progress_on
+from . import add_common, checking_options, print_aside, progress_on
 
 SUFFIXES = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
 """What the names of files end in that are taken from a directory."""
@@ -19,19 +19,12 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 def add_seekable_options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes."""
-    add_sources(parser)
+    add_common(parser, "workers", "no-index", "force", "quiet")
     parser.add_argument("-o", "--out", metavar="OUT", help="OUT.zst, or a directory; default: beside each source")
-    parser.add_argument(
-        "--frame", type=_size, default=f"{FRAME >> 10}K", metavar="SIZE", help="text in a frame; default: %(default)s"
-    )
+    frame = f"{FRAME >> 10}K"
+    parser.add_argument("--frame", type=_size, default=frame, metavar="SIZE", help=f"text in a frame; default: {frame}")
     parser.add_argument("--level", type=int, default=LEVEL, metavar="N", help="as zstd -N; default: %(default)s")
-    parser.add_argument("--workers", type=int, metavar="N", help="threads that compress; default: all cores")
     parser.add_argument("--long", type=int, default=WINDOW_LOG, metavar="N", help="as zstd --long=N, for sources")
-    parser.add_argument("--no-index", action="store_true", help="write no index; for files that one index will cover")
-    parser.add_argument(
-        "--force", action="store_true", help="replace files that are there; recompress also seekable files"
-    )
-    add_quiet(parser)
     parser.set_defaults(work=_recompress)
 
 

@@ -11,24 +11,20 @@ from ..dataset.indexed import IndexedDataset, make_dataset
 from ..dataset.opening import open as open_dataset
 from ..dataset.printed import printed
 from ..errors import DecodeError, Error, FormatError, IndexMissingError, counted, plain_counted
-from . import Parser, add_roots, add_sources, checking_options, one_line, print_aside
+from . import Parser, add_common, checking_options, one_line, print_aside
 from .screen import print_json, print_line
 
 Position = int | slice
 """What the user means by a number, or by a range like those of Python."""
 
 _LARGE = 1 << 24  # bytes of a record that is decoded only with --full
-_LONGEST = 100  # characters of a position
-_NUMBER = r"\s*-?\d+(?:[,_]\d+)*\s*"  # with the commas that numbers are printed with
-_POSITION = re.compile(rf"{_NUMBER}|(?:{_NUMBER})?(?::(?:{_NUMBER})?){{1,2}}")
-_MEANT = (
-    "number of a record, from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every thousandth"
-)
+_POSITION = re.compile(r" ?-?\d{1,19}|( ?-?\d{1,19})?(:(-?\d{1,19})?){1,2}")
+_MEANT = "record from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every thousandth"
 
 
 def add_show_options(parser: Parser) -> None:
     """Add what `show` takes."""
-    add_sources(parser)
+    add_common(parser, "decode", "root")
     parser.usage = f"{parser.usage} POSITION..."
     parser.add_argument("positions", nargs="+", type=_position, metavar="POSITION", help=_MEANT)
     _add_options(parser)
@@ -37,24 +33,20 @@ def add_show_options(parser: Parser) -> None:
 
 def add_head_options(parser: Parser) -> None:
     """Add what `head` takes."""
-    add_sources(parser)
+    add_common(parser, "decode", "root")
     parser.add_argument("-n", "--records", type=_count, default=5, metavar="N", help="how many records; default: 5")
     _add_options(parser)
     parser.set_defaults(work=_head)
 
 
 def _add_options(parser: Parser) -> None:
-    parser.add_argument(
-        "--decode", metavar="D", help="json, text, bytes, files, wds, pil, tf_example or torch; default: by format"
-    )
     parser.add_argument("--full", action="store_true", help="cut nothing: all of long strings, lists, arrays and bytes")
     parser.add_argument("--build", action="store_true", help="build missing and stale indexes first")
-    add_roots(parser)
 
 
 def _position(text: str) -> Position:
-    if len(text) <= _LONGEST and _POSITION.fullmatch(text):
-        parts = [int(part) if part.strip() else None for part in text.replace(",", "").split(":")]
+    if _POSITION.fullmatch(text):
+        parts = [int(part) if part else None for part in text.split(":")]
         if len(parts) == 1:
             return cast(int, parts[0])
         if parts[2:] != [0]:
@@ -63,10 +55,9 @@ def _position(text: str) -> Position:
 
 
 def _count(text: str) -> int:
-    plain = text.replace(",", "")
-    if not re.fullmatch("[0-9]{1,19}", plain):
+    if not re.fullmatch("[0-9]{1,19}", text):
         raise argparse.ArgumentTypeError(f"expected a number of 0 or more, found {text!r}")
-    return int(plain)
+    return int(text)
 
 
 def _show(options: argparse.Namespace) -> int:
