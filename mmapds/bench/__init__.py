@@ -78,8 +78,8 @@ def bench(
     dataset = open_dataset(sources, decode=decode, roots=allowed)
     if not len(dataset):
         raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
-    sampled = range(0, len(dataset), max(len(dataset) // _SAMPLED, 1))
-    record_bytes = sum(dataset.where(record).size for record in sampled) / len(sampled)
+    sampled = [dataset.where(at).size for at in range(0, len(dataset), max(len(dataset) // _SAMPLED, 1))]
+    record_bytes = sum(sampled) / len(sampled)
     how: dict[str, Any] = {"sources": sources, "max_tokens": max_tokens, "batch_size": batch_size, "seconds": seconds}
     how |= {"cold": cold and hasattr(os, "posix_fadvise"), "collate": collate, "decode": decode, "roots": allowed}
     trials: list[dict[str, Any]] = []
@@ -152,8 +152,7 @@ def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
     try:
         given = pickle.dumps(trial)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        what = f"expected a decoder that another process can load ({error})"
-        raise Error(f"decode = {trial['decode']!r}, {what}; define the function in a module") from None
+        raise Error(f"decode = {trial['decode']!r}, expected a function of a module ({error})") from None
     ran = subprocess.run([sys.executable, "-m", f"{__name__}.trial"], input=given, capture_output=True, check=False)
     if ran.returncode or not ran.stdout:
         last = ran.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"status {ran.returncode}"]
@@ -180,16 +179,16 @@ def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]
     """
     loaders = [trial for trial in trials if trial["kind"] in ("threads", "processes")]
     which = "warm" if fits or any(trial["cold"] is None for trial in loaders) else "cold"
-    rates = [trial[which]["records_per_second"] for trial in loaders]
-    best = loaders[rates.index(max(rates))]
-    near = [trial for trial, rate in zip(loaders, rates, strict=True) if rate >= NEAR * max(rates)]
+    best = max(loaders, key=lambda trial: trial[which]["records_per_second"])
+    most = best[which]["records_per_second"]
+    near = [trial for trial in loaders if trial[which]["records_per_second"] >= NEAR * most]
     # Processes take memory, and what they make is sent: so any number of threads comes first. A thread reads while the
     # trainer computes, which a trial without a trainer does not see: so one is better than none.
     chosen = min(near, key=lambda trial: (trial["kind"] == "processes", trial["workers"] == 0, trial["workers"]))
-    found, rate = chosen[which], chosen[which]["records_per_second"]
-    share = rate / max(rates) if max(rates) else 1.0
+    found = chosen[which]
+    share = found["records_per_second"] / most if most else 1.0
     arguments = f"num_workers={chosen['workers']}" + ', workers="processes"' * (chosen["kind"] == "processes")
-    text = f"mmapds.DataLoader(..., {arguments}) delivers {rate:,.0f} records/s {which}"
+    text = f"mmapds.DataLoader(..., {arguments}) delivers {found['records_per_second']:,.0f} records/s {which}"
     if chosen is not best:
         why = "reads while a trainer computes" if best["workers"] == 0 else "needs less"
         text += f", {share:.0%} of {name_of(best)}, and {why}"
@@ -207,6 +206,5 @@ def name_of(trial: dict[str, Any]) -> str:
     kind, workers = trial["kind"], trial["workers"]
     if kind in ("single", "batched"):
         return {"single": "ds[i]", "batched": "ds.take(batch)"}[kind]
-    if workers == 0:
-        return "num_workers=0"
-    return f"{workers} {kind if workers > 1 else {'threads': 'thread', 'processes': 'process'}[kind]}"
+    singular = {"threads": "thread", "processes": "process"}[kind]
+    return f"{workers} {singular if workers == 1 else kind}" if workers else "num_workers=0"
