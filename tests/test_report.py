@@ -102,17 +102,16 @@ def test_batches_are_those_of_the_sampler(path, kind):
 
 def test_a_long_epoch_is_read_in_blocks_that_have_its_ends_and_its_middle():
     records = 40_000_000
-    plan = plan_epoch(range(records), None, Wanted.of(batch_size=16, ranks=8))
-    read = plan.read()
+    read = plan_epoch(range(records), None, Wanted.of(batch_size=16, ranks=8))
     assert not read.is_whole
-    assert len(read.records) == 201
+    assert len(read.blocks) == 201
     firsts, steps = [int(each[0]) for each in np.split(read.steps, 201)], len(read.sizes[0]) // 8
     assert firsts[0] == 0
-    assert firsts[100] == pytest.approx(read.all_steps / 2, abs=steps)
-    assert firsts[-1] + steps == read.all_steps == records // 128
+    assert firsts[100] == pytest.approx(read.whole_steps / 2, abs=steps)
+    assert firsts[-1] + steps == read.whole_steps == records // 128
     sampler = mmapds.DistributedBatchSampler(range(records), 16, num_replicas=8, rank=0)
     expected = np.concatenate([sampler.indices_at(firsts[77] + step).ravel() for step in range(steps)])
-    assert np.array_equal(read.records[77], expected)
+    assert np.array_equal(read.blocks[77], expected)
 
 
 @given(st.lists(st.integers(1, 4000), min_size=1, max_size=200), st.integers(1, 4500))

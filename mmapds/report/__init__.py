@@ -89,30 +89,21 @@ def _page_maker(out: str, force: bool) -> Callable[[Facts], str]:
     try:
         from .page import page  # needs an extra
     except ModuleNotFoundError as error:
-        name = (error.name or "").partition(".")[0]
-        if name not in ("jinja2", "matplotlib"):
-            raise
-        no_page = either("--json", "no out")
-        raise Error(
-            f"mmapds.report needs {name}; run: pip install 'mmapds[report]' (or give {no_page}, which needs none)"
-        ) from None
+        name, no_page = (error.name or "").partition(".")[0], either("--json", "no out")
+        advice = f"run: pip install 'mmapds[report]' (or give {no_page}, which needs none)"
+        raise Error(f"mmapds.report needs {name}; {advice}") from None
     if not force:
-        check_is_free(out, _elsewhere())
+        check_is_free(out, either("-o FILE", "out=..."))
     return page
 
 
 def _write(path: str, text: str, read: Iterable[str]) -> None:
     """Write the page, but over no file that was read."""
+    advice = f"give another place with {either('-o FILE', 'out=...')}"
     if any(is_same_file(each, path) for each in read):
-        raise Error(f"{path}: the page to write is a source or an index; give another place with {_elsewhere()}")
+        raise Error(f"{path}: the page to write is a source or an index; {advice}")
     try:
         with replacing(os.path.abspath(path), lambda: None) as file:
             file.write(text.encode())
     except OSError as error:
-        raise Error(
-            f"{path}: cannot write the report here ({reason(error)}); give another place with {_elsewhere()}"
-        ) from None
-
-
-def _elsewhere() -> str:
-    return either("-o FILE", "out=...")
+        raise Error(f"{path}: cannot write the report here ({reason(error)}); {advice}") from None

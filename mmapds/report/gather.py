@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -16,7 +16,7 @@ from ..dataset.printed import printed
 from ..errors import DecodeError, Error, FormatError, shortened
 from ..index.inspect import state_of, summarise
 from ..index.lengths import read_lengths
-from ..index.statistics import CALLED, SIZES, made_of, measure, pieces
+from ..index.statistics import CALLED, PERCENTILES, SIZES, made_of, measure, pieces
 from ..orders.permutation import Permutation
 from ..storage.index_file import Index
 from ..storage.runs import LengthOrder
@@ -66,11 +66,7 @@ def gather(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wa
 
 
 def coverage_facts(indexes: Sequence[Index], records: int) -> Facts:
-    """Return what indexes cover, and which sources have changed since.
-
-    Args:
-      records: of the dataset, which may be a view.
-    """
+    """Return what indexes cover, and which sources have changed since; a view has fewer records than its indexes."""
     summaries = [summarise(index) for index in indexes]
     sources = [
         {"path": index.source_path(number), "records": source.records, "bytes": source.size, "state": state}
@@ -81,6 +77,8 @@ def coverage_facts(indexes: Sequence[Index], records: int) -> Facts:
     ]
     others = [each for each in sources if each["state"] not in CURRENT]
     have_left_out = any(each.sizes_have_left_out for each in summaries)
+    sizes = _column(indexes, SIZES, CALLED, "records, with framing" + " and left-out records behind" * have_left_out)
+    names = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
     return {
         "indexes": [index.path for index in indexes][:_LISTED],
         "formats": sorted({index.format for index in indexes}),
@@ -94,23 +92,25 @@ def coverage_facts(indexes: Sequence[Index], records: int) -> Facts:
         "is_current": not others,
         "listed": (others or sources)[:_LISTED],
         "sizes_have_left_out": have_left_out,
-        "columns": _columns(indexes, "records, with framing" + " and left-out records behind" * have_left_out),
+        "columns": [sizes, *(_column(indexes, name, name, made_of(indexes, name)) for name in names)],
     }
 
 
-def _columns(indexes: Sequence[Index], sizes_of: str) -> list[Facts]:
-    """Return the statistics of record sizes, and of the columns that all indexes have."""
-    names = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
-    found = []
-    for name, title, of in [(SIZES, CALLED, sizes_of), *((name, name, made_of(indexes, name)) for name in names)]:
-        numbers = measure(indexes, name, lambda _: None)
-        quantiles = dict(zip(("10 %", "median", "90 %", "99 %"), numbers.percentiles, strict=True))
-        found.append(
-            {"name": title, "of": of, "type": numbers.type, "min": numbers.least, **quantiles}
-            | {"max": numbers.most, "mean": numbers.mean, "total": numbers.total}
-            | {"not_finite": numbers.others, "sampled": numbers.sampled}
-        )
-    return found
+def _column(indexes: Sequence[Index], name: str | None, title: str, of: str) -> Facts:
+    """Return the statistics of a column, or of the sizes of records."""
+    numbers = measure(indexes, name, lambda _: None)
+    return {
+        "name": title,
+        "of": of,
+        "type": numbers.type,
+        "min": numbers.least,
+        **dict(zip(PERCENTILES, numbers.percentiles, strict=True)),
+        "max": numbers.most,
+        "mean": numbers.mean,
+        "total": numbers.total,
+        "not_finite": numbers.others,
+        "sampled": numbers.sampled,
+    }
 
 
 def _lengths(indexes: Sequence[Index], by_length: LengthOrder | None, wanted: Sequence[Wanted]) -> Facts:
@@ -132,14 +132,13 @@ def _record_sizes(indexes: Sequence[Index]) -> tuple[Array, Array]:
 
 def _plan_facts(dataset: IndexedDataset, by_length: LengthOrder | None, coverage: Facts, wanted: Wanted) -> Facts:
     epoch = plan_epoch(dataset, by_length, wanted)
-    blocks, record_bytes = epoch.read(), coverage["bytes"] / max(coverage["records_of_indexes"], 1)
-    is_readable, starts = coverage["is_current"], dataset.source_starts
+    record_bytes = coverage["bytes"] / max(coverage["records_of_indexes"], 1)
     return {
         "title": wanted.title,
         "options": wanted._asdict(),
-        "batches": batch_facts(epoch, blocks),
-        "shuffle": shuffle_facts(blocks, len(dataset)),
-        "reads": read_facts(epoch, blocks, dataset.where, starts, record_bytes) if is_readable else None,
+        "batches": batch_facts(epoch),
+        "shuffle": shuffle_facts(epoch, len(dataset)),
+        "reads": read_facts(epoch, dataset, record_bytes) if coverage["is_current"] else None,
     }
 
 
@@ -155,11 +154,12 @@ def _sample_facts(dataset: IndexedDataset, by_length: LengthOrder | None, seed: 
         places = np.arange(min(_EXTREMES, records))
         groups |= {"longest": by_length.at(places).tolist(), "shortest": by_length.at(records - 1 - places).tolist()}
     found = {name: [_sample(dataset, by_length, each) for each in positions] for name, positions in groups.items()}
-    found["undecodable"] = list(islice(_undecodable(dataset, tried), _UNDECODABLE))
-    return {**found, "tried": len(tried)}
+    undecodable = islice((each for each in tried if not _is_decodable(dataset, each)), _UNDECODABLE)
+    return {**found, "undecodable": [_sample(dataset, None, each) for each in undecodable], "tried": len(tried)}
 
 
 def _sample(dataset: IndexedDataset, by_length: LengthOrder | None, position: int) -> Facts:
+    """Return a sample as the first lines of what `mmapds show` prints."""
     size = dataset.where(position).size
     shown: Facts = {"position": position, "place": dataset.place(position), "bytes": size}
     if by_length is not None:
@@ -175,19 +175,19 @@ def _sample(dataset: IndexedDataset, by_length: LengthOrder | None, position: in
 
 
 def _lines(sample: Any) -> list[str]:
-    """Return the first lines of a sample as `mmapds show` prints them."""
     lines = printed(sample).split("\n")
     more = ["…"] if len(lines) > _LINES else []
     return [line if len(line) <= _COLUMNS else f"{line[:_COLUMNS]}…" for line in lines[:_LINES]] + more
 
 
-def _undecodable(dataset: IndexedDataset, positions: list[int]) -> Iterator[Facts]:
-    for position in positions:
-        try:
-            if dataset.where(position).size <= _LARGE:
-                dataset[position]
-        except DecodeError:
-            yield _sample(dataset, None, position)
+def _is_decodable(dataset: IndexedDataset, position: int) -> bool:
+    """Return False for a record that its decoder refuses; large ones are not tried."""
+    try:
+        if dataset.where(position).size <= _LARGE:
+            dataset[position]
+    except DecodeError:
+        return False
+    return True
 
 
 # ---- waits

@@ -1,13 +1,17 @@
-"""The numbers of a report: lengths, batches, shuffle and reads, as plain dicts that JSON can hold."""
+"""The numbers of a report: lengths, batches, shuffle and reads, as plain dicts that JSON can hold.
 
-from collections.abc import Callable, Sequence
+Distributions are `values`, the distinct numbers, rising, and `counts`, how often each occurs.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataset.dataset import Dataset
 from ..dataset.location import Location
-from .plans import Blocks, Epoch
+from .plans import Epoch
 
 Array = NDArray[Any]
 Facts = dict[str, Any]
@@ -19,6 +23,7 @@ _BINS = 40
 _NARROWEST = 60  # most bins of one width; more are too narrow to be seen
 _WIDE = 12  # from this ratio of the 99.9th to the 1st percentile, the widths of bins grow with the numbers
 _BUDGETS, _BUDGET_CURVE = 8, 60
+_LONGEST = 2**32  # tokens of a record; so the tokens of any batch fit into 63 bits
 _STRIP = 48  # steps whose costs are given
 _COLUMNS, _ROWS = 48, 32  # of the picture of an epoch and a dataset
 _GAPS = np.linspace(0, 6, 61)
@@ -27,14 +32,7 @@ _STEPS, _RECORDS = 24, 60_000  # whose pages are counted
 
 
 def quantiles(values: Array, counts: Array) -> Facts:
-    """Return the smallest of some numbers, the quantiles, the largest one and the mean.
-
-    A quantile is the smallest number that at least this share of all numbers does not exceed.
-
-    Args:
-      values: the distinct numbers, rising.
-      counts: how often each occurs.
-    """
+    """Return the extremes, the mean and the quantiles: the smallest numbers that these shares of all do not exceed."""
     ends = np.cumsum(counts, dtype=np.int64)
     places = [max(int(np.ceil(share * int(ends[-1]))), 1) for share in QUANTILES]
     found = values[np.searchsorted(ends, places)].tolist()
@@ -44,14 +42,6 @@ def quantiles(values: Array, counts: Array) -> Facts:
 
 def _total(values: Array, counts: Array) -> float:
     return float((values.astype(np.float64) * counts).sum())
-
-
-def spread(numbers: Array) -> Facts:
-    """Return quantiles and a histogram of a number of each batch."""
-    values, counts = np.unique(numbers, return_counts=True)
-    edges = edges_of(values, counts)
-    bins = _in_bins(values, counts, edges).astype(np.int64).tolist()
-    return {"quantiles": quantiles(values, counts), "edges": edges, "batches": bins}
 
 
 def edges_of(values: Array, counts: Array) -> list[int]:
@@ -78,8 +68,6 @@ def length_facts(values: Array, counts: Array, unit: str, chosen: list[int]) -> 
     """Return how lengths are distributed, and what a largest length costs.
 
     Args:
-      values: the distinct lengths, rising.
-      counts: how many records have each.
       unit: "tokens", or "bytes" where the sizes of records stand for lengths.
       chosen: budgets for the table, besides powers of two.
     """
@@ -87,8 +75,7 @@ def length_facts(values: Array, counts: Array, unit: str, chosen: list[int]) -> 
     last = max(found["max"] - 1, 1).bit_length()  # the power of two that cuts nothing off
     first = max(min(max(found["50 %"], 1).bit_length(), last), last - _BUDGETS + 1)
     budgets = sorted({2**power for power in range(first, last + 1)} | set(chosen))
-    low, high = float(max(edges[0], 1)), float(max(edges[-1] - 1, 1))
-    curve = np.unique(np.rint(np.geomspace(low, high, _BUDGET_CURVE)))
+    curve = np.unique(np.rint(np.geomspace(max(edges[0], 1.0), max(edges[-1] - 1, 1.0), _BUDGET_CURVE)))
     return {
         "unit": unit,
         "records": int(counts.sum()),
@@ -118,9 +105,9 @@ def _cut_off(values: Array, counts: Array, budget: int) -> Facts:
     }
 
 
-def batch_facts(epoch: Epoch, blocks: Blocks) -> Facts:
+def batch_facts(epoch: Epoch) -> Facts:
     """Return how full, how large and how equal the batches of an epoch are."""
-    ranks, sizes = epoch.wanted.ranks, np.concatenate(blocks.sizes)
+    ranks, sizes = epoch.wanted.ranks, np.concatenate(epoch.sizes)
     facts: Facts = {
         "kind": epoch.kind,
         "limit": epoch.limit,
@@ -131,22 +118,24 @@ def batch_facts(epoch: Epoch, blocks: Blocks) -> Facts:
         "records": epoch.records,
         "tokens": None,
         "left_out": epoch.left_out,
-        "measured": {"batches": len(sizes), "is_whole": blocks.is_whole},
-        "sizes": spread(sizes),
+        "measured": {"batches": len(sizes), "is_whole": epoch.is_whole},
+        "sizes": _spread(sizes),
     }
     if epoch.selection is None:
         return facts
     values, counts = epoch.selection.values[::-1], epoch.selection.counts[::-1]
-    lengths, begins = epoch.lengths(np.concatenate(blocks.records)), np.cumsum(sizes) - sizes
+    lengths = epoch.selection.by_length.lengths.at(np.concatenate(epoch.blocks))
+    lengths = np.minimum(lengths, np.uint64(_LONGEST)).astype(np.int64)
+    begins = np.cumsum(sizes) - sizes
     tokens = np.add.reduceat(lengths, begins)
-    facts |= {"tokens": int(_total(values, counts)), "tokens_of_batches": spread(tokens)}
+    facts |= {"tokens": int(_total(values, counts)), "tokens_of_batches": _spread(tokens)}
     if epoch.kind == "packs":
         costs = np.add.reduceat(lengths.astype(np.float64) ** 2, begins)
     else:
         padded = np.maximum.reduceat(lengths, begins) * sizes
         costs = padded.astype(np.float64)
         facts["padding"] = float(1 - tokens.sum() / costs.sum()) if costs.any() else 0.0
-        facts["padded_of_batches"] = spread(padded)
+        facts["padded_of_batches"] = _spread(padded)
         facts["random_padding"] = random_padding(values, counts, epoch.records / epoch.batches)
     if epoch.kind != "fixed":
         facts["fill"] = facts["tokens"] / (epoch.batches * epoch.limit)
@@ -154,11 +143,18 @@ def batch_facts(epoch: Epoch, blocks: Blocks) -> Facts:
     return facts
 
 
+def _spread(numbers: Array) -> Facts:
+    """Return quantiles and a histogram of a number of each batch."""
+    values, counts = np.unique(numbers, return_counts=True)
+    edges = edges_of(values, counts)
+    bins = _in_bins(values, counts, edges).astype(np.int64).tolist()
+    return {"quantiles": quantiles(values, counts), "edges": edges, "batches": bins}
+
+
 def _cost_facts(costs: Array, ranks: int) -> Facts | None:
     """Return how equal the ranks of a step are; None where no whole step costs anything.
 
-    Costs are those of batches, in order of steps and ranks. `waiting` is the share of all ranks' time that they wait
-    for the slowest one. In all other numbers, the mean of a step is 1. `strip` has the costs of some steps.
+    `waiting` is the share of all ranks' time that they wait for the slowest one. Otherwise the mean of a step is 1.
     """
     steps = costs[: len(costs) // ranks * ranks].reshape(-1, ranks)
     steps = steps[steps.mean(axis=1) > 0]
@@ -180,7 +176,7 @@ def _cost_facts(costs: Array, ranks: int) -> Facts | None:
 def random_padding(values: Array, counts: Array, size: float) -> float:
     """Return the share of padding in random batches of a size: the baseline for plans by length.
 
-    The expected maximum of `size` random lengths follows from the distribution of one. See `length_facts`.
+    The expected maximum of `size` random lengths follows from the distribution of one.
     """
     total = float(counts.sum())
     below = np.cumsum(counts, dtype=np.float64) / total
@@ -188,30 +184,28 @@ def random_padding(values: Array, counts: Array, size: float) -> float:
     return 1 - _total(values, counts) / total / longest if longest else 0.0
 
 
-def shuffle_facts(blocks: Blocks, records: int) -> Facts:
+def shuffle_facts(epoch: Epoch, records: int) -> Facts:
     """Return whether the parts of an epoch are random choices of a dataset of so many records."""
-    order = np.concatenate(blocks.records)
-    steps = np.repeat(blocks.steps, np.concatenate(blocks.sizes))
-    jumps = np.concatenate([np.abs(np.diff(block)) for block in blocks.records])
-    windows = {"start": 0, "middle": len(blocks.records) // 2, "end": -1}
+    blocks, order = epoch.blocks, np.concatenate(epoch.blocks)
+    positions = np.repeat(epoch.steps, np.concatenate(epoch.sizes)) / epoch.whole_steps
+    jumps = np.concatenate([np.abs(np.diff(block)) for block in blocks])
+    windows = {"start": blocks[0], "middle": blocks[len(blocks) // 2], "end": blocks[-1]}
     return {
-        "measured": {"records": len(order), "is_whole": blocks.is_whole},
-        "density": density(steps / blocks.all_steps, order / records, min(_COLUMNS, len(blocks.records))),
-        "gaps": {name: gaps(blocks.records[at], records) for name, at in windows.items()},
+        "measured": {"records": len(order), "is_whole": epoch.is_whole},
+        "density": density(positions, order / records, min(_COLUMNS, len(blocks))),
+        "gaps": {name: gaps(window, records) for name, window in windows.items()},
         "jump": float(jumps.mean() / records) if len(jumps) else None,
     }
 
 
 def density(positions: Array, records: Array, columns: int) -> Facts:
-    """Return how many records each part of an epoch has from each part of the dataset.
+    """Return how many records each part of an epoch has from each part of the dataset, where a random order has 1.
+
+    `dispersion` is the variance of these counts over that of a random order, so 1 is random, and clumps give more.
 
     Args:
-      positions: in the epoch, from 0 to 1.
-      records: in the dataset, from 0 to 1.
+      positions, records: in the epoch and in the dataset, from 0 to 1.
       columns: parts of the epoch.
-    Returns:
-      A dict: `cells`, for each part of the epoch the counts of all parts of the dataset, divided by the expected ones;
-      `dispersion`, the variance of the counts over that of a random order, so 1 is random, and clumps give more.
     """
     at = np.minimum((positions * columns).astype(np.int64), columns - 1)
     rows = np.minimum((records * _ROWS).astype(np.int64), _ROWS - 1)
@@ -224,14 +218,11 @@ def density(positions: Array, records: Array, columns: int) -> Facts:
 
 
 def gaps(window: Array, records: int) -> Facts:
-    """Return the gaps, in file order, between consecutive records of an epoch.
+    """Return the gaps, in file order, between consecutive records of an epoch, compared with those of a random order.
 
-    The gaps of k random records out of n have the exponential distribution with mean n / k. Clumps of neighbours have
-    many short gaps and a few long ones.
-
-    Returns:
-      A dict: `distance`, Kolmogorov's between the two distributions; `bound`, which a random order exceeds once in 20
-      times; `curve`, the share of gaps above each multiple of the mean. With fewer than two gaps, None and [].
+    The gaps of k random records out of n have the exponential distribution with mean n / k. `distance` is
+    Kolmogorov's between the two, and `bound` what a random order exceeds once in 20 times. `curve` is the share of gaps
+    above each multiple of the mean.
     """
     found = np.unique(window)
     if len(found) < 3:
@@ -252,37 +243,26 @@ def gaps(window: Array, records: int) -> Facts:
     }
 
 
-def read_facts(
-    epoch: Epoch, blocks: Blocks, where: Callable[[int], Location], starts: Array, record_bytes: float
-) -> Facts:
-    """Return what steps read from the disk.
-
-    Args:
-      where: returns where a record lies.
-      starts: the first record of each source, and the number of records.
-      record_bytes: mean size of a record.
-    """
-    ranks, last = epoch.wanted.ranks, len(blocks.records) - 1
-    count = max(min(_STEPS, _RECORDS // max(epoch.records // blocks.all_steps, 1), last + 1), 1)
-    found = []
-    for at in np.linspace(0, last, count).astype(np.int64).tolist():
-        step = blocks.records[at][: blocks.sizes[at][:ranks].sum()]
-        found.append(step_facts([where(record) for record in step.tolist()]))
-    mean: dict[str, float] = {name: float(np.mean([each[name] for each in found])) for name in found[0]}
-    sources = [len(np.unique(np.searchsorted(starts, block, side="right"))) for block in blocks.records]
+def read_facts(epoch: Epoch, dataset: Dataset, record_bytes: float) -> Facts:
+    """Return what steps read from the disk, where records have so many bytes on average."""
+    ranks, blocks, starts = epoch.wanted.ranks, epoch.blocks, dataset.source_starts
+    count = max(min(_STEPS, _RECORDS // max(epoch.records // epoch.whole_steps, 1), len(blocks)), 1)
+    steps = []
+    for at in np.linspace(0, len(blocks) - 1, count).astype(np.int64).tolist():
+        first = blocks[at][: epoch.sizes[at][:ranks].sum()]
+        steps.append(step_facts([dataset.where(record) for record in first.tolist()]))
+    mean: dict[str, float] = {name: float(np.mean([each[name] for each in steps])) for name in steps[0]}
+    sources = [len(np.unique(np.searchsorted(starts, block, side="right"))) for block in blocks]
+    of_blocks = {"steps": len(epoch.sizes[0]) // ranks, "mean": float(np.mean(sources)), "max": max(sources)}
     return {
-        "measured": {"steps": len(found)},
-        "steps": found,
+        "measured": {"steps": len(steps)},
+        "steps": steps,
         "mean": mean,
         "amplification": mean["pages"] * PAGE / mean["bytes"] if mean["bytes"] else 0.0,
         "pages_of_a_record": mean["pages"] / mean["records"],
         "epoch_bytes": epoch.records * record_bytes,
         "sources": len(starts) - 1,
-        "sources_of_some_steps": {
-            "steps": len(blocks.sizes[0]) // ranks,
-            "mean": float(np.mean(sources)),
-            "max": int(max(sources)),
-        },
+        "sources_of_some_steps": of_blocks,
     }
 
 
@@ -293,9 +273,5 @@ def step_facts(locations: Sequence[Location]) -> Facts:
         known = end if source == last else 0  # pages below are counted
         last, end = source, max((begin + max(size, 1) - 1) // PAGE + 1, known)
         pages += end - max(begin // PAGE, known)
-    return {
-        "records": len(locations),
-        "bytes": sum(each.size for each in locations),
-        "pages": pages,
-        "sources": len({each.source for each in locations}),
-    }
+    total, sources = sum(each.size for each in locations), len({each.source for each in locations})
+    return {"records": len(locations), "bytes": total, "pages": pages, "sources": sources}

@@ -14,7 +14,6 @@ from typing import Any
 
 import matplotlib.style
 import numpy as np
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
@@ -66,7 +65,6 @@ def svg(name: str, draw: Callable[..., None], *numbers: Any) -> str:
             # Above the chart, where it covers nothing.
             axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0.2)
         out = io.StringIO()
-        FigureCanvasSVG(figure)  # needs no display, whatever backend the user has chosen
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = re.sub(_NOT_SHOWN, "", out.getvalue(), flags=re.DOTALL)
     text = text[text.index("<svg") :]
@@ -152,16 +150,12 @@ def _bars(axes: Any, edges: Sequence[int], counts: Sequence[float], across: str,
     """
     heights = 100 * np.array(counts, np.float64) / max(sum(counts), 1)
     is_log = len(edges) > 2 and edges[-2] > _GROWING * max(edges[1], 1)
-    # float64 rounds neighbours of large numbers to one.
-    bounds, begins = np.unique(np.maximum(np.array(edges, np.float64), 0.7 if is_log else 0), return_index=True)
-    if len(bounds) == 1:
-        bounds, begins = np.append(bounds, np.nextafter(bounds, np.inf)), np.array([0, 0])
-    widths = np.diff(np.log2(bounds)) if is_log else np.diff(bounds) / np.diff(bounds).min()
-    axes.stairs(np.add.reduceat(heights, begins[:-1]) / widths, bounds, **style)
+    bounds = np.maximum(np.array(edges, np.float64), 0.7 if is_log else 0)
+    widths = np.diff(np.log2(bounds)) if is_log else np.diff(bounds)
+    widths[widths == 0] = 1  # float64 rounds neighbours of large numbers to one
+    axes.stairs(heights / (widths if is_log else widths / widths.min()), bounds, **style)
     _label_lengths(axes, bounds, is_log=is_log)
     axes.set(xlabel=across, ylabel="% per doubling" if is_log else f"% of {whole}")
-    if len(bounds) == 2:
-        axes.set_xticks([bounds.mean()], [f"{edges[0]:,}"])
 
 
 def _label_lengths(axes: Any, lengths: Any, *, is_log: bool) -> None:

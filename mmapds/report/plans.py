@@ -1,4 +1,4 @@
-"""Plans of an epoch: batches under a token budget, packs or batches of one size; and the blocks of it that are read."""
+"""Plans of an epoch: batches under a token budget, packs or batches of one size; and the steps of it that are read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
 from ..errors import OrderError, did_you_mean, shortened
@@ -24,7 +23,6 @@ BATCH_SIZE = 32
 """The default where no plan is asked for."""
 
 _SORT_WINDOW, _ANY_SIZE = 8192, 2**31  # defaults of TokenBudgetBatchSampler
-_LONGEST = 2**32  # tokens of a record; so the tokens of any batch fit into 63 bits
 _BLOCKS = 201  # odd, so that one lies in the middle
 _BLOCK_RECORDS = 4096  # enough gaps for a distribution that can be told from another
 
@@ -42,11 +40,7 @@ class Wanted(NamedTuple):
 
     @classmethod
     def of(cls, **options: Any) -> Wanted:
-        """Return a plan of checked options.
-
-        Raises:
-          OrderError: an option is out of range, or two exclude each other.
-        """
+        """Return a plan of checked options; raise OrderError if one is out of range, or two exclude each other."""
         given = {name: value for name, value in options.items() if value is not None}
         checked = {name: integer(name, value, 0 if name == "seed" else 1) for name, value in given.items()}
         limits = [name for name in cls._fields[:3] if name in checked]
@@ -54,26 +48,6 @@ class Wanted(NamedTuple):
             name = limits[1]
             raise OrderError(f"{name} = {checked[name]}, expected None beside {limits[0]}; give one of the two")
         return cls(**checked)
-
-    @classmethod
-    def parse(cls, text: str, first: Wanted) -> Wanted:
-        """Return the plan of a text such as `pack=4096,ranks=16`; ranks and seed default to those of the first plan.
-
-        Raises:
-          OrderError: the text has another form.
-        """
-        options: dict[str, Any] = {"ranks": first.ranks, "seed": first.seed}
-        for part in text.split(","):
-            name, _, value = (each.strip() for each in part.partition("="))
-            name = name.replace("-", "_")
-            if name not in cls._fields:
-                known = ", ".join(cls._fields)
-                raise OrderError(f"compare: expected {known}, found {name!r}{did_you_mean(name, cls._fields)}")
-            try:
-                options[name] = int(value)
-            except ValueError:
-                raise OrderError(f"compare: {name}: expected an integer, found {shortened(value)}") from None
-        return cls.of(**options)
 
     @property
     def title(self) -> str:
@@ -88,32 +62,29 @@ class Wanted(NamedTuple):
 
 
 def wanted_plans(compare: Iterable[str] | str, **options: Any) -> list[Wanted]:
-    """Return the plan of these options, and the plans to compare with it.
-
-    Raises:
-      OrderError: as `Wanted.of` and `Wanted.parse`.
-    """
+    """Return the plan of these options, and the plans to compare with it; raise OrderError as `Wanted.of` does."""
     first = Wanted.of(**options)
-    return [first, *(Wanted.parse(text, first) for text in ([compare] if isinstance(compare, str) else compare))]
+    return [first, *(_parsed(text, first) for text in ([compare] if isinstance(compare, str) else compare))]
 
 
-class Blocks(NamedTuple):
-    """The part of an epoch that was read: blocks of whole steps, in order of steps and ranks."""
-
-    records: list[Int64s]
-    """Of each block."""
-    sizes: list[Int64s]
-    """Of each block, the number of records in each batch."""
-    steps: Int64s
-    """The step of each batch of all blocks."""
-    all_steps: int
-    """Whole steps of the epoch."""
-    is_whole: bool
-    """Whether all of these were read."""
+def _parsed(text: str, first: Wanted) -> Wanted:
+    """Return the plan of a text such as `pack=4096,ranks=16`; ranks and seed default to those of the first plan."""
+    options: dict[str, Any] = {"ranks": first.ranks, "seed": first.seed}
+    for part in text.split(","):
+        name, _, value = (each.strip() for each in part.partition("="))
+        name = name.replace("-", "_")
+        if name not in Wanted._fields:
+            known = ", ".join(Wanted._fields)
+            raise OrderError(f"compare: expected {known}, found {name!r}{did_you_mean(name, Wanted._fields)}")
+        try:
+            options[name] = int(value)
+        except ValueError:
+            raise OrderError(f"compare: {name}: expected an integer, found {shortened(value)}") from None
+    return Wanted.of(**options)
 
 
 class Epoch(NamedTuple):
-    """The batches of an epoch of all ranks. The batch of a rank in a step is number `step * ranks + rank`."""
+    """Epoch 0 of all ranks, and what was read of it: blocks of whole steps, in order of steps and ranks."""
 
     wanted: Wanted
     kind: str
@@ -121,41 +92,25 @@ class Epoch(NamedTuple):
     limit: int
     """Most tokens of a batch, or its number of records where the size is fixed."""
     batches: int
-    reader: Reader
-    """Reads batches by their numbers."""
     records: int
     left_out: dict[str, int]
     """How many records are not planned, by the reason."""
     selection: Selection | None
     """The planned records in order of length; None without lengths."""
-
-    def lengths(self, records: Int64s) -> NDArray[Any]:
-        """Return the tokens of records, 2**32 at most."""
-        assert self.selection is not None
-        found: NDArray[Any] = np.minimum(self.selection.by_length.lengths.at(records), np.uint64(_LONGEST))
-        return found.astype(np.int64)
-
-    def read(self) -> Blocks:
-        """Read the whole steps of epoch 0: all of a short epoch, otherwise blocks from the first step to the last.
-
-        An epoch without a whole step is one block.
-        """
-        ranks, steps = self.wanted.ranks, max(self.batches // self.wanted.ranks, 1)
-        size = min(max(int(min(_BLOCK_RECORDS, self.records / 64) * steps / self.records), 1), steps)
-        count = min(-(-steps // size), _BLOCKS)
-        is_whole = count * size >= steps
-        firsts = np.arange(count) * size if is_whole else np.linspace(0, steps - size, count).astype(np.int64)
-        records, sizes, numbers = [], [], []
-        for first in firsts.tolist():
-            numbers.append(np.arange(first * ranks, min(min(first + size, steps) * ranks, self.batches)))
-            found, ends = self.reader(numbers[-1])
-            records.append(found)
-            sizes.append(np.diff(ends, prepend=0))
-        return Blocks(records, sizes, np.concatenate(numbers) // ranks, steps, is_whole)
+    whole_steps: int
+    """Those with a batch on every rank; an epoch without any counts as one."""
+    is_whole: bool
+    """Whether all of these were read."""
+    steps: Int64s
+    """The step of each batch that was read."""
+    sizes: list[Int64s]
+    """Of each block, the number of records in each batch."""
+    blocks: list[Int64s]
+    """The records of each block."""
 
 
 def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) -> Epoch:
-    """Return the epoch of a sampler with these options.
+    """Return the epoch of a sampler with these options. Of a long one, blocks from the first step to the last are read.
 
     Args:
       by_length: the lengths of the dataset and their order; None where it has none.
@@ -163,52 +118,64 @@ def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) 
       OrderError: no record is left, or there are fewer records than ranks.
       ColumnError: the plan needs lengths, and the dataset has none.
     """
-    limit, chunk_size, seed = wanted.pack or wanted.max_tokens, wanted.chunk_size, wanted.seed
-    chunks = None if chunk_size is None else Chunked(dataset, chunk_size, seed=seed)
+    ranks, limit, records = wanted.ranks, wanted.pack or wanted.max_tokens, len(dataset)
+    left_out: dict[str, int] = {}
+    chunks = None if wanted.chunk_size is None else Chunked(dataset, wanted.chunk_size, seed=wanted.seed)
     if limit is None:
-        size, records = wanted.batch_size or BATCH_SIZE, len(dataset)
-        batches, reader = _of_one_size(chunks or Shuffled(records, seed), size, wanted.ranks)
+        kind, limit = "fixed", wanted.batch_size or BATCH_SIZE
+        batches, reader = _of_one_size(chunks or Shuffled(records, wanted.seed), limit, ranks)
         selection = None if by_length is None else Selection(by_length, 0, slice(None))
-        planned = Epoch(wanted, "fixed", size, batches, reader, records, {}, selection)
     else:
-        by_length = read_lengths(dataset, None, None) if by_length is None else by_length
-        planned = _by_length(by_length, wanted, limit, chunks)
-    if planned.records < wanted.ranks:
-        raise OrderError(f"ranks = {wanted.ranks}, expected 1 to {planned.records}, the number of records")
-    return planned
+        kind = "packs" if wanted.pack else "budget"
+        plan, left_out = _by_length(by_length or read_lengths(dataset, None, None), wanted, limit, chunks)
+        batches, reader, selection, records = len(plan), plan.reader(0), plan.selection, plan.selection.records
+    if records < ranks:
+        raise OrderError(f"ranks = {ranks}, expected 1 to {records}, the number of records")
+    steps = max(batches // ranks, 1)
+    size = min(max(int(min(_BLOCK_RECORDS, records / 64) * steps / records), 1), steps)
+    count = min(-(-steps // size), _BLOCKS)
+    is_whole = count * size >= steps
+    firsts = np.arange(count) * size if is_whole else np.linspace(0, steps - size, count).astype(np.int64)
+    numbers = [np.arange(at * ranks, min(min(at + size, steps) * ranks, batches)) for at in firsts.tolist()]
+    blocks, ends = zip(*map(reader, numbers), strict=True)
+    sizes = [np.diff(each, prepend=0) for each in ends]
+    read = (is_whole, np.concatenate(numbers) // ranks, sizes, list(blocks))
+    return Epoch(wanted, kind, limit, batches, records, left_out, selection, steps, *read)
 
 
-def _by_length(by_length: LengthOrder, wanted: Wanted, limit: int, chunks: Chunked | None) -> Epoch:
-    is_pack = wanted.pack is not None
-    limits: Any = PackLimits(limit, None, 1) if is_pack else Budget(limit, _ANY_SIZE, 1, 0)
+def _by_length(
+    by_length: LengthOrder, wanted: Wanted, limit: int, chunks: Chunked | None
+) -> tuple[Plan, dict[str, int]]:
+    """Return the plan of budgets or packs, and how many records it leaves out, by the reason."""
+    limits: Any = PackLimits(limit, None, 1) if wanted.pack else Budget(limit, _ANY_SIZE, 1, 0)
     selection, left_out = select(by_length, limits, 1, None, "drop")
     shape: dict[str, Any] = {"ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
-    plan: Plan
-    if chunks is not None and not is_pack:
-        plan = WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape)
-    elif chunks is not None:
-        plan = PackWindowPlan(selection, PackedChunks(selection, limits, chunks), group_size=wanted.ranks, **shape)
-    else:
-        plan = (PackPlan if is_pack else BucketPlan)(selection, limits, group_size=wanted.ranks, **shape)
-    kind, reason = ("packs", "longer than a pack") if is_pack else ("budget", "over the budget")
-    reasons = {"empty": left_out.too_short, reason: left_out.too_long}
-    return Epoch(wanted, kind, limit, len(plan), plan.reader(0), selection.records, reasons, selection)
+    reasons = {
+        "empty": left_out.too_short,
+        "longer than a pack" if wanted.pack else "over the budget": left_out.too_long,
+    }
+    if chunks is not None and not wanted.pack:
+        return WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape), reasons
+    shape["group_size"] = wanted.ranks
+    if chunks is not None:
+        return PackWindowPlan(selection, PackedChunks(selection, limits, chunks), **shape), reasons
+    return (PackPlan if wanted.pack else BucketPlan)(selection, limits, **shape), reasons
 
 
 def _of_one_size(order: Order, size: int, ranks: int) -> tuple[int, Reader]:
-    """Return how many batches a `DistributedBatchSampler` has, and what reads them.
+    """Return how many batches a `DistributedBatchSampler` has, and what reads whole steps of them.
 
     Batches of a last step are smaller, and filled from the start of the epoch.
     """
     records = len(order)
-    size = min(size, -(-records // ranks))  # no batch of a rank can be larger
+    stride = min(size, -(-records // ranks)) * ranks  # no batch of a rank can be larger
+    steps = -(-records // stride)
 
     def read(batches: Int64s) -> tuple[Int64s, Int64s]:
-        steps, rank = np.divmod(batches, ranks)
-        begins = steps * size * ranks
-        sizes = np.minimum(-(-(records - begins) // ranks), size)
-        ends = np.cumsum(sizes)
-        within = np.arange(int(ends[-1])) - np.repeat(ends - sizes, sizes)
-        return order.at(0, (np.repeat(begins + rank, sizes) + within * ranks) % records), ends
+        first, end = batches[0] // ranks, batches[-1] // ranks + 1
+        positions = np.arange(first * stride, min(end * stride, -(-records // ranks) * ranks))
+        batch = positions // stride * ranks + positions % ranks
+        found = order.at(0, positions[np.argsort(batch, kind="stable")] % records)
+        return found, np.cumsum(np.bincount(batch - batches[0]))
 
-    return -(-records // (size * ranks)) * ranks, read
+    return steps * ranks, read

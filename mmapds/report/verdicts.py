@@ -1,5 +1,6 @@
 """Verdicts on the facts of a report: a sentence and a grade for each check."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..errors import counted
@@ -22,12 +23,8 @@ class Verdict(NamedTuple):
 
 
 def verdicts(facts: Facts, labels: list[str]) -> list[Verdict]:
-    """Return the verdicts, worst ones first.
-
-    Args:
-      labels: the names of the plans, which begin their sentences where there are several.
-    """
-    found = _of_data(facts)
+    """Return the verdicts, worst ones first; those of several plans begin with the labels of these."""
+    found = list(_of_data(facts))
     for label, plan in zip(labels, facts["plans"], strict=True):
         named = "" if len(labels) == 1 else f"{label[0].upper()}{label[1:]}: "
         of_plan = [*_of_batches(plan["batches"]), *_of_order(plan)]
@@ -49,69 +46,63 @@ def percent(share: float) -> str:
     return f"{number:.{digits}f} %"
 
 
-def _of_data(facts: Facts) -> list[Verdict]:
-    """Return the verdicts on sources, samples and a training run."""
+def _of_data(facts: Facts) -> Iterator[Verdict]:
+    """Yield the verdicts on sources, samples and a training run."""
     coverage, samples, training = facts["coverage"], facts["samples"], facts["training"]
-    if coverage["is_current"]:
-        found = [Verdict(GOOD, "covers", "Every source is the same as when it was indexed.")]
-    else:
-        others = sum(count for state, count in coverage["states"].items() if state not in CURRENT)
+    if others := sum(count for state, count in coverage["states"].items() if state not in CURRENT):
         text = f"{others:,} of {counted(coverage['sources'], 'source')} changed or cannot be read; index them again."
-        found = [Verdict(POOR, "covers", text)]
+        yield Verdict(POOR, "covers", text)
+    else:
+        yield Verdict(GOOD, "covers", "Every source is the same as when it was indexed.")
     if coverage["left_out"]:
-        found.append(Verdict(FAIR, "covers", f"The index leaves {counted(coverage['left_out'], 'record')} out."))
+        yield Verdict(FAIR, "covers", f"The index leaves {counted(coverage['left_out'], 'record')} out.")
     if samples:
-        tried = counted(samples["tried"], "sample")
-        is_bad = bool(samples["undecodable"])
+        tried, is_bad = counted(samples["tried"], "sample"), bool(samples["undecodable"])
         text = f"Some of {tried} cannot be decoded." if is_bad else f"All of {tried} that were tried can be decoded."
-        found.append(Verdict(POOR if is_bad else GOOD, "samples", text))
+        yield Verdict(POOR if is_bad else GOOD, "samples", text)
     if training:
-        text = f"The training run waited {percent(training['waiting'])} of its time for data."
-        found.append(Verdict(level(training["waiting"], 0.02, 0.1), "training", text))
-    return found
+        share = training["waiting"]
+        text = f"The training run waited {percent(share)} of its time for data."
+        yield Verdict(level(share, 0.02, 0.1), "training", text)
 
 
-def _of_batches(facts: Facts) -> list[Verdict]:
-    checks, left_out = [], sum(facts["left_out"].values())
-    if left_out:
+def _of_batches(facts: Facts) -> Iterator[Verdict]:
+    if left_out := sum(facts["left_out"].values()):
         share = left_out / (left_out + facts["records"])
         what = " and ".join(f"{count:,} {why}" for why, count in facts["left_out"].items() if count)
-        checks.append((share, 0.001, 0.02, f"{percent(share)} of the records are left out: {what}."))
+        yield Verdict(level(share, 0.001, 0.02), "batches", f"{percent(share)} of the records are left out: {what}.")
     if facts["kind"] == "packs":
-        checks.append((1 - facts["fill"], 0.02, 0.1, f"Packs are {percent(facts['fill'])} full."))
+        yield Verdict(level(1 - facts["fill"], 0.02, 0.1), "batches", f"Packs are {percent(facts['fill'])} full.")
     elif "padding" in facts:
-        text = f"{percent(facts['padding'])} of a batch is padding"
+        grade, text = level(facts["padding"], 0.02, 0.1), f"{percent(facts['padding'])} of a batch is padding"
         if facts["kind"] == "budget":
             text += f"; random batches of this size have {percent(facts['random_padding'])}"
-        elif facts["padding"] > 0.02:
+        elif grade != GOOD:
             text += "; a token budget or packs have less"
-        checks.append((facts["padding"], 0.02, 0.1, f"{text}."))
+        yield Verdict(grade, "batches", f"{text}.")
     if facts.get("cost"):
         share = facts["cost"]["waiting"]
         text = f"Ranks wait {percent(share)} of the time for the slowest one, if time follows cost."
-        checks.append((share, 0.02, 0.1, text))
-    return [Verdict(level(number, good, fair), "batches", text) for number, good, fair, text in checks]
+        yield Verdict(level(share, 0.02, 0.1), "batches", text)
 
 
-def _of_order(plan: Facts) -> list[Verdict]:
-    """Return the verdicts on shuffle and reads."""
-    found, shuffle, chunk_size = [], plan["shuffle"], plan["options"]["chunk_size"]
+def _of_order(plan: Facts) -> Iterator[Verdict]:
+    """Yield the verdicts on shuffle and reads."""
+    shuffle, chunk_size = plan["shuffle"], plan["options"]["chunk_size"]
     ratios = [each["distance"] / each["bound"] for each in shuffle["gaps"].values() if each["distance"] is not None]
     if ratios:
         grade = level(max(ratios), 1.5, 4)
         if shuffle["density"]["columns"] >= _COLUMNS:
             grade = min(grade, level(shuffle["density"]["dispersion"], 1.3, 3), key=_ORDER.index)
+        text = f"Parts of the epoch are {'somewhat off' if grade == FAIR else 'far from'} a random choice."
         if grade == GOOD:
             text = "Every part of the epoch is as random as a shuffle of all records."
         elif chunk_size is not None:
             grade, text = NOTE, f"Chunks of {chunk_size:,} records mix less than a shuffle of all records."
         elif plan["batches"]["kind"] != "fixed":
             grade, text = NOTE, "Batches are planned by length, and lengths vary over the dataset."
-        else:
-            text = f"Parts of the epoch are {'somewhat off' if grade == FAIR else 'far from'} a random choice."
-        found.append(Verdict(grade, "shuffle", text))
+        yield Verdict(grade, "shuffle", text)
     if plan["reads"]:
         ratio = plan["reads"]["amplification"]
         text = f"A step touches {ratio:.1f} times the bytes of its records. It matters if data do not fit into memory."
-        found.append(Verdict(level(ratio, 2, 50), "reads", text))
-    return found
+        yield Verdict(level(ratio, 2, 50), "reads", text)
