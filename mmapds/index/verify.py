@@ -265,8 +265,8 @@ def _compare(findings: Findings, index: Index, again: Index) -> None:
     """Compare an index with one that was just made of the same sources."""
     before = len(findings.problems)
     for number in range(len(index.sources)):
-        _check_totals(findings, index, again, number)
         _check_bounds(findings, index, again, number)
+        _check_totals(findings, index, again, number)
         _check_blocks(findings, index, again, number)
     if any(problem.check in ("records", "totals") for problem in findings.problems[before:]):
         findings.not_checked.append("columns, keys and the order of lengths, as records lie elsewhere")
