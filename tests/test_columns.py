@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from tests.support.commands import SECONDS, command, python
+from tests.support.commands import SECONDS, command
 from tests.support.index_file import rewrite
 from tests.support.messages import check
 from tests.support.pieces import jsonl_in_blocks
@@ -435,18 +435,6 @@ def test_a_column_that_is_more_than_memory_is_for(write):
         assert np.array_equal(ds.column(name), np.append(np.tile(three, 1_500_000), last))
         assert ds.column(name).dtype == dtype
     assert sorted(os.listdir(Path(path).parent)) == ["train.jsonl", "train.jsonl.mmx"]
-
-
-def test_a_column_that_cannot_be_written_leaves_nothing(write, tmp_path):
-    """The records have one size, so that nothing but the column is written."""
-    path = write(bytes(5_000_000), "x.bin")
-    code = f"""
-import resource, mmapds
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-mmapds.build({path!r}, format="fixed", record_bytes=1, columns={{"size": "bytes()"}})
-"""
-    assert "cannot write the index (file too large); nothing was changed" in python(code, check=False).stderr
-    assert [each.name for each in tmp_path.iterdir()] == ["x.bin"]
 
 
 # ---- at once, and from elsewhere -------------------------------------------------------------------------------

@@ -223,26 +223,12 @@ def test_a_build_computes_columns_again(path):
     assert lengths(path) == [chars(sample) for sample in mmapds.open(path)]
     mmapds.build(path, columns={"size": words})
     assert mmapds.open(path).columns == ["length", "size"]
-    assert list(Index(f"{path}.mmx").functions) == ["length", "size"]
-
-
-def test_numbers_that_add_column_was_given_are_replaced_by_a_function(path):
-    mmapds.build(path, columns={"length": words, "size": chars})
     mmapds.add_column(path, "length", [5] * 100)
     assert list(Index(f"{path}.mmx").functions) == ["size"]
-    mmapds.build(path, columns={"length": words, "size": chars})
+    mmapds.build(path, columns={"length": words, "size": words})
     assert lengths(path) == [words(sample) for sample in mmapds.open(path)]
-
-
-def test_an_expression_in_the_place_of_a_function_is_refused_and_the_way_it_names_works(path):
-    mmapds.build(path, length=words)
-    done = command(path, "--length", "chars(text)")
-    assert done.returncode == 1
-    assert "; pass columns={'length': FUNCTION} to mmapds.build, or " in done.stderr
-    mmapds.build(path, length=chars)
-    assert lengths(path) == [chars(sample) for sample in mmapds.open(path)]
     assert command(path, "--length", "bytes(text)", "--force").returncode == 0
-    assert Index(f"{path}.mmx").functions == {}
+    assert "length" not in Index(f"{path}.mmx").functions
 
 
 def test_indexes_of_one_function_are_merged_and_those_of_two_are_not(write, tmp_path):
