@@ -211,5 +211,4 @@ def _described(fields: Mapping[str, Any]) -> dict[str, str]:
 
 def _limit_of(store: Any) -> float:
     """Return the seconds to wait for other ranks: those of the environment, else those of the process group."""
-    given = seconds_of(LIMIT, OrderError)
-    return store.timeout.total_seconds() if given is None else given
+    return seconds_of(LIMIT, store.timeout.total_seconds(), OrderError)

@@ -175,8 +175,7 @@ def _wait(holder: str, target: str, began: float, has_spoken: bool) -> bool:
     Raises:
       Error: that takes longer than the limit.
     """
-    given = seconds_of(LIMIT)
-    limit, waited = _DEFAULT_LIMIT if given is None else given, time.monotonic() - began
+    limit, waited = seconds_of(LIMIT, _DEFAULT_LIMIT), time.monotonic() - began
     if waited >= limit:
         raise Error(
             f"{target}: waited {limit:g} s for {holder}, which holds {target}{LOCK_SUFFIX}; set {LIMIT}=N to wait "

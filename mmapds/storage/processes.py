@@ -5,6 +5,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -74,45 +75,34 @@ def is_worker() -> bool:
     return process is not None and process.current_process().name != "MainProcess"
 
 
-_watched_in = 0
-"""The process in which a thread waits for the end of its parent."""
-
-
 def end_with_parent() -> None:
     """From now on, end this worker process when its parent ends, which may be killed: it would wait for it for ever."""
     import multiprocessing  # start-up time: only workers come here, and they have it loaded
 
-    global _watched_in
     parent = multiprocessing.parent_process()
-    if parent is not None and _watched_in != os.getpid():
-        _watched_in = os.getpid()
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent, os.getppid()), daemon=True).start()
 
 
-def _end_with(sentinel: int) -> None:
-    """End this process when its parent ends.
+def _end_with(parent: Any, number: int) -> None:
+    """End this process when its parent ends, or the server of this number that forks for it.
 
-    A process that was forked of the parent later keeps the sentinel open, so the parent's number counts too.
+    The parent seems alive while a process is that was forked of it later, so the number counts too.
     """
-    from multiprocessing import connection
-
-    started_by = os.getppid()  # the parent, or the server that forks for it
-    while not connection.wait([sentinel], _POLL) and os.getppid() == started_by:
-        pass
+    while parent.is_alive() and os.getppid() == number:
+        time.sleep(_POLL)
     os._exit(1)
 
 
-def seconds_of(variable: str, error: type[Error] = Error) -> float | None:
-    """Return the seconds that a variable of the environment has, or None where it is empty.
+def seconds_of(variable: str, default: float, error: type[Error] = Error) -> float:
+    """Return the seconds that a variable of the environment has, or the default where it is empty.
 
     Raises:
       Error, as `error`: it has something else.
     """
     text = os.environ.get(variable, "")
-    if not text:
-        return None
     try:
-        seconds = float(text)
+        seconds = float(text) if text else default
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
