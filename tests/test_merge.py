@@ -138,11 +138,6 @@ def test_the_command_merges(two, tmp_path):
     assert (tmp_path / "all.mmx").read_bytes() == direct
 
 
-def test_sources_mean_their_indexes(two, tmp_path):
-    direct = built(two, tmp_path / "all.mmx", length="chars(text)")
-    assert mmapds.merge(two, out=tmp_path / "all.mmx").read_bytes() == direct
-
-
 def test_an_index_can_be_merged_into_itself(two, tmp_path):
     direct = built(two, tmp_path / "all.mmx", length="chars(text)")
     mmapds.merge(indexes(two)[:1], out=tmp_path / "all.mmx")
@@ -279,13 +274,6 @@ def test_overlapping_indexes_are_refused(two, tmp_path):
     linked = mmapds.build(tmp_path / "link.jsonl", length="chars(text)")
     with pytest.raises(mmapds.SourceError, match="expected sources of its own"):
         mmapds.merge([both, linked], out=tmp_path / "all.mmx")
-
-
-def test_columns_that_would_be_lost_are_an_error(two, tmp_path):
-    out = mmapds.merge(two, out=tmp_path / "all.mmx")
-    mmapds.add_column(out, "double", np.arange(60))
-    with pytest.raises(mmapds.ColumnError, match="found 'double', too; give another place with "):
-        mmapds.merge(two, out=out)
 
 
 def test_a_computed_column_is_not_replaced_by_a_measured_one_of_its_name(two, tmp_path):

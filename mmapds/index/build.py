@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Any, NamedTuple
 
 from .. import formats
@@ -32,7 +31,7 @@ from ..storage.lock import locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, StrPath, index_path, inspect
 from ..storage.threads import cores
-from .inspect import Summary, bad_lines, summarise
+from .inspect import Summary, summarise
 from .plan import Job, Plan, Scan, Stored, described, is_current, new_plan
 from .write import Report, write
 
@@ -100,15 +99,18 @@ class BuildResult(NamedTuple):
     """False when the index was up to date and is kept."""
     reused: str = ""
     """What was taken from the index before, and what was not; empty where all was scanned."""
-    bad: str = ""
-    """A warning of lines that are left out as they are not JSON."""
     remarks: Sequence[str] = ()
     """Warnings of sources that were scanned now: see `End.remark`."""
 
 
 def complaints(results: Sequence[BuildResult]) -> list[str]:
     """Return warnings of what indexes lack that somebody may miss."""
-    lines = [result.bad for result in results if result.bad]
+    fresh = [result.summary for result in results if result.fresh]
+    lines = [
+        f"{each.first_bad}: expected JSON, found other text ({counted(each.bad, 'such line')} left out of {each.path})"
+        for each in fresh
+        if each.bad
+    ]
     remarks = [remark for result in results for remark in result.remarks]
     lines += [f"{remark} (and {len(remarks) - 1:,} more)" if remarks[1:] else remark for remark in remarks[:1]]
     empty = [path for result in results for path in result.summary.empty]
@@ -278,11 +280,7 @@ def _takes_any_lines(job: Job, *, is_given: bool) -> bool:
 
 def result_of(path: str, reused: str = "", remarks: Sequence[str] = ()) -> BuildResult:
     """Return the outcome for an index that was written just now."""
-    index = Index(path)
-    summary, bad = summarise(index), ""
-    for place in islice(bad_lines(index), 1):
-        bad = f"{place}: expected JSON, found other text ({counted(summary.bad, 'such line')} left out of {path})"
-    return BuildResult(summary, True, reused, bad, remarks)
+    return BuildResult(summarise(Index(path)), True, reused, remarks)
 
 
 def _format(paths: list[str], name: str | Format | None) -> Format:

@@ -36,6 +36,8 @@ class Summary(NamedTuple):
     """Records that were left out."""
     bad: int
     """How many of them are lines that are not JSON."""
+    first_bad: str
+    """The place of the first one."""
     cut: int
     """Bytes of a truncated last record that was left out."""
     empty: tuple[str, ...]
@@ -76,6 +78,7 @@ def summarise(index: Index) -> Summary:
         tuple(f"{name} = {expressions[name]}" if name in expressions else name for name in index.columns),
         sum(source.skipped for source in index.sources),
         sum(source.bad.lines for source in index.sources),
+        next(bad_lines(index), ""),
         sum(_cut(index, number) for number in range(len(index.sources))),
         tuple(index.source_path(number) for number, source in enumerate(index.sources) if not source.records),
     )

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from .. import _native
 from ..errors import FormatError
 from ..storage.index_file import Index
-from ..storage.numbers import U32, U64, NumberType, order_type, sort_digits
-from ..storage.sections import Section
+from ..storage.numbers import BY_DTYPE, U32, U64, order_type, sort_digits
 from ..storage.spool import Spool
 from ..storage.writer import IndexWriter
 
@@ -62,7 +61,8 @@ def candidates(index: Index, key: str) -> Iterator[int]:
             f"{index.path}: expected records with keys (format 'tar'), found format {index.format!r}; use ds[i] with a "
             "number"
         )
-    hashes, records, number_type = _sections(index)
+    hashes, records = index.sections["key_hashes"], index.sections["key_records"]
+    width = BY_DTYPE[records.dtype].width
     try:
         wanted = _native.tar_hash(key.encode(errors="surrogateescape"))
     except UnicodeEncodeError:  # a lone surrogate that no bytes decode to
@@ -70,7 +70,7 @@ def candidates(index: Index, key: str) -> Iterator[int]:
     for at in range(index.count_above("key_hashes", wanted), index.records):
         if index.read(hashes.offset + at * U32.width, U32.width) != wanted.to_bytes(U32.width, sys.byteorder):
             return
-        record = int.from_bytes(index.read(records.offset + at * number_type.width, number_type.width), sys.byteorder)
+        record = int.from_bytes(index.read(records.offset + at * width, width), sys.byteorder)
         if record >= index.records:
             raise index.damaged(f"key_records[{at}] = {record} is out of range for {index.records} records")
         yield record
@@ -78,22 +78,7 @@ def candidates(index: Index, key: str) -> Iterator[int]:
 
 def has_keys(index: Index) -> bool:
     """Whether records can be found by key."""
-    return "key_hashes" in index.sections and "key_records" in index.sections
-
-
-def _sections(index: Index) -> tuple[Section, Section, NumberType]:
-    """Return the sections of an index that has keys, and the type of its record numbers.
-
-    Raises:
-      FormatError: they do not have a number for each record.
-    """
-    hashes, records = index.sections["key_hashes"], index.sections["key_records"]
-    number_type = U32 if records.dtype == U32.dtype else U64
-    if hashes.size != index.records * U32.width or records.size != index.records * number_type.width:
-        raise index.damaged(
-            f"expected {index.records} keys, found {hashes.size} bytes of hashes and {records.size} of records"
-        )
-    return hashes, records, number_type
+    return "key_hashes" in index.sections
 
 
 class KeyHashes:
@@ -127,7 +112,8 @@ def _hashes_by_record(index: Index, scratch: Callable[[int], mmap.mmap]) -> mmap
     """Return the hash of every record's key, u32."""
     import numpy as np  # start-up time: most formats have no keys
 
-    hashes, records, number_type = _sections(index)
+    hashes, records = index.sections["key_hashes"], index.sections["key_records"]
+    number_type = BY_DTYPE[records.dtype]
     for name in ("key_hashes", "key_records"):
         index.verify_section(name)
     memory = scratch(index.records * U32.width)

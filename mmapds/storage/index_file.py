@@ -55,12 +55,13 @@ LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
     "length_counts": (U64.dtype,),
 }
 """The types of these sections, which an index or a saved view has together with the column `length`, or not at all."""
+_KEY_SECTIONS = {"key_records": RECORD_NUMBERS, "key_hashes": (U32.dtype,)}
+"""The types of these sections, which an index has together, for all records, or not at all."""
 SECTION_TYPES: dict[str, tuple[str, ...]] = {
     BOUNDS: (U64.dtype,),
     **LENGTH_SECTIONS,
     **BLOCK_SECTIONS,
-    "key_records": RECORD_NUMBERS,
-    "key_hashes": (U32.dtype,),
+    **_KEY_SECTIONS,
 }
 """The types of these sections, where an index has them."""
 _NO_SECTION = Section("", 0, 0, "")
@@ -253,6 +254,8 @@ class Index(IndexFile):
             if not all(source.width for source in self.sources):
                 raise self.damaged("width of a source: expected 2, 3, 4 or 8, as it has bounds, found 0")
             wanted[BOUNDS] = sum(source.groups for source in self.sources) * GROUP // U64.width
+        if not self.sections.keys().isdisjoint(_KEY_SECTIONS):
+            wanted |= dict.fromkeys(_KEY_SECTIONS, self.records)
         compressed = [source for source in self.sources if source.compression is not None]
         if bool(compressed) != (self.kind == OF_COMPRESSED):
             raise self.damaged(
