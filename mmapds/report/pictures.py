@@ -156,6 +156,8 @@ def _bars(axes: Any, edges: Sequence[int], counts: Sequence[float], across: str,
     axes.stairs(heights / (widths if is_log else widths / widths.min()), bounds, **style)
     _label_lengths(axes, bounds, is_log=is_log)
     axes.set(xlabel=across, ylabel="% per doubling" if is_log else f"% of {whole}")
+    if len(edges) == 2:
+        axes.set_xticks([bounds.mean()], [f"{edges[0]:,}"])  # in the middle, clear of the other axis
 
 
 def _label_lengths(axes: Any, lengths: Any, *, is_log: bool) -> None:

@@ -65,7 +65,7 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, source):
         super().__init__()
-        self.tags, self.ids, self.styles, self._open, self._texts = [], [], [], [], []
+        self.tags, self.ids, self._open, self._texts = [], [], [], []
         self.source = source
         self.feed(source)
         self.close()
@@ -75,7 +75,6 @@ class Page(html.parser.HTMLParser):
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
         self.ids += [value for name, value in attributes if name == "id"]
-        self.styles += [value for name, value in attributes if name == "style"]
         if tag not in VOID:
             self._open.append(tag)
 
