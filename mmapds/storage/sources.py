@@ -36,6 +36,7 @@ _UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp|lock)$")
 _NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md|idx|parts)$", re.IGNORECASE)
 """What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
 _NAMED = 8  # files that a message names
+_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
 class Source(NamedTuple):
@@ -282,18 +283,13 @@ def inspect(path: str) -> Source:
     """
     check_name(path)
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise SourceError(f"{path}: expected a regular file, found {kind_of_file(found.st_mode)}")
-        with open(path, "rb", buffering=0) as file:
-            head = file.read(_HEAD)
+        with open_regular(path) as file:
+            found, head = os.fstat(file.fileno()), file.read(_HEAD)
     except OSError as error:
         raise unreadable(path, error) from None
     if head.startswith(INDEX_MAGIC):
-        raise SourceError(
-            f"{path}: expected a source, found an index; give the source, or the index without "
-            f"{either('-o', 'out=...')}"
-        )
+        alone = either("-o", "out=...")
+        raise SourceError(f"{path}: expected a source, found an index; give the source, or the index without {alone}")
     for magic, tool_name in _REFUSED.items():
         if re.match(magic, head):
             raise compressed(path, tool_name)
@@ -317,11 +313,11 @@ def open_regular(path: str) -> BinaryIO:
       SourceError: it is not a regular file.
       OSError: it cannot be opened.
     """
-    file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
-    mode = os.fstat(file.fileno()).st_mode
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
-        return file
-    file.close()
+        return open(descriptor, "rb")
+    os.close(descriptor)
     raise SourceError(f"{path}: expected a regular file, found {kind_of_file(mode)}")
 
 
@@ -377,6 +373,4 @@ def changed(source: Source, size: int) -> SourceError:
 
 def kind_of_file(mode: int) -> str:
     """Return what a file is that is not a regular one."""
-    names = [(stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket")]
-    names += [(stat.S_ISCHR, "a character device"), (stat.S_ISBLK, "a block device")]
-    return next((name for test, name in names if test(mode)), "a special file")
+    return _KINDS.get(stat.S_IFMT(mode), "a special file")
