@@ -66,11 +66,15 @@ class Progress:
             self._bar = self._new_bar()
         self._bar.start()
         done = self._done if self._total is None else min(self._done, self._total)
-        rate = _amount(int(done / (now - self._begun)), self._unit)
-        whole = "" if self._total is None else f" of {_amount(self._total, self._unit)}"
-        shown = f"{_amount(done, self._unit)}{whole}, {rate}/s"
+        whole = "" if self._total is None else f" of {self._amount(self._total)}"
+        shown = f"{self._amount(done)}{whole}, {self._amount(int(done / (now - self._begun)))}/s"
         self._bar.update(self._bar.task_ids[0], completed=done, total=self._total, shown=shown)
         self._bar.refresh()
+
+    def _amount(self, count: int) -> str:
+        from rich.filesize import decimal  # start-up time, as below
+
+        return decimal(count) if self._unit == "B" else f"{count:,} {self._unit}"
 
     def _new_bar(self) -> Any:
         from rich import progress  # start-up time: only a terminal needs it
@@ -95,9 +99,3 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self.clear()
-
-
-def _amount(count: int, unit: str) -> str:
-    from rich.filesize import decimal  # start-up time, as above
-
-    return decimal(count) if unit == "B" else f"{count:,} {unit}"

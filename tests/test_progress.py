@@ -93,11 +93,11 @@ def test_ctrl_c_leaves_one_line_and_no_bar(large):
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs are started without
 from mmapds.index import verify
-before = verify._check_sources
+before = verify._check_records
 def interrupt(*arguments):
     os.kill(os.getpid(), signal.SIGINT)
     return before(*arguments)
-verify._check_sources = interrupt
+verify._check_records = interrupt
 from mmapds.cli.commands import main
 raise SystemExit(main(["verify", {large!r}]))
 """

@@ -66,7 +66,8 @@ def inspect(options: argparse.Namespace) -> int:
                 documents[-1]["error"] = str(error)
                 problems = [one_line(error)]
             else:
-                problems = _first_problem(own) if findings is None else list(map(one_line, findings.errors))
+                changed = [state.error for state in own if state.error is not None]
+                problems = list(map(one_line, changed[:1] if findings is None else findings.errors))
                 if options.json:
                     documents[-1] |= describe(index, own) | (findings.describe() if findings else {})
                 elif findings is not None:
@@ -97,11 +98,6 @@ def _examined(index: Inspected, workers: int | None, progress: Progress) -> Find
 
         return examine_view(index)
     return examine(index, workers=workers, report=progress.update)
-
-
-def _first_problem(states: Sequence[State]) -> list[str]:
-    """Return the line on the first source that is not what it was, if there is one, as opening raises it."""
-    return [one_line(state.error) for state in states if state.error is not None][:1]
 
 
 def _print_findings(progress: Progress, index: Inspected, findings: Findings) -> None:
@@ -165,8 +161,6 @@ def _covered(indexes: Sequence[Index], columns: Sequence[str]) -> list[tuple[str
         rows.append(("left out", counted(skipped, "record")))
     if partly := sorted({name for index in indexes for name in index.columns} - set(columns)):
         rows.append(("not in all", f"{counted(len(partly), 'column')}: {', '.join(partly)}"))
-    if all(source.xxh3_128 for index in indexes for source in index.sources):
-        rows.append(("hashes", "one of each source"))
     return rows + [("", f"{place}, not JSON") for index in indexes for place in bad_lines(index)][:LISTED]
 
 
