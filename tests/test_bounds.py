@@ -12,7 +12,7 @@ from mmapds import _native
 from mmapds.index.verify import verify
 from mmapds.storage import spool
 from mmapds.storage.index_file import Index
-from mmapds.storage.sections import IndexedSource, groups_of
+from mmapds.storage.sections import IndexedSource
 from mmapds.storage.writer import BoundsWriter, IndexWriter
 from tests.support.bounds import WIDTHS, bounds_of, grouped, narrowest, records_in
 from tests.support.commands import command
@@ -92,17 +92,10 @@ def test_the_width_is_the_smallest_that_fits(tmp_path, width, behind, more):
     assert list(index.bounds(0, 0, len(bounds))) == bounds
 
 
-@pytest.mark.parametrize("records", [0, 1, 27, 28, 29, 55, 56, 57, 10_000])
-def test_340_bytes_a_record_take_16_bits(tmp_path, records):
-    index = write(tmp_path / "a.mmx", [bounds_from([340] * records)], [1000])
-    assert index.sources[0].width == 2
-    assert index.sections["offsets"].size == 64 * groups_of(2, records) == 64 * (records // 28 + 1)
-
-
 @pytest.mark.parametrize("in_memory", [0, 16 << 20])
 @pytest.mark.parametrize("last", [70_000, 2**25, 2**33])
 def test_a_long_record_at_the_end_widens_all_before_it(tmp_path, monkeypatch, last, in_memory):
-    """What was written is taken back into memory, or into a scratch file; sources before it stay as they are."""
+    """Its groups are in memory, or in a scratch file; sources before it stay as they are."""
     monkeypatch.setattr(spool, "_IN_MEMORY", in_memory)
     sources = [bounds_from([5] * 1000), bounds_from([340] * 200_000 + [last]), bounds_from([7] * 3)]
     index = write(tmp_path / "a.mmx", sources, [4096, 1])

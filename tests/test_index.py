@@ -329,25 +329,6 @@ def test_an_index_has_ordinary_permissions(write):
     assert stat.S_IMODE(mode) == 0o644
 
 
-def test_a_failing_thread_fails_the_build_in_order():
-    from mmapds.storage.threads import in_order
-
-    def work(task, _):
-        if task == 5:
-            raise ValueError("five")
-        return task
-
-    results = []
-    before = set(threading.enumerate())  # libraries of other tests may have some
-    with pytest.raises(ValueError, match="five"):
-        results.extend(in_order(work, range(100), workers=3, slots=[1, 2, 3, 4]))
-    results = []
-    for result in in_order(work, iter([0, 1, 2, 3]), workers=3, slots=[1, 2]):
-        results.append(result)
-    assert results == [0, 1, 2, 3]
-    assert set(threading.enumerate()) <= before
-
-
 # ---- what must never be overwritten, and what goes wrong while writing ----------------------------------------
 
 

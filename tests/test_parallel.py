@@ -1,5 +1,7 @@
 """Work that threads share: its results in order, and no failure that passes for the end."""
 
+import threading
+
 import pytest
 
 from mmapds.storage.threads import in_order
@@ -41,7 +43,8 @@ def test_work_that_fails_is_an_error_in_its_turn(workers):
             raise ValueError("seven")
         return task, slot
 
-    seen = []
+    seen, before = [], set(threading.enumerate())  # libraries of other tests may have some
     with pytest.raises(ValueError, match="seven"):
         run(tasks(100), workers, seen, work)
     assert seen == list(range(7))
+    assert set(threading.enumerate()) <= before

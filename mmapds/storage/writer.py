@@ -63,7 +63,6 @@ class SectionWriter:
         self._directory = os.path.dirname(self.target)
         self.kind = self.KIND
         self._process = os.getpid()
-        self._hash = xxh3_64
         self._sections: dict[str, dict[str, Any]] = {}
         self._open_section: tuple[str, str, int, Any] | None = None
         self._spools: WeakSet[Spool] = WeakSet()
@@ -89,7 +88,7 @@ class SectionWriter:
         self._end_section()
         with self.writing():
             self._file.write(bytes(-self._file.tell() % ALIGNMENT))
-        self._open_section = name, dtype, self._file.tell(), self._hash()
+        self._open_section = name, dtype, self._file.tell(), xxh3_64()
 
     def spool(self) -> Spool:
         """Return a spool for a column, beside the file."""
@@ -198,13 +197,12 @@ class SectionWriter:
         except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
             text = json.dumps(described).encode()
         offset = self._file.tell()
-        with self.writing():
-            self._file.write(text)
         end = offset + len(text)
         fields = (self.MAGIC, VERSION, HEADER.size, records, offset, len(text), end, self.kind, 0)
         header = HEADER.pack(*fields)[:CHECKED]
-        checksum = self._hash(header + text).intdigest()
+        checksum = xxh3_64(header + text).intdigest()
         with self.writing():
+            self._file.write(text)
             self._file.seek(0)
             self._file.write(header + checksum.to_bytes(8, "little"))
         return self._temporary
