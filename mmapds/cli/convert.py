@@ -71,7 +71,7 @@ def add_convert_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--defaults", metavar="JSON", help="what stands for fields that are missing or null")
     parser.add_argument("--length", metavar="FIELD", help="field that token budgets are planned by")
     parser.add_argument("--missing", default="error", metavar="skip|error", help="records that lack a field")
-    parser.add_argument("--infer", type=int, default=1000, metavar="N", help="records of JSON that tell the schema")
+    parser.add_argument("--infer", type=int, default=1000, metavar="N", help="records of JSON to infer a schema from")
     parser.add_argument(
         "--max-bytes", type=int, metavar="N", help="most to write; default: 100 times the sources, or 4 GiB"
     )

@@ -13,7 +13,7 @@ from . import add_common, checking_options
 def add_report_options(parser: argparse.ArgumentParser) -> None:
     """Add what a report takes."""
     add_common(parser, "max-tokens", "decode", "root", "json", "force", "quiet")
-    parser.add_argument("-o", "--out", metavar="FILE", help="the page; default: report.html, or none with --json")
+    parser.add_argument("-o", "--out", metavar="FILE", help="the page; default: report.html, without --json")
     parser.add_argument("--pack", type=int, metavar="N", help="plan packs of this many tokens")
     parser.add_argument("--batch-size", type=int, metavar="N", help="batches of a size; the default, with 32")
     parser.add_argument("--chunk-size", type=int, metavar="N", help="shuffle chunks of neighbours, not all records")

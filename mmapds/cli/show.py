@@ -18,7 +18,7 @@ Position = int | slice
 """What the user means by a number, or by a range like those of Python."""
 
 _LARGE = 1 << 24  # bytes of a record that is decoded only with --full
-_POSITION = re.compile(r" ?-?\d{1,19}|( ?-?\d{1,19})?(:(-?\d{1,19})?){1,2}")
+_POSITION = re.compile(r"\s?-?\d{1,19}|(\s?-?\d{1,19})?(:(-?\d{1,19})?){1,2}")
 _MEANT = "record from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every thousandth"
 
 
