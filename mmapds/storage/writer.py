@@ -5,9 +5,8 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
 from xxhash import xxh3_64
@@ -35,6 +34,14 @@ from .sources import INDEX_MAGIC, INDEX_SUFFIX, reason
 from .spool import Spool, scratch
 
 _PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
+
+
+class Mark(NamedTuple):
+    """A place in a section that is being written."""
+
+    offset: int
+    digest: Any
+    """The checksum of the section up to there."""
 
 
 class SectionWriter:
@@ -155,6 +162,23 @@ class SectionWriter:
         self._open_section[3].update(data)
         with self.writing():
             self._file.write(data)
+
+    def mark(self) -> Mark:
+        """Return the place in the section that was begun last where `write` goes on."""
+        assert self._open_section is not None
+        return Mark(self._file.tell(), self._open_section[3].copy())
+
+    def take_back(self, mark: Mark) -> Spool:
+        """Remove from the section what was written to it since a mark, and return it."""
+        assert self._open_section is not None
+        taken, end = self.spool(), self._file.tell()
+        with self.writing():
+            for at in range(mark.offset, end, _PIECE):
+                taken.append_bytes(os.pread(self._file.fileno(), min(_PIECE, end - at), at))
+            self._file.seek(mark.offset)
+            self._file.truncate()
+        self._open_section = *self._open_section[:3], mark.digest
+        return taken
 
     def _end_section(self) -> None:
         if self._open_section is None:
@@ -291,8 +315,8 @@ class ViewWriter(SectionWriter):
 class BoundsWriter:
     """Writes the section of bounds, source by source, in one pass.
 
-    The bounds of a source begin with the smallest width. Where a group does not fit it, those before it are made again
-    with the next one. As a rule that is soon, as a source is alike from end to end.
+    The bounds of a source begin with the smallest width. Where a group does not fit it, what was written of the source
+    is taken back, and written again with the next one. As a rule that is soon, as a source is alike from end to end.
     """
 
     def __init__(self, writer: SectionWriter) -> None:
@@ -302,7 +326,7 @@ class BoundsWriter:
 
     def _begin(self, width: int) -> None:
         self._width = width
-        self._groups = self._writer.spool()  # of the source at hand
+        self._mark = self._writer.mark()  # where the source at hand begins
         self._held = memoryview(b"").cast("Q")  # bounds that do not fill a group yet
 
     def append(self, bounds: memoryview) -> None:
@@ -310,8 +334,7 @@ class BoundsWriter:
         groups = _native.pack_bounds(self._width, self._held, bounds)
         records = records_in_group(self._width)
         if groups:
-            with self._writer.writing():
-                self._groups.append_bytes(groups)
+            self._writer.write(groups)
             bounds = bounds[len(groups) // GROUP * records - len(self._held) :]
             self._held = self._held[:0]
         if len(self._held) + len(bounds) > records:
@@ -321,8 +344,8 @@ class BoundsWriter:
             self._held = memoryview(self._held.tobytes() + bounds.tobytes()).cast("Q")
 
     def _widen(self) -> None:
-        """Make the groups of the source at hand again, with the next width."""
-        width, groups, held = self._width, self._groups, self._held
+        """Write the groups of the source at hand again, with the next width."""
+        width, held, groups = self._width, self._held, self._writer.take_back(self._mark)
         self._begin(WIDTHS[WIDTHS.index(width) + 1])
         with self._writer.writing():
             for piece in groups.chunks():
@@ -337,16 +360,14 @@ class BoundsWriter:
         while not (group := self._last_group(last)):
             self._widen()
         width = self._width
-        with self._writer.writing():
-            self.copy(chain(self._groups.chunks(), [group]))
-        self._groups.close()
-        self._begin(WIDTHS[0])
+        self.copy([group])
         return width
 
     def copy(self, groups: "Iterable[bytes | memoryview | bytearray]") -> None:
-        """Append the groups of whole sources, as another index has them."""
+        """Append the groups of whole sources, as another index has them, or the last one of the source at hand."""
         for piece in groups:
             self._writer.write(piece)
+        self._begin(WIDTHS[0])
 
     def _last_group(self, last: bytes) -> bytearray:
         """Return the bounds that are held as a group, filled up with the last one; empty if the width does not fit."""
