@@ -230,6 +230,10 @@ def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece
     for position, sample in zip(piece, dataset._one_by_one(piece), strict=True):
         try:
             number = compute(sample)
+        except StopIteration as error:  # as of next(), where nothing is left: it would end the column
+            raise ColumnError(
+                f"{dataset.place(position)}: expected a number from the callable, found StopIteration"
+            ) from error
         except Exception as error:
             add_note(error, f"while computing a column for {dataset.place(position)}")
             raise

@@ -396,6 +396,20 @@ def test_an_error_of_a_function_says_where_the_record_is(large):
         mmapds.add_column(path, "x", tokens, workers=0)
 
 
+def first_of_none(_):
+    return next(iter([]))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_iteration_does_not_end_a_column(large, workers):
+    path, _ = large
+    mmapds.build(path, length="meta.frames")
+    before = Path(path + ".mmx").read_bytes()
+    with pytest.raises(mmapds.ColumnError, match=r"train.jsonl:1 \(byte 0\): expected a number .*found StopIteration"):
+        mmapds.add_column(path, "x", first_of_none, workers=workers)
+    assert Path(path + ".mmx").read_bytes() == before
+
+
 def test_progress_is_told(large):
     path, _ = large
     mmapds.build(path)
