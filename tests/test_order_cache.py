@@ -6,9 +6,11 @@ import random
 
 import numpy as np
 import pytest
+from xxhash import xxh3_64
 
 from mmapds import Error, OrderError, PackingBatchSampler, TokenBudgetBatchSampler
-from mmapds.index.lengths import sorted_lengths
+from mmapds.index.lengths import _CacheWriter, sorted_lengths
+from mmapds.storage.index_file import LENGTH_SECTIONS
 from tests.support.index_file import arrays
 
 LENGTHS = np.random.default_rng(0).lognormal(5, 1, 4_000).astype(np.int64) + 1
@@ -74,6 +76,27 @@ def test_a_flipped_bit_never_changes_the_batches(path, wanted):
 def test_a_cache_that_is_cut_short_is_made_again(path, wanted, kept):
     batches(path)
     os.truncate(path, kept if isinstance(kept, int) else int(os.path.getsize(path) * kept))
+    assert batches(path) == wanted
+
+
+@pytest.mark.parametrize("change", ["type of the order", "type of lengths", "too few records", "too few lengths"])
+def test_a_cache_of_other_numbers_than_an_order_has_is_made_again(path, wanted, change):
+    """Its checksums hold, as anybody can write them."""
+    batches(path)
+    lengths = LENGTHS.astype(np.uint32)
+    order, values, counts = map(np.array, arrays(sorted_lengths(lengths, path)))
+    if change == "type of the order":
+        order = order.astype(np.float64)
+    elif change == "type of lengths":
+        values = values.astype(np.uint32)
+    elif change == "too few records":
+        order, values, counts = order[:1], values[:1], counts[:1] * 0 + 1
+    else:
+        values = values[1:]
+    with _CacheWriter(path) as writer:
+        for name, numbers in zip(LENGTH_SECTIONS, (order, values, counts), strict=True):
+            writer.write_array(name, numbers.dtype.str, np.ascontiguousarray(numbers).data.cast("B"))
+        writer.commit({"lengths": xxh3_64(lengths.data).hexdigest()}, len(lengths))
     assert batches(path) == wanted
 
 

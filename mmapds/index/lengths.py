@@ -144,12 +144,13 @@ def _cached(path: str, records: int, mark: str) -> Arrays | None:
         if file.records != records or file.metadata.get("lengths") != mark:
             return None
         file.verify_sections()
+        fits = all(file.sections[name].dtype in types for name, types in LENGTH_SECTIONS.items())
         order, values, counts = (
             np.frombuffer(file.section(name), file.sections[name].dtype) for name in LENGTH_SECTIONS
         )
     except (FormatError, *MALFORMED):
         return None
-    return order, values, counts
+    return (order, values, counts) if fits and len(order) == records and len(values) == len(counts) else None
 
 
 class _CacheWriter(SectionWriter):
