@@ -151,6 +151,13 @@ def test_the_record_of_a_combined_index_is_counted_in_its_source(write, tmp_path
     assert (problem.check, problem.source, problem.record) == ("columns", paths[1], 2)
 
 
+def test_an_index_that_kept_only_sources_without_a_column_is_right(write, tmp_path):
+    paths = [write([{name: 1}] * 2, f"{name}.jsonl") for name in "ab"]
+    out = mmapds.build(paths, out=tmp_path / "all.mmx", columns={"a": "a"}, missing=0)
+    mmapds.build(paths[1], out=out)
+    verify(Index(str(out)))
+
+
 def test_an_index_in_a_directory_that_cannot_be_written_to_is_verified(index, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert not examine(Index(index)).problems

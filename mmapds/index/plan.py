@@ -45,7 +45,7 @@ class Job(NamedTuple):
     place: Callable[[], object] = lambda: None
     """Called right before the index is put into its place; if it raises, nothing is replaced."""
     is_part: bool = False
-    """Whether it is a part of another index; such a one may leave out everything."""
+    """Whether it is a part of another index, or is compared with one; such a one may leave out everything."""
     complete: Callable[[str], object] | None = None
     """Called with the path of the index once all is in it that a scan finds; puts one with more into its place."""
 

@@ -217,7 +217,7 @@ def _check_records(findings: Findings, index: Index, sources: list[Source], work
     job = None
     with findings.catching("parameters"):
         chosen = formats.of_index(index)
-        job = Job("", sources, chosen, _parameters(index, chosen), Measuring.of(index.measuring))
+        job = Job("", sources, chosen, _parameters(index, chosen), Measuring.of(index.measuring), is_part=True)
     if job is None:  # a scan would stumble over the same
         findings.not_checked.append("records and keys, as the parameters are damaged")
         return
