@@ -41,7 +41,7 @@ class Problem(NamedTuple):
     source: str | None = None
     """The path of the source, if it is about one."""
     record: int | None = None
-    """The number of the record, in the source or else in the index, if it is about one."""
+    """The number of the record, in the source or else in the view, if it is about one."""
 
     def describe(self) -> dict[str, Any]:
         """Return it as JSON."""
