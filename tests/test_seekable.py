@@ -309,6 +309,18 @@ def test_a_source_that_changes_meanwhile_is_refused(write, tmp_path):
     assert os.listdir(tmp_path) == ["train.jsonl"]
 
 
+def test_more_frames_than_a_seek_table_has_are_refused(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_FRAMES", 3)
+    path = write(b"x" * 4095 + b"\n" + TEXT[:9000])
+    with pytest.raises(
+        mmapds.Error, match="expected at most 3 frames, found more; give larger ones with frame="
+    ) as error:
+        mmapds.seekable(path, frame=4096)
+    check(str(error.value))
+    assert os.listdir(tmp_path) == ["train.jsonl"]
+    assert mmapds.seekable(path, frame=16 << 10).frames == 1
+
+
 def test_a_line_that_is_too_long_is_refused(write, monkeypatch):
     monkeypatch.setattr(module, "_LONGEST_LINE", 1 << 20)
     path = write(b"short\n" + b"x" * (3 << 20) + b"\nshort\n")

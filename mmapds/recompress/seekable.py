@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from .. import formats
 from ..build_index import build
 from ..compression.codec import memory_checked, zstd
-from ..compression.seek_table import table_bytes
-from ..errors import Error, FormatError, counted
+from ..compression.seek_table import MOST_FRAMES, table_bytes
+from ..errors import Error, FormatError, counted, either
 from ..formats.jsonl import JsonLines
 from ..index.build import check_workers
 from ..storage.replaced import replacing
@@ -147,6 +147,11 @@ def _write(
         with replacing(os.path.join(os.getcwd(), target), lambda: check_unchanged(text)) as file:
             with closing(frames):  # here, as its threads end then
                 for frame, content, read in frames:
+                    if len(sizes) == MOST_FRAMES:
+                        raise Error(
+                            f"{target}: expected at most {MOST_FRAMES} frames, found more; give larger ones with "
+                            f"{either('--frame', 'frame=...')}"
+                        )
                     file.write(frame)
                     sizes.append(len(frame))
                     contents.append(content)
