@@ -15,7 +15,7 @@ import mmapds
 from mmapds.index.build import Request, build_each
 from mmapds.index.verify import verify
 from mmapds.storage import current
-from mmapds.storage.current import BLOCK, BLOCKS, COVERED, fingerprint, full_hash
+from mmapds.storage.current import BLOCK, BLOCKS, COVERED, check_source, fingerprint, full_hash
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
 from tests.support.files import flip
@@ -86,6 +86,18 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, digest):
         digest(str(tmp_path / "fifo"))
     with pytest.raises(mmapds.SourceError, match="missing: no such file"):
         digest(str(tmp_path / "missing"))
+
+
+def test_a_source_that_changes_while_it_is_hashed_is_an_error(corpus):
+    with pytest.raises(mmapds.SourceError, match="changed while it was read: same size, another time"):
+        full_hash(str(corpus), lambda _: os.utime(corpus, ns=(0, 0)))
+
+
+def test_a_source_that_is_replaced_while_it_is_opened_is_an_error(corpus):
+    mmapds.build(corpus)
+    os.utime(corpus, ns=(0, 0))
+    with pytest.raises(mmapds.StaleIndexError, match="was replaced while it was opened; run: "):
+        check_source(Index(f"{corpus}.mmx"), 0, os.path.getsize(corpus), 1)
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,12 @@ def test_scratch_files_have_their_blocks_before_they_are_written_to(tmp_path):
         assert max(found) >= size
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at /proc")
+def test_files_of_the_system_that_have_no_size_are_refused(tmp_path):
+    with pytest.raises(mmapds.SourceError, match="expected a file with a size, found one of 0 bytes with content"):
+        mmapds.build("/proc/self/stat", out=tmp_path / "a.mmx", format="jsonl")
+
+
 WRITERS = {
     "x.mmx": lambda out: mmapds.build("a.jsonl", out=out, force=True),
     "x.mma": lambda out: convert("a.jsonl", out, force=True),

@@ -44,6 +44,17 @@ def test_numbers_of_several_widths_come_back_from_the_scratch_file(spool, narrow
     assert (column_of(spool) == expected).all()
 
 
+def test_a_forked_child_that_ends_writes_nothing(spool):
+    append(spool, LARGE, LARGE[:9])
+    child = os.fork()
+    if child == 0:
+        spool.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    append(spool, LARGE[9:18])
+    assert (column_of(spool) == np.concatenate([LARGE, LARGE[:18]])).all()
+
+
 def test_each_chunk_holds_whole_numbers(spool):
     append(spool, SMALL, LARGE, NEGATIVE)
     assert all(len(chunk) % 8 == 0 for chunk in spool.chunks())

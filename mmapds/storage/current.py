@@ -10,7 +10,7 @@ from xxhash import xxh3_64, xxh3_128
 
 from ..errors import Error, SourceError, StaleIndexError
 from .index_file import Index
-from .sources import kind_of_file, open_regular, reason, unreadable
+from .sources import Source, changed, kind_of_file, open_regular, reason, unreadable
 from .threads import cores, in_order
 
 CHECKS = ("stat", "sample", "full", "none")
@@ -57,20 +57,23 @@ def fingerprint(path: str, size: int | None = None) -> Digest:
 
 
 def full_hash(path: str, report: Callable[[int], object] = lambda _: None) -> Digest:
-    """Return xxh3-128 of all bytes of a file, and the size and time that it has behind its last byte.
+    """Return xxh3-128 of all bytes of a file.
 
     Args:
       report: called with the number of bytes that were read since the last call.
     Raises:
-      SourceError: it cannot be read, or is not a regular file.
+      SourceError: it cannot be read, is not a regular file, or changes meanwhile.
     """
     digest, piece = xxh3_128(), memoryview(bytearray(_PIECE))
     with _opened(path) as fd:
+        before = os.fstat(fd)
         while count := os.readv(fd, [piece]):
             digest.update(piece[:count])
             report(count)
-        found = os.fstat(fd)
-    return Digest(found.st_size, found.st_mtime_ns, digest.hexdigest())
+        after = os.fstat(fd)
+    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise changed(Source(path, before.st_size, before.st_mtime_ns), after.st_size)
+    return Digest(before.st_size, before.st_mtime_ns, digest.hexdigest())
 
 
 @contextmanager
@@ -130,7 +133,7 @@ def _compare(sources: Sequence[tuple[Index, int]], *, full: bool = False) -> Non
 
 
 def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
-    """Raise StaleIndexError unless a source with this size and time is the one that was indexed.
+    """Raise StaleIndexError unless a source that was opened, with this size and time, is the one that was indexed.
 
     Where the time is another, and `check` has not met it, the fingerprint decides.
 
@@ -142,6 +145,11 @@ def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
     index.check_size(number, size)
     if mtime_ns not in (index.sources[number].mtime_ns, index.recognised.get(number)):
         _compare([(index, number)])
+        if mtime_ns != index.recognised[number]:
+            path = index.source_path(number)
+            raise StaleIndexError(
+                f"{index.path}: STALE: {path} was replaced while it was opened; {index.hint(force=False)}"
+            )
 
 
 def check_content(index: Index, number: int, found: Digest, *, full: bool = False) -> None:

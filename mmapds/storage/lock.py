@@ -134,7 +134,7 @@ def _acquire(target: str, real: str) -> OwnFile | None:
         except OSError as error:
             place = os.path.dirname(real)
             _say_once(f"{place}: this file system has no locks ({reason(error)}); write each file in one process only")
-            with file:
+            with file, suppress(OSError):  # another process removed it
                 if not os.fstat(file.fileno()).st_size:
                     os.unlink(path)
             return None

@@ -287,6 +287,8 @@ def inspect(path: str) -> Source:
             found, head = os.fstat(file.fileno()), file.read(_HEAD)
     except OSError as error:
         raise unreadable(path, error) from None
+    if head and not found.st_size:  # as files of the kernel, of which no record would be found
+        raise SourceError(f"{path}: expected a file with a size, found one of 0 bytes with content; copy it to a disk")
     if head.startswith(INDEX_MAGIC):
         alone = either("-o", "out=...")
         raise SourceError(f"{path}: expected a source, found an index; give the source, or the index without {alone}")

@@ -57,6 +57,7 @@ class Spool:
         if self._size > _IN_MEMORY and isinstance(self._file, BytesIO):
             in_memory, self._file = self._file, unnamed_file(self._directory)
             self._file.write(in_memory.getbuffer())
+        self._file.flush()  # else a forked child that ends would write what it has of the buffer, too
         last = self._runs[-1] if self._runs else None
         if last and last.number_type is number_type and isinstance(last.place, range):
             begin = last.place.start
