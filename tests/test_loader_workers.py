@@ -163,6 +163,7 @@ def test_threads_end_with_their_loop_however_it_ends():
 # ---- the end of the process ----------------------------------------------------------------------------------
 
 SCRIPT = """
+import torch  # first, as trainers do: weak references that it has are finalized last
 import atexit, gc, json, os, select, signal, sys, tempfile, threading, time
 atexit.register(lambda: print(len(loader_threads()), "left"))  # runs after what the loader registers
 from multiprocessing import active_children

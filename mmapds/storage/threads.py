@@ -120,7 +120,7 @@ class Makers(Generic[Task, Result]):
                 except RuntimeError as error:
                     raise Error(f"expected room for a thread, found none ({error}); use fewer workers") from None
                 self._threads.append(thread)
-                _running.add(thread)
+                _running[thread] = self.stop
                 started.result()
         except BaseException:
             self.stop()
@@ -139,13 +139,16 @@ class Makers(Generic[Task, Result]):
 
 
 _Tasks = SimpleQueue["tuple[Future[Any], Any] | None"]
-_running: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+_running: "weakref.WeakKeyDictionary[threading.Thread, Callable[[], object]]" = weakref.WeakKeyDictionary()
+"""What stops each thread that may run."""
 
 
 @atexit.register
 def _join_all() -> None:
     # A thread that runs while the interpreter is taken down may end the process with an error.
-    for thread in list(_running):
+    # Finalizers come later if anything had one before this module was imported, as torch has.
+    for thread, stop in list(_running.items()):
+        stop()
         thread.join(_AT_EXIT)
 
 
