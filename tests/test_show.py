@@ -329,6 +329,13 @@ def test_colours_are_for_terminals_alone(ten, shown):
     assert "\x1b" in on_terminal("-m", "mmapds", "show", ten, "3", NO_COLOR="")[1]
 
 
+def test_a_line_of_any_length_is_whole_on_a_terminal(write):
+    longest = {"text": "x" * ((1 << 20) - 30)}, {"numbers": list(range(150_000))}, {"text": "x" * 2_000_000}
+    for record in longest:
+        status, text = on_terminal("-m", "mmapds", "show", write([record]), "0", "--full", "--build")
+        assert (status, json.loads(COLOURS.sub("", text).partition("\n")[2])) == (0, record)
+
+
 def test_records_do_not_steer_a_terminal(write):
     path = write([{"a": HOSTILE, HOSTILE: [HOSTILE, {HOSTILE: 1}]}])
     package.build(path)

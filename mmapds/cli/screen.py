@@ -12,6 +12,7 @@ Cell = str | tuple[str, str]
 """A text, or a text and its style, as rich names styles."""
 
 _UNLIMITED = 1 << 20  # columns: a line that is longer than the terminal is wide runs on, and can be copied
+_HIGHLIGHTED = 1 << 20  # characters of JSON that are coloured: rich takes a second for each million
 
 
 def print_line(text: str, style: str = "") -> None:
@@ -21,7 +22,7 @@ def print_line(text: str, style: str = "") -> None:
 
 def print_json(text: str) -> None:
     """Print lines of JSON, which `printed` has made."""
-    print(_drawn(text, highlight=True))
+    print(_drawn(text, highlight=True) if len(text) <= _HIGHLIGHTED else text)
 
 
 def print_table(rows: Sequence[Sequence[Cell]], *, head: Sequence[str] = (), left: Collection[int] = (0,)) -> None:
@@ -64,5 +65,5 @@ def _drawn(shown: Any, **options: Any) -> str:
         markup=False,
         emoji=False,
     )
-    console.print(shown, no_wrap=True, crop=False, end="", **options)
+    console.print(shown, no_wrap=True, overflow="ignore", crop=False, end="", **options)
     return drawn.getvalue()
