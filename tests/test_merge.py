@@ -303,6 +303,7 @@ def test_sources_outside_the_roots_are_not_touched(two, tmp_path):
         ["--length", "n"],
         ["--force"],
         ["--hash"],
+        ["--missing", "0"],
         ["--truncated", "drop"],
         ["--dask", "a:1"],
         ["--ray", "auto"],

@@ -146,7 +146,7 @@ def _merge_indexes(options: argparse.Namespace) -> None:
     if options.out is None:
         raise UsageError("--merge: expected -o OUT.mmx with it, found none; give the place of the index")
     for name in (*_OF_BUILDING, *formats.OPTIONS):
-        if value := getattr(options, name):
+        if (value := getattr(options, name)) != options.parser.get_default(name):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option}: expected no option for how to index with --merge, found {value!r}")
     with checking_options():
