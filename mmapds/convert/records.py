@@ -77,6 +77,9 @@ def open_reader(
         )
     reader = FILE_READERS.get(next(iter(found)))
     if reader is None:
+        if others := [option for option in options if option not in formats.OPTIONS]:
+            known = ", ".join(formats.OPTIONS)
+            raise FormatError(f"{others[0]} = {options[others[0]]!r}, expected options of what is indexed, as {known}")
         return IndexedReader(paths, target, name, decode, roots, options)
     if decode is not None:
         raise FormatError(f"decode = {decode!r}, expected None, as records of {reader.TITLE} have types")
