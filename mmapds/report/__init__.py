@@ -77,7 +77,7 @@ def report(
         facts["training"] = training_facts([os.fspath(path) for path in listed(waits, "waits")])
     if loader:
         size = batch_size or BATCH_SIZE
-        measured = bench(source_or_index, max_tokens=max_tokens, batch_size=size, decode=decode, roots=roots)
+        measured = bench(patterns, max_tokens=max_tokens, batch_size=size, decode=decode, roots=roots)
         facts["loader"] = loader_facts(measured)
     if out is not None and make_page is not None:
         _write(os.fspath(out), make_page(facts), [*patterns, *dataset.sources, *dataset.indexes])
