@@ -259,6 +259,17 @@ def whole(data):
         return False
 
 
+def test_a_header_of_gzip_that_is_too_long_is_refused_with_a_command(write):
+    header = b"\x1f\x8b\x08\x08" + bytes(6) + b"n" * (512 << 10) + b"\0"
+    path = write(GZIP + header + GZIP[10:], "part.jsonl.gz")
+    with pytest.raises(mmapds.FormatError, match="headers of members of up to 524288 bytes, found a longer") as error:
+        mmapds.seekable(path)
+    check(str(error.value))
+    subprocess.run(str(error.value).partition("; run: ")[2], shell=True, check=True)
+    done = mmapds.seekable(path.replace("part.jsonl", "part.jsonl.plain"))
+    assert b"".join(frames_of(done.path)) == TEXT * 2
+
+
 def test_what_is_not_a_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for name, expected in (

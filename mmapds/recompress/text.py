@@ -12,9 +12,11 @@ from ..compression.zstd_blocks import reason_of
 from ..compression.zstd_frames import walk
 from ..errors import FormatError
 from ..storage.files import open_file
+from ..storage.hints import another_name, quoted
 from ..storage.sources import Source, check_unchanged, unreadable
 
 _PIECE = 1 << 20  # bytes of text that are read at a time
+_LONGEST_HEADER = 512 << 10  # bytes of the header of a member, with its name and comment, that isal reads
 
 
 def text_of(source: Source, window_log: int) -> Iterator[tuple[bytes, int]]:
@@ -35,6 +37,10 @@ def text_of(source: Source, window_log: int) -> Iterator[tuple[bytes, int]]:
             while text := content.read(_PIECE):
                 yield text, file.tell() - before
                 before = file.tell()
+    except OverflowError:  # isal's: the file is sound
+        what = f"expected headers of members of up to {_LONGEST_HEADER} bytes, found a longer one"
+        command = f"gzip -dc < {quoted(source.path)} | gzip > {quoted(another_name(source.path))}"
+        raise FormatError(f"{source.path}: {what}; run: {command}") from None
     except damage as error:
         said = reason_of(error).partition("\n")[0]
         check_unchanged(source)
@@ -59,5 +65,5 @@ def _content(file: BinaryIO, source: Source, window_log: int) -> tuple[Any, tupl
         from isal import igzip, isal_zlib  # several times faster
 
         reader = igzip.IGzipFile
-        errors += (isal_zlib.error, OverflowError)  # the last for a header of more than 512 KiB
+        errors += (isal_zlib.error,)
     return reader(fileobj=file), errors
