@@ -316,6 +316,16 @@ def test_more_content_than_blocks_have_is_found_before_room_is_made_for_it(packe
             action()
 
 
+def test_more_content_than_a_file_can_hold_is_refused_when_the_index_opens(packed):
+    def change(metadata):
+        (source,) = metadata["sources"]
+        return metadata | {"sources": [source | {"compression": source["compression"] | {"size": 2**50}}]}
+
+    rewrite(f"{packed}.mmx", metadata=change)
+    with pytest.raises(mmapds.FormatError, match=r"expected what a file of \d+ bytes can hold, found "):
+        mmapds.open(packed)
+
+
 def test_an_index_of_compressed_sources_is_of_a_kind_of_its_own(packed, write):
     plain = write(DATA, "b.jsonl")
     mmapds.build(plain)

@@ -315,6 +315,7 @@ WINDOW = 32 << 10
 """Bytes of content that deflate looks back at, at most."""
 CRC_SIZE = 4  # bytes of an access point before its window
 LARGEST_POINT = CRC_SIZE + WINDOW + 64  # bytes: deflate adds less to what it cannot make smaller
+_MOST_TIMES = 1 << 17  # what a byte of a file can be the content of, at most
 
 
 class Compression(NamedTuple):
@@ -332,10 +333,14 @@ class Compression(NamedTuple):
     """Bytes of its access points in the index."""
 
     @classmethod
-    def parse(cls, found: Any) -> "Compression":
-        """Read it from its JSON object; raises as `Fields.read` does."""
+    def parse(cls, found: Any, size: int) -> "Compression":
+        """Read it from its JSON object, for a file of `size` bytes; raises as `Fields.read` does."""
         fields = _COMPRESSION.read(found)
         parsed = cls(*(fields[name] for name in cls._fields))
+        if parsed.size > size * _MOST_TIMES:  # a record of all of it would take all memory
+            raise TypeError(
+                f"compression of a source: expected what a file of {size} bytes can hold, found {shortened(found)}"
+            )
         if parsed.largest > parsed.size or (parsed.size and not parsed.blocks):
             raise TypeError(f"compression of a source: expected blocks of all content, found {shortened(found)}")
         return parsed
@@ -434,7 +439,7 @@ class IndexedSource(NamedTuple):
         if "bad" in found:
             fields["bad"] = BadLines.parse(fields["bad"])
         if "compression" in found:
-            fields["compression"] = Compression.parse(fields["compression"])
+            fields["compression"] = Compression.parse(fields["compression"], fields["size"])
         return cls._make(_VALUES(fields))
 
 
