@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import mmapds
+from mmapds.errors import EXPECTED_ROOM, RAISE_LIMIT
 from tests.support.commands import run
 
 WORK = """
@@ -37,6 +38,7 @@ ON_A_TERMINAL = """sys.stderr.isatty = lambda: True
         ("raise TypeError('odd')", 1, "", "TypeError: odd (python -X dev -m mmapds shows where)\n"),
         ("raise cli.UsageError('--bad: odd')", 2, "", "--bad: odd\n"),
         ("raise KeyboardInterrupt", 130, "", "interrupted\n"),
+        ("raise MemoryError", 1, "", f"{EXPECTED_ROOM}, found none; {RAISE_LIMIT}\n"),
         ("raise MemoryError('cannot allocate 9 GiB')", 1, "", "cannot allocate 9 GiB\n"),
         ("warnings.warn('odd')", 0, "", "warning: odd\n"),
         (UNWOUND, 143, "removed\n", ""),

@@ -469,6 +469,7 @@ def test_an_engine_that_is_not_installed():
     [
         (["--dask", "a", "--ray", "b"], 2, "argument --ray: not allowed with argument --dask"),
         (["--parts", "d"], 2, "--parts: expected --dask or --ray with it, found neither"),
+        (["--dask", ""], 2, "--dask: expected an address, found none"),
         (["--dask", "tcp://127.0.0.1:1"], 1, "--dask: Timed out trying to connect to tcp://127.0.0.1:1"),
     ],
 )

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from ..errors import Error, as_command, did_you_mean, printable
+from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, as_command, did_you_mean, printable
 from ..progress import Progress
 
 Options = Mapping[str, tuple[type, str, str]]
@@ -128,7 +128,9 @@ def executor_of(options: argparse.Namespace) -> Any:
     Raises:
       Error: there is no such cluster, or a package is missing.
     """
-    if options.parts and not (options.dask or options.ray):
+    if "" in (options.dask, options.ray):  # as of a variable that is not set
+        options.parser.error(f"--{'ray' if options.dask is None else 'dask'}: expected an address, found none")
+    if options.parts is not None and not (options.dask or options.ray):
         options.parser.error("--parts: expected --dask or --ray with it, found neither")
     for name in ("dask", "ray"):
         if address := getattr(options, name):
@@ -188,6 +190,8 @@ def _status_of(work: Callable[[], int | None]) -> int:
 def _described(error: Exception) -> str:
     """Return an error in a line; what mmapds does not expect is raised again under `python -X dev`."""
     line = one_line(error)
+    if not line and isinstance(error, MemoryError):  # Python's own says nothing
+        return f"{EXPECTED_ROOM}, found none; {RAISE_LIMIT}"
     if line and isinstance(error, Error | ImportError | MemoryError):
         return line
     if isinstance(error, OSError) and error.errno in _OF_OUTPUT:
