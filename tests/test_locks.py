@@ -177,6 +177,17 @@ def test_who_waits_too_long_says_for_whom(write, monkeypatch):
     assert len(mmapds.open(path)) == 2
 
 
+@pytest.mark.parametrize("text", [b"", b"1 on \x1b[31mhost", b"1 on \x9bhost", b"1\nall is well"])
+def test_no_more_of_a_lock_file_is_printed_than_a_name(write, monkeypatch, text):
+    path = write([1])
+    monkeypatch.setenv("MMAPDS_LOCK_SECONDS", "0")
+    with open(f"{path}.mmx.lock", "wb", buffering=0) as file:
+        file.write(text)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(mmapds.Error, match=r"mmx: waited 0 s for another process, which holds .*mmx\.lock; set "):
+            mmapds.build(path)
+
+
 @pytest.mark.parametrize("value", ["soon", "-1", "nan"])
 def test_the_limit_is_a_number_of_seconds(write, monkeypatch, value):
     path = write([1])

@@ -141,7 +141,8 @@ def _acquire(target: str, real: str) -> OwnFile | None:
         if not is_locked:
             holder = os.pread(file.fileno(), 300, 0).decode("latin-1")
             file.close()
-            has_spoken = _wait(f"process {holder}" if holder else "another process", target, began, has_spoken)
+            who = f"process {holder}" if holder and holder.isprintable() else "another process"
+            has_spoken = _wait(who, target, began, has_spoken)
         elif not is_at(file.fileno(), path):
             file.close()
         elif os.fstat(file.fileno()).st_size:
