@@ -162,9 +162,11 @@ def test_a_source_whose_name_is_not_utf_8_is_to_be_renamed(tmp_path, arguments, 
 
 def test_a_terminal_without_the_characters_of_a_name_gets_escapes(write):
     path = indexed(write, "ä🙂.jsonl")
-    ran = mmapds("head", "-n", "1", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = mmapds("head", "-n", "1", path, env=ascii_only)
     assert ran.returncode == 0
     assert r"\xe4\U0001f642.jsonl:1 (byte 0), 20 bytes" in ran.stdout
+    assert mmapds("info", path, env=ascii_only).stdout.endswith("####\n")  # bars of the histogram
 
 
 def test_every_command_of_the_page_runs(write, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -212,10 +213,11 @@ def _print_histogram(name: str, bins: Sequence[tuple[Number, Number | None, int]
     if not bins:
         return
     total, most = sum(count for *_, count in bins), max(count for *_, count in bins)
+    block = "█" if (sys.stdout.encoding or "").lower().startswith("utf") else "#"
     rows: list[list[Cell]] = []
     for begin, end, count in bins:
         label = f"{_number(begin)} or more" if end is None else f"{_number(begin)} to {_number(end)}"
-        bar = "█" * max(round(_BAR * count / most), int(count > 0))
+        bar = block * max(round(_BAR * count / most), int(count > 0))
         rows.append([label, f"{count:,}", f"{100 * count / total:.1f} %", (bar, "blue")])
     _print_title(f"{name}, {counted(total, 'record')}")
     print_table(rows, left=(3,))
