@@ -78,7 +78,7 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
         ((path,), {"missing": 3}, "missing = 3, expected 'error' or 'skip'"),
         ((path,), {"length": "y"}, "length = 'y', expected an integer field"),
         ((path,), {"prefix": "u32le"}, "prefix = 'u32le', expected no options for format 'parquet'"),
-        ((text,), {"group": "a"}, "group = 'a', expected options of what is indexed, as truncated, "),
+        ((text,), {"group": "a"}, "group = 'a', expected one of the options truncated, "),
         ((path,), {"decode": "json"}, "decode = 'json', expected None, as records of Parquet have types"),
         (
             (path,),

@@ -79,7 +79,7 @@ def open_reader(
     if reader is None:
         if others := [option for option in options if option not in formats.OPTIONS]:
             known = ", ".join(formats.OPTIONS)
-            raise FormatError(f"{others[0]} = {options[others[0]]!r}, expected options of what is indexed, as {known}")
+            raise FormatError(f"{others[0]} = {options[others[0]]!r}, expected one of the options {known}")
         return IndexedReader(paths, target, name, decode, roots, options)
     if decode is not None:
         raise FormatError(f"decode = {decode!r}, expected None, as records of {reader.TITLE} have types")
