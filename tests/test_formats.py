@@ -124,10 +124,11 @@ def test_parameters_that_a_newer_version_may_write(write):
         ran = command("--verify", path)
         assert ran.returncode == 1
         assert all(line.startswith(f"{path}.mmx: DAMAGED: ") for line in ran.stderr.splitlines())
+        assert "from a newer mmapds" in ran.stderr
         if parameters:
             ran = command("--force", path)
             assert ran.returncode == 1
-            assert ran.stderr.startswith(f"prefix = {parameters['prefix']!r}, expected one of 'u32le'")
+            assert ran.stderr.startswith(f"{path}.mmx: prefix = {parameters['prefix']!r}, expected one of 'u32le'")
         ran = command("--force", "--prefix", "u32le", path)
         assert (ran.returncode, command("--verify", path).returncode) == (0, 0), ran.stderr
 

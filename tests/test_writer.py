@@ -152,7 +152,7 @@ GOOD = {"x": np.ones((2, 3), np.float32), "n": 1, "t": "a"}
         ({"n": float("nan")}, "field 'n': expected int8, found float nan"),
         ({"n": 1.0}, "field 'n': expected int8, found float 1.0"),
         ({"n": 128}, "field 'n': expected int8, found int 128"),
-        ({"n": [*range(1000, 1100)]}, r"expected int8, found list \[1000, 1001, .*\.\.\.$"),
+        ({"n": [*range(1000, 1100)]}, r"expected int8, found list \[1000, 1001, 1002, 1003, 1004, 1005, \.\.\.$"),
         ({"n": "1"}, "field 'n': expected int8, found str '1'"),
         ({"t": b"a"}, "field 't': expected str, found bytes"),
         ({"t": "\ud800"}, "field 't': expected text that encodes as UTF-8, found '.*' .*surrogates"),
@@ -549,7 +549,7 @@ def test_lists_with_one_long_text_take_no_room_for_it_in_each_place(tmp_path, ne
 @pytest.mark.parametrize(
     ("dtype", "value", "found"),
     [
-        ("uint8", [*range(300)], r"256 as item 256 of list \[0, 1, 2, .*\.\.\.$"),
+        ("uint8", [*range(300)], r"256 as item 256 of list \[0, 1, 2, .*, 9, 10, 11\.\.\.$"),
         ("int8", [1, -129], r"-129 as item 1 of list \[1, -129\]$"),
     ],
 )

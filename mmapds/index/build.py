@@ -21,7 +21,7 @@ from ..errors import (
     shortened,
     warn,
 )
-from ..formats.format import Format
+from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..formats.mma import ArrayFiles
 from ..storage import current
@@ -199,7 +199,12 @@ def _job(request: Request, place: str, given: str | list[str]) -> Job:
     chosen = _format(members, name)
     formats.check_options(chosen.name, chosen.options, options)
     formats.check_codecs(chosen, sources)
-    parameters = chosen.parameters(options, members)
+    try:
+        parameters = chosen.parameters(options, members)
+    except OptionError as error:
+        if before is None or request.options:
+            raise
+        raise FormatError(f"{before.path}: {error}; the index has this value: give the option, with another") from None
     measuring = request.measuring(before, parameters.get("columns"))
     hashes = request.hash or (before is not None and any(source.xxh3_128 for source in before.sources))
     return Job(place, sources, chosen, parameters, measuring, before, hashes)

@@ -253,11 +253,12 @@ def _parameters(index: Index, chosen: Format) -> dict[str, Any]:
     try:
         expected = chosen.parameters(given, paths)
     except OptionError as error:
-        raise index.damaged(f"{error} among the parameters") from error
+        raise index.damaged(f"{error} among the parameters, or it is from a newer mmapds") from error
     for name, value in expected.items():
         found = index.parameters.get(name)
         if not is_same_parameter(value, found):
-            raise index.damaged(f"{name} = {found!r}, expected {value!r}, as {paths[0]} has it")
+            what = f"{name} = {found!r}, expected {value!r}, as {paths[0]} has it, or it is from a newer mmapds"
+            raise index.damaged(what)
     return expected
 
 
