@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds import _native
-from mmapds.dataset.chosen import ArrayRows, BitRows, composed, of_mask, of_positions
-from mmapds.dataset.views import RangeRows
+from mmapds.dataset.views import ArrayRows, BitRows, RangeRows, composed, of_mask, of_positions
 
 RECORDS = 300_000
 

@@ -12,10 +12,8 @@ from ..orders.basic import integer
 from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
-from .chosen import of_mask, of_positions
 from .location import Location
-from .positions import as_array, checked, refuse_mask
-from .views import PermutedRows, RangeRows, Rows, with_small_step
+from .views import NestedRows, PermutedRows, RangeRows, Rows, rows_of
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -252,8 +250,8 @@ class Dataset(_Samples):
         runs = [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
         if seed is None or length == 0:
             return [self._select(RangeRows(run)) for run in runs]
-        permutation = Permutation(length, integer("seed", seed))
-        return [self._select(PermutedRows(permutation, run)) for run in runs]
+        shuffled = PermutedRows(Permutation(length, integer("seed", seed)))
+        return [self._select(NestedRows(shuffled, RangeRows(run))) for run in runs]
 
     def save(self, path: StrPath) -> None:
         """Write a view as an index of its own over the same sources, which `mmapds.open(path)` opens at once.
@@ -328,28 +326,10 @@ class Dataset(_Samples):
 
     def _view(self, key: Any) -> "Dataset":
         """Return the view that a key stands for: a slice, an array of ints, or a mask."""
-        if isinstance(key, slice):
-            return self._select(RangeRows(with_small_step(range(len(self))[key])))
         if isinstance(key, str):
             remedy = f"ds.column({key!r})" if key in self.columns else f"[sample[{key!r}] for sample in ds]"
             raise IndexError(f"index = {key!r}, expected an int, a slice, or an array of ints or bools; use {remedy}")
-        if isinstance(key, tuple) and len(key) == 1 and np.ndim(key[0]) == 1:  # as NumPy's nonzero and where return
-            raise IndexError(
-                "index: expected an array of positions, found a tuple of one, as np.nonzero returns; use "
-                "ds[np.flatnonzero(mask)], or ds[mask]"
-            )
-        positions = as_array("index", key)
-        if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
-            raise IndexError(
-                f"index: expected an int, a slice, or a one-dimensional array of ints or bools, found "
-                f"{type(key).__name__} of dtype {positions.dtype} and shape {positions.shape}"
-            )
-        if positions.dtype.kind == "b":
-            if len(positions) != len(self):
-                raise IndexError(f"mask: expected {len(self)} items, one for each record, found {len(positions)}")
-            return self._select(of_mask(positions))
-        refuse_mask(positions, len(self))
-        return self._select(of_positions(checked(positions, len(self)), len(self)))
+        return self._select(rows_of(key, len(self)))
 
 
 def concat(datasets: Iterable[Dataset]) -> Dataset:

@@ -29,9 +29,7 @@ from ..storage.sources import StrPath
 from . import saving, stored
 from .array_decoder import array_decoder
 from .batch import Refused, StoredBatch
-from .block_starts import block_starts
 from .catalog import Catalog
-from .chosen import composed
 from .dataset import Dataset
 from .decode import (
     Decoder,
@@ -50,10 +48,9 @@ from .fields_batch import ChosenBatch, FieldsBatch
 from .location import Location
 from .meanings import differing
 from .origin import Origin
-from .positions import as_position, checked, is_position, refuse_mask
 from .skips import Skips
 from .stored_fields import StoredFields, differing_records
-from .views import ChainedRows, RangeRows, Rows
+from .views import ChainedRows, RangeRows, Rows, as_position, checked, composed, is_position, refuse_mask
 
 OnError = Literal["raise", "skip"]
 """What to do with records that cannot be decoded."""
@@ -335,7 +332,7 @@ class IndexedDataset(Samples, Dataset):
 
     @property
     def block_starts(self) -> NDArray[np.int64]:
-        return block_starts(self._catalog, self._rows)
+        return stored.block_starts(self._catalog.indexes, self._rows)
 
     @property
     def columns(self) -> list[str]:
@@ -343,30 +340,17 @@ class IndexedDataset(Samples, Dataset):
         return [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
 
     def column(self, name: str) -> NDArray[Any]:
-        indexes, parts = self._catalog.indexes, self._parts
-        if parts and all(name in part.of.columns for part in parts):
-            found = stored.numbers(parts, name).array
-        else:
-            whole = stored.whole(indexes, name)
-            if isinstance(self._rows, RangeRows) and len(indexes) == 1 and len(self._rows):
-                rows = self._rows.range
-                found = whole.array[rows.start : rows.stop if rows.stop >= 0 else None : rows.step]
-            else:
-                found = whole.array[:0] if self._rows is None else stored.gathered(whole, self._rows)
+        found = stored.column(self._catalog.indexes, self._rows, name)
         found.flags.writeable = False
         return found
 
     @property
     def length_order(self) -> LengthOrder | None:
-        return stored.length_order(self._parts or [], self)
-
-    @property
-    def _parts(self) -> list[stored.Part] | None:
-        """The parts of indexes that the dataset is made of, where it is made of few."""
-        return stored.parts_of(self._catalog.indexes, self._rows)
+        return stored.length_order(self._catalog.indexes, self._rows, self)
 
     def save(self, path: StrPath) -> None:
-        saving.save(self, self._catalog.indexes, self._rows, path)
+        rows = RangeRows(range(self._length)) if self._rows is None else self._rows
+        saving.save(path, self._catalog.indexes, rows, self.columns)
 
     def _select(self, inner: Rows) -> "IndexedDataset":
         rows = composed(self._rows, inner, len(self._records))

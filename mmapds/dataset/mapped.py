@@ -11,8 +11,7 @@ from ..storage.runs import LengthOrder
 from .dataset import Dataset, concat
 from .decode import decoder_name, is_same_decoder
 from .location import Location
-from .positions import is_position
-from .views import Rows
+from .views import Rows, is_position
 
 
 class MappedDataset(Dataset):

@@ -11,8 +11,7 @@ from ..errors import ColumnError, Error, did_you_mean
 from ..storage.runs import LengthOrder
 from .batch import LateBatch, ZippedBatch
 from .dataset import Dataset, concat
-from .positions import is_position
-from .views import Rows
+from .views import Rows, is_position
 
 
 class ZippedDataset(Dataset):
