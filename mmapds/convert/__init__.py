@@ -264,9 +264,8 @@ def _alone(target: str, paths: list[str]) -> Iterator[None]:
     Raises:
       Error: it was not, or another process writes it for too long.
     """
-    with locked(target + INDEX_SUFFIX) as is_locked:
+    with locked(target + INDEX_SUFFIX):
         if paths:  # now, as another conversion may have written the file while this one waited
             check_replaces_its_own(target, paths, _place())
-        if is_locked:
-            remove_hidden(target)
+        remove_hidden(target)
         yield

@@ -1,8 +1,8 @@
 """One writer at a time: a file is locked while it is replaced, and what a killed writer left is removed.
 
-The lock of `train.jsonl.mmx` is one on the file `train.jsonl.mmx.lock`, which names its holder, who makes and removes
-it. The kernel frees the lock when its process ends, however it ends. So a lock file that nobody holds is the sign of a
-killed process: the next one removes its temporaries, and that file, and makes its own.
+The lock of `train.jsonl.mmx` is one on the file `train.jsonl.mmx.lock`, which names its holder and goes with the lock.
+The kernel frees the lock when its process ends, however it ends. So a lock file with a name that is not locked is the
+sign of a killed process, whose temporaries the next holder removes.
 
 A temporary is locked while it is open. Its name holds the host, as some network file systems have locks that other
 hosts do not see. What another host left stays.
@@ -16,16 +16,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from errno import EEXIST
 from functools import cache
 from io import FileIO
 from stat import S_ISREG
 from typing import Any
-from weakref import WeakSet, WeakValueDictionary
 from zlib import crc32
 
-from ..errors import Error
+from ..errors import Error, warn
 from .processes import seconds_of
 from .sources import kind_of_file, reason
 
@@ -42,11 +40,10 @@ _OPEN_FILES = "/proc/"
 
 
 class OwnFile(FileIO):
-    """A file of one process: a forked child closes it, as it would hold its lock. Its writes are whole."""
+    """A file of a writer, never at the end of a link. Its writes are whole."""
 
     def __init__(self, path: str, mode: str) -> None:
         super().__init__(path, mode, opener=_open_no_link)
-        _open_files.add(self)
 
     def write(self, data: Any) -> int:
         """Write all bytes of a buffer; return how many they are."""
@@ -57,144 +54,97 @@ class OwnFile(FileIO):
         return view.nbytes
 
 
-_open_files: WeakSet[OwnFile] = WeakSet()
-
-
 def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-@dataclass
-class _Lock:
-    """A lock, which is free when nobody refers to it any more, as where a signal raised while it was released."""
-
-    thread: int
-    """Who holds it."""
-    file: OwnFile | None
-    """The lock file; None where there are no locks."""
-
-
-_held: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
-"""By the real path of what is locked."""
-
-
-def _forget_all() -> None:
-    _held.clear()
-    for file in list(_open_files):
-        file.close()
-
-
-os.register_at_fork(after_in_child=_forget_all)
-
-
 # ---- locks ------------------------------------------------------------------------------------------------------
+
+_held: dict[str, tuple[OwnFile, int, int]] = {}
+"""By the real path of what is locked: the lock file, and the process and thread that hold it."""
 
 
 @contextmanager
-def locked(target: str) -> Iterator[bool]:
-    """Hold the lock of a file while it is replaced; yield False where there are no locks, and nobody waits.
+def locked(target: str) -> Iterator[None]:
+    """Hold the lock of a file while it is replaced.
 
     One thread of one process at a time holds it; a thread that holds it already goes on. Who waits says so on stderr
     after a second. In a directory that cannot be written to there is no lock, as nothing can be replaced there.
 
     Raises:
-      Error: another process held the lock for longer than the limit, or the lock file cannot be opened or removed.
+      Error: another process held the lock for longer than the limit, or the lock file cannot be opened.
     """
     directory, name = os.path.split(target)
-    real, thread = os.path.join(os.path.realpath(directory or "."), name), threading.get_ident()
-    lock = _held.get(real)
-    if lock is not None and lock.thread == thread:
-        yield lock.file is not None
+    real, me = os.path.join(os.path.realpath(directory or "."), name), (os.getpid(), threading.get_ident())
+    if real in _held and _held[real][1:] == me and not _held[real][0].closed:
+        yield
         return
-    lock = _Lock(thread, _acquire(target, real))
-    _held[real] = lock
-    try:
-        yield lock.file is not None
-    finally:
-        if _held.pop(real, None) is lock and lock.file is not None:  # not in a child that was forked meanwhile
-            with lock.file, suppress(OSError):
-                os.unlink(real + LOCK_SUFFIX)
+    file = _acquire(target, real)
+    if file is None:
+        yield
+        return
+    with file:
+        _held[real] = file, *me
+        try:
+            yield
+        finally:
+            if os.getpid() == me[0]:  # not in a child that was forked meanwhile
+                del _held[real]
+                with suppress(OSError):
+                    os.unlink(real + LOCK_SUFFIX)
 
 
 def _acquire(target: str, real: str) -> OwnFile | None:
-    """Lock the lock file, and return it; None where there are no locks."""
-    path, began, has_spoken = real + LOCK_SUFFIX, time.monotonic(), False
+    """Wait for the lock; return the lock file, or None where nothing can be written, which the writer says better."""
+    path, began, limit, has_spoken = real + LOCK_SUFFIX, time.monotonic(), seconds_of(LIMIT, _DEFAULT_LIMIT), False
     while True:
-        is_read_only = os.path.lexists(path) and not os.access(path, os.W_OK)  # as that of another user
         try:
-            file = OwnFile(path, "r" if is_read_only else "a+")
+            file = OwnFile(path, "a+")
         except OSError as error:
-            if os.path.lexists(path):
-                raise _not_locked(target, error) from None
-            if is_read_only:
-                continue  # it was removed just now
-            return None  # nothing can be written here, which the writer says better
-        try:
-            is_locked = try_lock(file.fileno())
-        except OSError as error:
-            place = os.path.dirname(real)
-            _say_once(f"{place}: this file system has no locks ({reason(error)}); write each file in one process only")
-            with file, suppress(OSError):  # another process removed it
-                if not os.fstat(file.fileno()).st_size:
-                    os.unlink(path)
-            return None
-        if not is_locked:
-            holder = os.pread(file.fileno(), 300, 0).decode("latin-1")
-            file.close()
-            who = f"process {holder}" if holder and holder.isprintable() else "another process"
-            has_spoken = _wait(who, target, began, has_spoken)
-        elif not is_at(file.fileno(), path):
-            file.close()
-        elif os.fstat(file.fileno()).st_size:
-            with file:
-                _clean_up(target, real)
-        else:
+            if not os.path.lexists(path):
+                return None
+            raise Error(
+                f"{target}{LOCK_SUFFIX}: cannot lock it ({reason(error)}); remove this file unless a process writes "
+                f"{os.path.basename(target)}"
+            ) from None
+        if _may_write(file, real):
+            if not is_at(file.fileno(), path):  # its last holder has removed it
+                file.close()
+                continue
+            if os.fstat(file.fileno()).st_size:
+                remove_leftovers(real)
             with suppress(OSError):  # a full disk
+                file.truncate(0)
                 file.write(f"{os.getpid()} on {os.uname().nodename}".encode())
             return file
+        holder = os.pread(file.fileno(), 300, 0).decode("latin-1")
+        file.close()
+        who = f"process {holder}" if holder and holder.isprintable() else "another process"
+        waited = time.monotonic() - began
+        if waited >= limit:
+            raise Error(
+                f"{target}: waited {limit:g} s for {who}, which holds {target}{LOCK_SUFFIX}; set {LIMIT}=N to wait "
+                "longer, or end that process"
+            )
+        if waited >= _SILENCE and not has_spoken:
+            with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or None
+                sys.stderr.write(f"{target}: waiting for {who}, which writes this file and holds {target}.lock\n")
+            has_spoken = True
+        time.sleep(min(_POLL, limit - waited))
 
 
-def _clean_up(target: str, real: str) -> None:
-    """Remove what the last holder of a lock left, and its lock file, which is locked now."""
-    remove_leftovers(real)
+def _may_write(file: OwnFile, real: str) -> bool:
+    """Try to lock a lock file; return whether that is done, or whether there are no locks."""
     try:
-        os.unlink(real + LOCK_SUFFIX)
+        return try_lock(file.fileno())
     except OSError as error:
-        raise _not_locked(target, error) from None
+        _warn_of_no_locks(os.path.dirname(real), reason(error))
+        return True
 
 
-def _not_locked(target: str, error: OSError) -> Error:
-    return Error(
-        f"{target}{LOCK_SUFFIX}: cannot lock it ({reason(error)}); remove this file unless a process writes "
-        f"{os.path.basename(target)}"
-    )
-
-
-def _wait(holder: str, target: str, began: float, has_spoken: bool) -> bool:
-    """Wait a little for the holder of a lock file; return whether a message has said so.
-
-    Raises:
-      Error: that takes longer than the limit.
-    """
-    limit, waited = seconds_of(LIMIT, _DEFAULT_LIMIT), time.monotonic() - began
-    if waited >= limit:
-        raise Error(
-            f"{target}: waited {limit:g} s for {holder}, which holds {target}{LOCK_SUFFIX}; set {LIMIT}=N to wait "
-            "longer, or end that process"
-        )
-    if waited >= _SILENCE and not has_spoken:
-        _say(f"{target}: waiting for {holder}, which writes this file and holds {target}{LOCK_SUFFIX}")
-        has_spoken = True
-    time.sleep(min(_POLL, limit - waited))
-    return has_spoken
-
-
-def _say(line: str) -> None:
-    with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or None
-        sys.stderr.write(f"{line}\n")  # in one piece, as many processes may wait
-
-
-_say_once = cache(_say)
+@cache  # as a directory may have thousands of files
+def _warn_of_no_locks(directory: str, why: str) -> None:
+    warn(f"{directory}: this file system has no locks ({why}); write each file in one process only")
 
 
 def try_lock(fd: int) -> bool:
