@@ -1,12 +1,9 @@
 """What messages tell users to run or to pass: commands, options and arguments, quoted so that they can be pasted."""
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterable
-
-from ..errors import UNPRINTABLE
 
 
 def tool(command: str) -> str:
@@ -22,31 +19,14 @@ def build_command(paths: list[str], *options: str) -> str:
 
 def quoted(path: str) -> str:
     """Return a path quoted for a shell command."""
-    return word(f"./{path}" if path.startswith("-") else path)
-
-
-def word(text: str) -> str:
-    """Return a text as one word of a shell command that can be printed and pasted.
-
-    What would steer a terminal, and bytes that are not UTF-8, are escaped as bash, zsh and ksh read them: `$'a\\012b'`.
-    """
-    if not UNPRINTABLE.search(text):
-        return shlex.quote(text)
-    escaped = re.sub(r"['\\]", r"\\\g<0>", text)
-    return f"$'{UNPRINTABLE.sub(_octal, escaped)}'"
-
-
-def _octal(found: re.Match[str]) -> str:
-    is_byte = "\udc80" <= found[0] <= "\udcff"  # of a name that is not UTF-8
-    encoded = found[0].encode(errors="surrogateescape" if is_byte else "surrogatepass")
-    return "".join(f"\\{byte:03o}" for byte in encoded)
+    return shlex.quote(f"./{path}" if path.startswith("-") else path)
 
 
 def another_name(path: str, suffix: str = "", infix: str = ".plain") -> str:
     """Return a name for another file beside one, for commands that write it: one that is not there yet, if possible."""
     stem, own = os.path.splitext(path)
-    names = (f"{stem}{each}{suffix or own}" for each in (infix, f"{infix}.lines"))
-    return next((name for name in names if not os.path.lexists(name)), f"{stem}{infix}.new{suffix or own}")
+    name = f"{stem}{infix}{suffix or own}"
+    return f"{stem}{infix}.new{suffix or own}" if os.path.lexists(name) else name
 
 
 def rebuilt_with(computed: Iterable[str]) -> str:
@@ -57,4 +37,5 @@ def rebuilt_with(computed: Iterable[str]) -> str:
 
 def column_option(name: str, expression: str) -> str:
     """Return the option of the command that measures a column."""
-    return f"--length {word(expression)}" if name == "length" else f"--column {word(f'{name}={expression}')}"
+    option, value = ("--length", expression) if name == "length" else ("--column", f"{name}={expression}")
+    return f"{option} {shlex.quote(value)}"

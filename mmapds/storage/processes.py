@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +15,6 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 _POLL = 1.0  # seconds between two checks of the parent
-_AHEAD = 4  # pieces for each worker that are computed before their turn, at most
 
 
 def in_processes(work: Callable[[P], R], pieces: Sequence[P], count: int) -> Iterator[R]:
@@ -29,18 +27,11 @@ def in_processes(work: Callable[[P], R], pieces: Sequence[P], count: int) -> Ite
       BrokenExecutor: a worker ended, and its piece is lost.
       Exception: as the function raised it, of the first piece where it did.
     """
-    # Start-up time: most processes compute nothing in others.
-    from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures import ProcessPoolExecutor  # start-up time: most processes compute nothing in others
 
     with ProcessPoolExecutor(count, initializer=_begin, initargs=(work,)) as pool:
-        waiting: deque[Future[R]] = deque()
         try:
-            for piece in pieces:
-                waiting.append(pool.submit(_compute, piece))
-                if len(waiting) > _AHEAD * count:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            yield from pool.map(_compute, pieces)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

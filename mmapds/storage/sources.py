@@ -132,26 +132,25 @@ def listed(given: StrPath | Iterable[StrPath], name: str = "sources") -> list[St
 def _expand_one(pattern: str, suffixes: tuple[str, ...], report: Callable[[str], object]) -> list[str]:
     if os.path.isdir(pattern):
         return _files_of(pattern, suffixes, report)
-    if _is_there(pattern):
-        return [pattern]
+    if "{" not in pattern or _is_there(pattern):
+        return _matches(pattern, suffixes)
     try:
-        expanded = list(braceexpand(pattern)) if "{" in pattern else [pattern]
+        return [path for each in braceexpand(pattern) for path in _matches(each, suffixes)]
     except ValueError as error:
         raise SourceError(f"{pattern}: no such file (and not a brace pattern: {error})") from None
-    found: list[str] = []
-    for path in expanded:
-        if _is_there(path):
-            found.append(path)
-        elif glob.has_magic(path):
-            _check_listed(path)
-            matches = _without_indexes(sorted(glob.glob(path, recursive=True)), suffixes)
-            if not matches:
-                raise SourceError(f"{path}: expected a pattern that matches files, found no match")
-            found += matches
-        else:
-            way = f"; {way_to_index(path)}" if path.endswith(INDEX_SUFFIX) else ""
-            raise SourceError(f"{path}: no such file{way}")
-    return found
+
+
+def _matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
+    if _is_there(pattern):
+        return [pattern]
+    if not glob.has_magic(pattern):
+        way = f"; {way_to_index(pattern)}" if pattern.endswith(INDEX_SUFFIX) else ""
+        raise SourceError(f"{pattern}: no such file{way}")
+    _check_listed(pattern)
+    matches = _without_indexes(sorted(glob.glob(pattern, recursive=True)), suffixes)
+    if not matches:
+        raise SourceError(f"{pattern}: expected a pattern that matches files, found no match")
+    return matches
 
 
 def _is_there(path: str) -> bool:
@@ -219,15 +218,10 @@ def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
     others = [path for path in paths if not path.endswith(INDEX_SUFFIX)]
     if not others:
         return paths if INDEX_SUFFIX in suffixes else []
-    there = set(others)
-    for path in paths:
-        source = path.removesuffix(INDEX_SUFFIX)
-        if source == path or source in there or not named(os.path.basename(source), suffixes):
-            continue
-        # It may have been compressed or decompressed, and has another name then.
-        forms = [source, without_codec(source), *(source + suffix for each in CODECS.values() for suffix in each)]
-        if not any(map(os.path.lexists, forms)):
-            raise SourceError(f"{source}: no such file; delete {quoted(path)}, which indexes it, or put the file back")
+    for source in sorted({path.removesuffix(INDEX_SUFFIX) for path in paths}.difference(others)):
+        if named(os.path.basename(source), suffixes) and not os.path.lexists(source):
+            index = quoted(source + INDEX_SUFFIX)
+            raise SourceError(f"{source}: no such file; delete {index}, which indexes it, or put the file back")
     return others
 
 
@@ -257,10 +251,9 @@ def _content(path: str) -> str:
 def _identity(path: str) -> object:
     """Return what is the same for all names of a file."""
     try:
-        found = os.stat(path)
+        return os.stat(path)[1:3]  # its inode and device
     except OSError:  # which whoever reads it says
         return path
-    return found.st_dev, found.st_ino
 
 
 def named(path: str, suffixes: tuple[str, ...]) -> bool:
