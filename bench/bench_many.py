@@ -17,7 +17,6 @@ from xxhash import xxh3_64
 import mmapds
 from bench.support.data import DATA
 from bench.support.memory import WORKERS, worker_memory
-from mmapds.index.length_order import write_length_order
 from mmapds.storage.sections import IndexedSource
 from mmapds.storage.writer import BoundsWriter, IndexWriter
 
@@ -48,7 +47,7 @@ def write_index(path, sources, lengths):
         writer.begin_section("column:length", "<u4")
         for part in lengths:
             writer.write(part.data.cast("B"))
-        write_length_order(writer)
+        writer.write_length_order()
         described = [source._replace(width=width).describe() for source, width in zip(sources, widths, strict=True)]
         writer.commit({"format": "jsonl", "sources": described}, sum(source.records for source in sources))
 

@@ -19,7 +19,6 @@ from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, add_note, shortened
-from .index.length_order import write_length_order
 from .progress import Progress
 from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
@@ -161,7 +160,7 @@ def _write(
         for name, spool in spools.items():
             writer.write_column(name, spool)
             if name == "length":
-                write_length_order(writer)
+                writer.write_length_order()
         metadata = _metadata(index, columns, functions)
         if index.path == target:
             writer.replace(index, metadata)

@@ -14,7 +14,7 @@ from ..storage.files import open_file
 from ..storage.lock import remove_leftovers
 from ..storage.numbers import BY_DTYPE, COLUMN_TYPES, F64, I64, U8, U32, U64
 from ..storage.sections import COLUMN, SectionFile
-from ..storage.sources import INDEX_SUFFIX, kind_of_file, unreadable
+from ..storage.sources import kind_of_file, unreadable
 from ..storage.writer import SectionWriter
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ class ArrayFile(ArraySections):
 
     def check_records(self) -> None:
         """Raise FormatError unless records have their checksum, and lie one behind the other in their section."""
-        if "records" not in self._verified:
-            self.verify_section("records")
+        self.verify_section("records")
         section = self.sections["records"]
         last = -1
         for starts in self.starts():
@@ -177,7 +176,6 @@ class ArrayFileWriter(SectionWriter):
 
     MAGIC, SUFFIX = MAGIC, SUFFIX
     NAME = "the array file"
-    LOCKED = INDEX_SUFFIX  # so that nobody indexes the file between the two
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

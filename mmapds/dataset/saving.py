@@ -9,12 +9,11 @@ import numpy as np
 
 from .. import __version__, _native
 from ..errors import Error, StaleIndexError
-from ..index.length_order import write_length_order
 from ..index.verify import Findings, place_beside
 from ..storage.files import Io
 from ..storage.index_file import LENGTH_SECTIONS, Index, relative_to_index
 from ..storage.lock import locked
-from ..storage.numbers import BY_DTYPE, U32, U64, NumberType
+from ..storage.numbers import BY_DTYPE, U64, order_type
 from ..storage.sections import COLUMN
 from ..storage.sources import StrPath
 from ..storage.view_file import SavedView, check_source_of_view, mark_of
@@ -117,7 +116,7 @@ def save(path: StrPath, indexes: Sequence[Index], rows: Rows, columns: Sequence[
         _check_target(target)  # again, as another process may have built an index there meanwhile
         with ViewWriter(target) as writer:
             records = sum(index.records for index in indexes)
-            as_bits = rows.rises and len(rows) * _row_type(records).width > -(-records // 8)
+            as_bits = rows.rises and len(rows) * order_type(records).width > -(-records // 8)
             _write_sections(writer, indexes, rows, columns, as_bits=as_bits)
             bases = [
                 {
@@ -163,7 +162,7 @@ def _write_sections(
         writer.write_array("row_bits", U64.dtype, words.data.cast("B"))
         writer.write_array("row_ranks", U64.dtype, BitRows(words, total).before.data.cast("B"))
     else:
-        dtype = _row_type(total).dtype
+        dtype = order_type(total).dtype
         writer.begin_section("rows", dtype)
         for _, numbers in pieces(rows):
             writer.write(numbers.astype(dtype).data.cast("B"))
@@ -173,11 +172,7 @@ def _write_sections(
         for _, numbers in pieces(rows):
             writer.write(column.at(numbers).astype(column.dtype).data.cast("B"))
     if "length" in columns and all(name in index.sections for index in indexes for name in LENGTH_SECTIONS):
-        write_length_order(writer)
-
-
-def _row_type(total: int) -> NumberType:
-    return U32 if total <= 2**32 else U64
+        writer.write_length_order()
 
 
 def _check_target(path: str) -> None:

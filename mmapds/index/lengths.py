@@ -13,13 +13,12 @@ from ..arrays.masks import masked_count
 from ..errors import FormatError, OrderError, shortened
 from ..storage.index_file import LENGTH_SECTIONS
 from ..storage.lock import locked
-from ..storage.numbers import as_numbers
+from ..storage.numbers import as_numbers, sort_lengths
 from ..storage.runs import LengthOrder
 from ..storage.sections import MALFORMED, SectionFile
 from ..storage.sources import StrPath, kind_of_file, reason
 from ..storage.spool import scratch
 from ..storage.writer import SectionWriter
-from .length_order import sort
 
 Uint64s = NDArray[np.uint64]
 _CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file
@@ -106,8 +105,9 @@ def sorted_lengths(values: NDArray[Any], order_cache: StrPath | None = None) -> 
 
 
 def _sort(values: NDArray[Any]) -> Arrays:
-    order, found, counts = (np.frombuffer(numbers, dtype) for dtype, numbers in sort(values, values.itemsize, scratch))
-    return order, found, counts
+    found = sort_lengths(values, values.itemsize, scratch)
+    order, distinct, counts = (np.frombuffer(numbers, dtype) for dtype, numbers in found)
+    return order, distinct, counts
 
 
 def _made(cache: str, values: NDArray[Any], mark: str) -> Arrays:

@@ -93,7 +93,7 @@ class Stored(NamedTuple):
         """Yield the groups of their bounds."""
         first = self.base.sections[BOUNDS].offset
         begin, end = (self.base.bounds_at(number) - first for number in (self.sources.start, self.sources.stop))
-        return self.base.checked_pieces(BOUNDS, begin, end)
+        return self.base.pieces(BOUNDS, begin, end)
 
 
 class Grown(NamedTuple):

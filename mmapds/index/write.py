@@ -17,7 +17,6 @@ from ..storage.sources import Source, changed, check_unchanged
 from ..storage.spool import Spool
 from ..storage.writer import BoundsWriter, IndexWriter
 from .keys import KeyHashes, has_keys, write_keys
-from .length_order import write_length_order
 from .plan import Grown, Job, Plan, Stored
 
 Report = Callable[[int], object]
@@ -134,7 +133,7 @@ class _Writing:
         for name, spool in self._columns.items():
             number_type = BY_DTYPE[base.sections[COLUMN + name].dtype]
             begin, end = records.start * number_type.width, records.stop * number_type.width
-            pieces = partial(base.checked_pieces, COLUMN + name, begin, end)
+            pieces = partial(base.pieces, COLUMN + name, begin, end)
             spool.append_stored(number_type, len(records), pieces, is_part=len(records) < base.records)
 
     def commit(self, workers: int) -> None:
@@ -170,13 +169,13 @@ class _Writing:
         for name in measured:
             self._writer.write_column(name, self._columns[name])
         if "length" in measured:
-            write_length_order(self._writer)
+            self._writer.write_length_order()
         if self._keys is not None:
             write_keys(self._writer, self._keys)
         for name in self._job.computed:
             self._writer.write_column(name, self._columns[name])
             if name == "length":
-                write_length_order(self._writer)
+                self._writer.write_length_order()
 
 
 class _Tally:

@@ -28,7 +28,6 @@ from .sections import (
     BOUNDS,
     COLUMN,
     GROUP,
-    MALFORMED,
     POINT_BOUNDS,
     POINTS,
     SIZE,
@@ -217,7 +216,7 @@ class Index(IndexFile):
         self.recognised: dict[int, int] = {}
         """Number of a source whose content was compared and is the same, to the time of change that it had."""
         super().__init__(path, roots, io)
-        try:
+        with self.reporting_malformed_metadata():
             metadata = _METADATA.read(self.metadata)
             self.format: str = metadata["format"]
             self.parameters: dict[str, Any] = metadata["parameters"]
@@ -228,8 +227,6 @@ class Index(IndexFile):
             _PARAMETERS.read(self.parameters)
             _MEASURING.read(self.measuring)
             sources = [IndexedSource.parse(source) for source in metadata["sources"]]
-        except MALFORMED as error:
-            raise self.malformed(error) from None
         self.sources = sources
         self.firsts = list(accumulate((source.records for source in sources), initial=0))
         """The number of the first record of each source, and that of all records."""

@@ -4,7 +4,9 @@ The core measures records into cells of 64 bits and says how to read them (`NUMB
 section holds the narrowest type that fits all of its numbers.
 """
 
+import mmap
 import operator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -37,6 +39,7 @@ F64 = NumberType("<f8", 8, "d", _native.NUMBER_F64)
 COLUMN_TYPES = (U32, U64, I64, F64)
 BY_DTYPE = {number_type.dtype: number_type for number_type in (U8, *COLUMN_TYPES)}
 _DIGIT = 16  # bits sorted at a time
+_AT_ONCE = 20  # lengths of up to so many bits are sorted in one pass: 8 MB of counters
 _PLAIN_KINDS = "biufcmMSUV"
 """What NumPy calls the kinds of types whose values are all in the array: numbers, times, strings of one size."""
 BY_CELL = {number_type.cell: number_type for number_type in (U64, I64, F64)}
@@ -132,3 +135,38 @@ def sort_digits(numbers: Any, width: int, bits: int, order: Any, order_width: in
     for number in range(passes):
         native.sort_digits(number * _DIGIT, digit, previous, buffers[number % 2], order_width)
         previous = buffers[number % 2]
+
+
+class SortedLengths(NamedTuple):
+    """The sections that samplers read instead of sorting, each with the type and the bytes of its numbers."""
+
+    length_order: tuple[str, mmap.mmap | bytes]
+    """u32 or u64: record numbers, the longest first, equally long ones in ascending order"""
+    length_values: tuple[str, bytes]
+    """u64: the distinct lengths, falling"""
+    length_counts: tuple[str, bytes]
+    """u64: how many records have each"""
+
+
+def sort_lengths(lengths: Any, width: int, scratch: Callable[[int], mmap.mmap]) -> SortedLengths:
+    """Sort record numbers by their lengths.
+
+    Args:
+      lengths: a buffer of unsigned integers of `width` bytes, 4 or 8.
+      scratch: returns memory of some bytes, for the order and, where lengths have more than 20 bits, for a second one.
+    """
+    count = memoryview(lengths).nbytes // width
+    order_dtype, order_width, *_ = order_type(count)
+    if not count:
+        return SortedLengths((order_dtype, b""), (U64.dtype, b""), (U64.dtype, b""))
+    native, order = _native.Lengths(lengths, width), scratch(count * order_width)
+    largest = native.largest()
+    if largest < 1 << _AT_ONCE:
+        counts = memoryview(bytearray(8 * (largest + 1))).cast("Q")
+        native.sort(counts, order, order_width)
+        # After sorting, the counters hold where the run of each length ends.
+        runs = _native.lengths_runs_of(counts)
+    else:
+        sort_digits(lengths, width, largest.bit_length(), order, order_width, scratch(count * order_width))
+        runs = native.runs(order, order_width)
+    return SortedLengths((order_dtype, order), *((U64.dtype, each) for each in runs))

@@ -61,14 +61,10 @@ class SectionFile:
         self.map = opened
         self._verified: set[str] = set()  # sections that have their checksums
         self.records, self.checksum, self.kind, text = self._read_header()
-        try:
+        with self.reporting_malformed_metadata():
             self._metadata: dict[str, Any] | None = json.loads(text)
             sections = self.metadata["sections"]
             self.sections = {intern(name): self._check_section(name, **each) for name, each in sections.items()}
-        except Error:
-            raise
-        except MALFORMED as error:
-            raise self.malformed(error) from None
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -129,11 +125,7 @@ class SectionFile:
         except Error:
             raise
         except MALFORMED as error:
-            raise self.malformed(error) from error
-
-    def malformed(self, error: Exception) -> FormatError:
-        """Return the error to raise for metadata that caused `error` when they were used."""
-        return self.damaged(f"malformed metadata, or from a newer mmapds: {error!r}")
+            raise self.damaged(f"malformed metadata, or from a newer mmapds: {error!r}") from error
 
     def damaged(self, what: str) -> FormatError:
         """Return the error to raise for a file that differs from what its writer wrote."""
@@ -170,34 +162,29 @@ class SectionFile:
     def section(self, name: str) -> memoryview:
         """Return the bytes of a section: mapped, or a copy where the file is read by pread."""
         section = self.sections[name]
-        return self.part(section.offset, section.size)
-
-    def part(self, begin: int, size: int) -> memoryview:
-        """Return some bytes of the file: mapped, or a copy where it is read by pread."""
         if not self.map.is_mapped:
-            return memoryview(self.read(begin, size))
-        return memoryview(self.map)[begin : begin + size]
+            return memoryview(self.read(section.offset, section.size))
+        return memoryview(self.map)[section.offset : section.offset + section.size]
 
     def pieces(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield a copy of the bytes of a section, or of some of them, a MB at a time."""
-        section = self.sections[name]
-        stop = section.offset + (section.size if end is None else end)
-        for at in range(section.offset + begin, stop, _PIECE):
-            yield self.read(at, min(_PIECE, stop - at))
+        """Yield a copy of the bytes of a section, or of some of them, a MB at a time.
 
-    def checked_pieces(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield what `pieces` does; the first time, read the whole section, and raise FormatError if it is damaged."""
-        if name in self._verified:
-            yield from self.pieces(name, begin, end)
-            return
-        stop = self.sections[name].size if end is None else end
-        digest, at = xxh3_64(), 0
-        for piece in self.pieces(name):
-            digest.update(piece)
+        The first time, all of it is read. The last piece is followed by a FormatError if the section is damaged.
+        """
+        section = self.sections[name]
+        stop, digest = section.size if end is None else end, None if name in self._verified else xxh3_64()
+        first, last = (begin, stop) if digest is None else (0, section.size)
+        for at in range(first, last, _PIECE):
+            piece = self.read(section.offset + at, min(_PIECE, last - at))
+            if digest is not None:
+                digest.update(piece)
             if wanted := piece[max(begin - at, 0) : max(stop - at, 0)]:
                 yield wanted
-            at += len(piece)
-        self.check_digest(name, digest.hexdigest())
+        if digest is not None and digest.hexdigest() != section.xxh3:
+            raise self.damaged(
+                f"section {name!r} does not match its checksum: expected {section.xxh3}, found {digest.hexdigest()}"
+            )
+        self._verified.add(name)
 
     def verify_sections(self) -> None:
         """Read every section and check it against its checksum."""
@@ -205,16 +192,10 @@ class SectionFile:
             self.verify_section(name)
 
     def verify_section(self, name: str) -> None:
-        """Read a section and check it against its checksum."""
-        for _ in self.checked_pieces(name):
-            pass
-
-    def check_digest(self, name: str, found: str) -> None:
-        """Raise FormatError unless the bytes of a section have the checksum that the file says."""
-        expected = self.sections[name].xxh3
-        if found != expected:
-            raise self.damaged(f"section {name!r} does not match its checksum: expected {expected}, found {found}")
-        self._verified.add(name)
+        """Read a section and check it against its checksum, unless that is done."""
+        if name not in self._verified:
+            for _ in self.pieces(name):
+                pass
 
 
 # ---- bounds: where records begin, in groups as narrow as the records of a source allow ---------------------------

@@ -13,7 +13,7 @@ from .files import Io
 from .index_file import LENGTH_SECTIONS, RECORD_NUMBERS, Index, IndexFile, SavedViewFoundError
 from .numbers import U64
 from .roots import Roots
-from .sections import COLUMN, COUNT, MALFORMED, TEXT, Fields
+from .sections import COLUMN, COUNT, TEXT, Fields
 from .sources import INDEX_SUFFIX
 
 BITS_BLOCK = 2048
@@ -66,10 +66,8 @@ class SavedView(IndexFile):
     def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
         self.io = io
         super().__init__(path, roots, io)
-        try:
+        with self.reporting_malformed_metadata():
             bases = [_BASE.read(base) for base in self.metadata["bases"]]
-        except MALFORMED as error:
-            raise self.malformed(error) from None
         self.bases = [Base(base["path"], base["records"], base["mark"]) for base in bases]
         self.total = sum(base.records for base in self.bases)
         """Records of all bases, which rows are numbers of."""

@@ -4,10 +4,8 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Any, NamedTuple, Self
-from weakref import WeakSet
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
 
@@ -15,8 +13,9 @@ from .. import _native
 from ..errors import ColumnError, Error, StaleIndexError
 from .files import open_file
 from .index_file import Index
-from .lock import create_temporary, locked
-from .numbers import APART, BY_DTYPE, EXACT, U64
+from .lock import locked
+from .numbers import APART, BY_DTYPE, EXACT, U32, U64, sort_lengths
+from .replaced import Replacement
 from .sections import (
     ALIGNMENT,
     BOUNDS,
@@ -45,11 +44,8 @@ class Mark(NamedTuple):
     """The checksum of the section up to there."""
 
 
-class SectionWriter:
-    """Writes a file of sections beside its final place, and moves it there when it is complete.
-
-    Use it as a context manager: unless `commit` returns, nothing is left behind, and an older file stays untouched.
-    """
+class SectionWriter(Replacement):
+    """Writes a file of sections beside its final place, and moves it there when it is complete."""
 
     MAGIC: bytes
     KIND = 0
@@ -57,29 +53,20 @@ class SectionWriter:
     SUFFIX: str
     NAME: str
     """What messages call such a file."""
-    LOCKED = ""
-    """Suffix of the file beside this one whose lock is held while this one is replaced; by default, its own."""
-    _is_open = False
-    """Whether there is something to close, and perhaps to remove."""
 
     def __init__(self, path: str) -> None:
         if not path.endswith(self.SUFFIX) or os.path.isdir(path):
             raise Error(f"{path}: cannot write {self.NAME} here: expected a file name that ends in {self.SUFFIX}")
         self.path = path
-        self.target = os.path.join(os.getcwd(), path)
-        """The absolute path, as the working directory may change meanwhile."""
-        self._directory = os.path.dirname(self.target)
         self.kind = self.KIND
-        self._process = os.getpid()
         self._sections: dict[str, dict[str, Any]] = {}
         self._open_section: tuple[str, str, int, Any] | None = None
-        self._spools: WeakSet[Spool] = WeakSet()
+        self._spools: list[Spool] = []
         try:
-            self._temporary, self._file = create_temporary(self.target)
-            self._is_open = True
+            super().__init__(os.path.join(os.getcwd(), path))  # absolute, as the directory may change meanwhile
         except OSError as error:
             raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); give another place") from None
-        self._file.seek(HEADER.size)  # which is written last
+        self.file.seek(HEADER.size)  # which is written last
         self._written_out = 0
         """The byte up to which the kernel was told to write out."""
 
@@ -97,19 +84,19 @@ class SectionWriter:
         """Start a section, to which `write` appends."""
         self._end_section()
         with self.writing():
-            self._file.write(bytes(-self._file.tell() % ALIGNMENT))
-        self._open_section = name, dtype, self._file.tell(), xxh3_64()
+            self.file.write(bytes(-self.file.tell() % ALIGNMENT))
+        self._open_section = name, dtype, self.file.tell(), xxh3_64()
 
     def spool(self) -> Spool:
         """Return a spool for a column, beside the file."""
-        spool = Spool(self._directory)
-        self._spools.add(spool)
+        spool = Spool(self.directory)
+        self._spools.append(spool)
         return spool
 
     def scratch(self, size: int) -> mmap.mmap:
         """Return scratch memory; above 16 MB it is a file without a name, in the same directory as this one."""
         with self.writing():
-            return scratch(size, self._directory)
+            return scratch(size, self.directory)
 
     def write_column(self, name: str, spool: Spool) -> None:
         """Append a column as a section."""
@@ -134,24 +121,31 @@ class SectionWriter:
             self.write(memoryview(data)[begin : begin + _PIECE])
 
     def copy_section(self, file: "SectionFile", name: str) -> None:
-        """Append a section of another file, as it is.
-
-        Raises:
-          FormatError: it is damaged; a copy with a checksum of its own would hide that.
-        """
+        """Append a section of another file, as it is; raise FormatError if it is damaged."""
         self.begin_section(name, file.sections[name].dtype)
         for piece in file.pieces(name):
             self.write(piece)
-        self._end_section()
-        file.check_digest(name, self._sections[name]["xxh3"])
 
     def column(self, name: str) -> tuple[str, memoryview]:
         """Return the type and the bytes, mapped, of a column that was written."""
         self._end_section()
         dtype, (count,), offset = (self._sections[COLUMN + name][key] for key in ("dtype", "shape", "offset"))
         with self.writing():
-            opened, size = open_file(self._temporary), count * BY_DTYPE[dtype].width
+            opened, size = open_file(self.temporary), count * BY_DTYPE[dtype].width
         return dtype, memoryview(opened)[offset:][:size] if opened.is_mapped else memoryview(opened.read(offset, size))
+
+    def write_length_order(self) -> None:
+        """Append the sections of `SortedLengths` to a file that has a column 'length'.
+
+        Raises:
+          ColumnError: the column has negative or fractional numbers.
+        """
+        dtype, data = self.column("length")
+        number_type = BY_DTYPE[dtype]
+        if number_type not in (U32, U64):
+            raise _not_lengths(data.cast(number_type.code))
+        for name, section in sort_lengths(data, number_type.width, self.scratch)._asdict().items():
+            self.write_array(name, *section)
 
     @property
     def section_begin(self) -> int:
@@ -164,12 +158,12 @@ class SectionWriter:
         assert self._open_section is not None
         self._open_section[3].update(data)
         with self.writing():
-            self._file.write(data)
+            self.file.write(data)
             self._write_out()
 
     def _write_out(self) -> None:
         """Have the kernel begin to write out what is new, so that the flush at the end has little left to wait for."""
-        fd, end = self._file.fileno(), self._file.tell()
+        fd, end = self.file.fileno(), self.file.tell()
         if end - self._written_out >= _WRITE_OUT and hasattr(os, "posix_fadvise"):  # macOS lacks it
             # Linux starts to write dirty pages on this advice, and keeps them in its cache meanwhile.
             os.posix_fadvise(fd, self._written_out, end - self._written_out, os.POSIX_FADV_DONTNEED)
@@ -178,17 +172,17 @@ class SectionWriter:
     def mark(self) -> Mark:
         """Return the place in the section that was begun last where `write` goes on."""
         assert self._open_section is not None
-        return Mark(self._file.tell(), self._open_section[3].copy())
+        return Mark(self.file.tell(), self._open_section[3].copy())
 
     def take_back(self, mark: Mark) -> Spool:
         """Remove from the section what was written to it since a mark, and return it."""
         assert self._open_section is not None
-        taken, end = self.spool(), self._file.tell()
+        taken, end = Spool(self.directory), self.file.tell()
         with self.writing():
             for at in range(mark.offset, end, _PIECE):
-                taken.append_bytes(os.pread(self._file.fileno(), min(_PIECE, end - at), at))
-            self._file.seek(mark.offset)
-            self._file.truncate()
+                taken.append_bytes(os.pread(self.file.fileno(), min(_PIECE, end - at), at))
+            self.file.seek(mark.offset)
+            self.file.truncate()
             self._written_out = min(self._written_out, mark.offset)
         self._open_section = *self._open_section[:3], mark.digest
         return taken
@@ -197,7 +191,7 @@ class SectionWriter:
         if self._open_section is None:
             return
         name, dtype, offset, digest = self._open_section
-        count = (self._file.tell() - offset) // BY_DTYPE[dtype].width
+        count = (self.file.tell() - offset) // BY_DTYPE[dtype].width
         self._sections[name] = {"dtype": dtype, "shape": [count], "offset": offset, "xxh3": digest.hexdigest()}
         self._open_section = None
 
@@ -209,74 +203,55 @@ class SectionWriter:
         """
         self.complete(metadata, records)
         self.flush()
-        with self.writing(), locked(self.target + self.LOCKED):
+        with self.writing(), locked(self.target):
             check()
             self.place()
 
     def flush(self) -> None:
         """Flush a complete file to the disk."""
         with self.writing():
-            os.fsync(self._file.fileno())
+            os.fsync(self.file.fileno())
 
     def place(self, *, sync: bool = True) -> None:
         """Move a complete file to its place; the caller holds its lock, and `sync` is False where it flushes that."""
         with self.writing():
-            os.replace(self._temporary, self.target)
-            if sync:
-                sync_directory(self._directory)
+            super().place(sync=sync)
 
     def complete(self, metadata: dict[str, Any], records: int) -> str:
-        """Finish the file, but leave it beside its place until the writer goes; return its path."""
+        """Finish the file, but leave it beside its place until the writer goes; return its path.
+
+        Raises:
+          Error: a column has not a number for each record.
+        """
         self._end_section()
+        for section, each in self._sections.items():
+            if section.startswith(COLUMN) and each["shape"] != [records]:
+                name = section.removeprefix(COLUMN)
+                raise Error(
+                    f"{self.path}: incomplete column {name!r}: expected {records} numbers, found {each['shape'][0]}; "
+                    "nothing was changed"
+                )
         described = metadata | {"sections": self._sections}
         try:
             text = json.dumps(described, ensure_ascii=False).encode()
         except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
             text = json.dumps(described).encode()
-        offset = self._file.tell()
+        offset = self.file.tell()
         end = offset + len(text)
         fields = (self.MAGIC, VERSION, HEADER.size, records, offset, len(text), end, self.kind, 0)
         header = HEADER.pack(*fields)[:CHECKED]
         checksum = xxh3_64(header + text).intdigest()
         with self.writing():
-            self._file.write(text)
-            self._file.seek(0)
-            self._file.write(header + checksum.to_bytes(8, "little"))
-        return self._temporary
+            self.file.write(text)
+            self.file.seek(0)
+            self.file.write(header + checksum.to_bytes(8, "little"))
+        return self.temporary
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def __del__(self) -> None:
-        self._close()  # of a writer that nobody closed
-
-    def _close(self) -> None:
-        """Close the file, and remove it unless it was moved to its place."""
-        if not self._is_open or os.getpid() != self._process:
-            return  # in a child that was forked meanwhile, as its parent still writes
-        with suppress(OSError):
-            self._file.close()
-        for spool in list(self._spools):
+    def close(self) -> None:
+        """Close the file and the spools, and remove the file unless it was moved to its place."""
+        for spool in self._spools if self.is_own else ():
             spool.close()
-        with suppress(OSError):  # it was moved; else the next writer removes it
-            os.unlink(self._temporary)
-        self._is_open = False
-
-
-def sync_directory(path: str) -> None:
-    """Flush the names of files in a directory to the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError:
-        pass  # some network file systems refuse; the rename itself is still atomic
-    finally:
-        os.close(fd)
+        super().close()
 
 
 class IndexWriter(SectionWriter):
@@ -301,28 +276,27 @@ class IndexWriter(SectionWriter):
         self.kind = before.kind
         self.commit(metadata, before.records, check)
 
-    def complete(self, metadata: dict[str, Any], records: int) -> str:
-        """Finish the file, as `SectionWriter.complete` does.
-
-        Raises:
-          Error: a column has not a number for each record.
-        """
-        self._end_section()
-        for section, described in self._sections.items():
-            if section.startswith(COLUMN) and described["shape"] != [records]:
-                name, (numbers,) = section.removeprefix(COLUMN), described["shape"]
-                raise Error(
-                    f"{self.path}: incomplete column {name!r}: expected {records} numbers, found {numbers}; nothing "
-                    "was changed"
-                )
-        return super().complete(metadata, records)
-
 
 class ViewWriter(SectionWriter):
     """Writes a saved view."""
 
     MAGIC, SUFFIX, KIND = INDEX_MAGIC, INDEX_SUFFIX, 1
     NAME = "the view"
+
+
+def _not_lengths(numbers: Iterable[float]) -> ColumnError:
+    """Return the error to raise for a column of signed integers or floats."""
+    for record, number in enumerate(numbers):
+        if not number >= 0 or number % 1:
+            return ColumnError(
+                f"column 'length': expected integers of 0 or more, found {number}; give a field of integers, compute "
+                "them with mmapds.add_column, as milliseconds, or give the column another name "
+                f"(record {record} of the index)"
+            )
+    return ColumnError(
+        "column 'length': expected integers, found whole numbers with a fraction or an exponent, as 5.0 for 5; write "
+        "them as integers, or add the column with mmapds.add_column, which takes whole floats"
+    )
 
 
 class BoundsWriter:
@@ -358,12 +332,11 @@ class BoundsWriter:
 
     def _widen(self) -> None:
         """Write the groups of the source at hand again, with the next width."""
-        width, held, groups = self._width, self._held, self._writer.take_back(self._mark)
-        self._begin(WIDTHS[WIDTHS.index(width) + 1])
-        with self._writer.writing():
+        width, held = self._width, self._held
+        with closing(self._writer.take_back(self._mark)) as groups, self._writer.writing():
+            self._begin(WIDTHS[WIDTHS.index(width) + 1])
             for piece in groups.chunks():
                 self.append(unpacked(width, piece))
-        groups.close()
         self.append(held)
 
     def finish(self, end: int) -> int:

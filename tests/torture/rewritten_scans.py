@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from mmapds import _native
-from mmapds.index.length_order import sort
+from mmapds.storage.numbers import sort_lengths
 from mmapds.storage.spool import scratch
 from tests.support.compressed import bgzf, frames, text
 from tests.support.forged import one_member, small_tar
@@ -77,7 +77,7 @@ def members(_rooms, data, _path):
 
 def sorted_by_length(_rooms, data, _path, width):
     with suppress(ValueError):  # the sort says that they changed
-        sort(data[: len(data) // 8 * 8], width, scratch)
+        sort_lengths(data[: len(data) // 8 * 8], width, scratch)
 
 
 def inflated(rooms, _data, path):
