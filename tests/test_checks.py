@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
-from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds.index.build import Request, build_each
@@ -18,8 +17,6 @@ from mmapds.storage import current
 from mmapds.storage.current import BLOCK, BLOCKS, COVERED, check_source, fingerprint, full_hash
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
-from tests.support.files import flip
-from tests.support.tars import archive
 
 RECORDS = 50_000
 SAMPLED = 7 * (20 * RECORDS - BLOCK) // (BLOCKS - 1) + 5  # a byte of the eighth block
@@ -141,7 +138,7 @@ def test_without_a_check_reads_stay_in_the_file(corpus):
         ds[2]
 
 
-@pytest.mark.parametrize("check", ["stats", "", None, True, 1])
+@pytest.mark.parametrize("check", ["stats", None])
 def test_other_checks_are_refused(corpus, check):
     expected = "expected one of 'stat', 'sample', 'full', 'none'"
     with pytest.raises(mmapds.Error, match=f"check = {check!r}, {expected}"):
@@ -168,15 +165,6 @@ def test_a_rebuild_has_hashes_where_the_index_had_them(corpus):
     assert len(mmapds.open(corpus, check="full")) == RECORDS + 1
     mmapds.build(corpus, force=True)
     assert len(mmapds.open(corpus, check="full")) == RECORDS + 1
-
-
-def test_hashes_are_the_same_from_any_number_of_workers(write, tmp_path):
-    paths = [write(b"%d\n" % number * (1 + 1000 * number), f"{number}.jsonl") for number in range(20)]
-    found = []
-    for workers in (1, 2, 5):
-        mmapds.build(paths, out=tmp_path / "all.mmx", hash=True, workers=workers, force=True)
-        found.append([source.xxh3_128 for source in Index(str(tmp_path / "all.mmx")).sources])
-    assert found == [[xxhash.xxh3_128(Path(path).read_bytes()).hexdigest() for path in paths]] * 3
 
 
 # ---- copies ------------------------------------------------------------------------------------------------------
@@ -239,42 +227,14 @@ def test_a_build_of_a_copy_does_not_drop_computed_columns(corpus, tmp_path):
         mmapds.open(path)
 
 
-def test_a_build_sees_an_edit_that_keeps_size_and_time(corpus):
-    edit(corpus, SAMPLED, keep_time=True)
+@pytest.mark.parametrize(("at", "keep_time"), [(SAMPLED, True), (BETWEEN, False)])
+def test_a_build_sees_an_edit(corpus, at, keep_time):
+    mmapds.build(corpus, hash=True, columns={"m": "m"})
+    edit(corpus, at, keep_time=keep_time)
     (done,) = build_each([corpus], Request())
     assert done.fresh
-
-
-@pytest.mark.parametrize("hashed", [False, True])
-def test_a_build_sees_an_edit_that_no_fingerprint_sees(corpus, hashed):
-    mmapds.build(corpus, hash=hashed, columns={"m": "m"})
-    edit(corpus, BETWEEN)
-    with pytest.warns(UserWarning, match="in 16 blocks of it"):
-        mmapds.open(corpus)
-    (done,) = build_each([corpus], Request())
-    assert done.fresh
-    assert int(quiet_open(corpus).column("m")[BETWEEN // 20]) in (7, 8)
+    assert int(quiet_open(corpus).column("m")[at // 20]) in (7, 8)
     verify(Index(f"{corpus}.mmx"))
-
-
-@pytest.mark.parametrize("damaged", [False, True])
-def test_a_build_sees_a_key_that_no_fingerprint_sees(tmp_path, damaged):
-    def pack(renamed=None):
-        names = (f"{number:04}.txt" for number in range(3000))
-        path.write_bytes(archive([("new.txt" if name == renamed else name, b"text") for name in names], "ustar"))
-        os.utime(path, ns=(0, 10**9 if renamed else 0))
-
-    path = tmp_path / "a.tar"
-    pack()
-    mmapds.build(path)
-    if damaged:
-        flip(f"{path}.mmx", Index(f"{path}.mmx").sections["key_hashes"].offset)
-    pack("0100.txt")
-    (done,) = build_each([os.fspath(path)], Request())
-    assert done.fresh
-    ds = quiet_open(path)
-    assert (ds.find("new"), ds[100]["__key__"]) == (100, "new")
-    verify(Index(f"{path}.mmx"))
 
 
 def test_one_warning_for_many_copies(write, tmp_path):
@@ -309,22 +269,11 @@ def test_a_dataset_from_a_pickle_does_not_compare_again(corpus, monkeypatch, che
     assert pickle.loads(pickle.dumps(again))[6]["n"] == 6
 
 
-def test_an_open_dataset_meets_a_source_once(corpus, tmp_path, monkeypatch):
-    path = copied(corpus, tmp_path)
-    counted = count_digests(monkeypatch)
-    with pytest.warns(UserWarning, match="in 16 blocks of it"):
-        ds = mmapds.open(path)
-    assert (ds[1]["n"], len(counted)) == (1, 1)
-    assert (pickle.loads(pickle.dumps(ds))[1]["n"], len(counted)) == (1, 2)
-
-
 def test_none_travels_to_workers(corpus):
     ds = mmapds.open(corpus, check="none")
     with open(corpus, "ab") as file:
         file.write(b'{"n": 1}\n')
     assert pickle.loads(pickle.dumps(ds))[1]["n"] == 1
-    loader = DataLoader(ds, batch_size=10_000, num_workers=2, multiprocessing_context="spawn", collate_fn=len)
-    assert list(loader) == [10_000] * 5
     with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected check = 'none' for all datasets or for none"):
         mmapds.concat([ds, mmapds.open(corpus, build=True)])
 

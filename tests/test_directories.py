@@ -207,10 +207,3 @@ def test_a_pattern_that_leads_to_a_directory_that_cannot_be_listed(tmp_path, pat
     for known in ("e*/sub/a.jsonl", "e0/**/*.jsonl"):  # names that need no list of that directory
         found = unprivileged(lambda known=known: expand(tmp_path / known, (".jsonl",)))
         assert found[0] == f"{tmp_path}/e0/sub/a.jsonl"
-
-
-def test_a_circle_of_links_does_not_stop_a_directory(write, tmp_path):
-    write([1, 2], "a.jsonl")
-    (tmp_path / "circle").symlink_to("circle")
-    with pytest.warns(UserWarning, match="passed over circle "):
-        assert len(mmapds.open(tmp_path, build=True)) == 2

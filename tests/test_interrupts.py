@@ -139,18 +139,6 @@ def test_a_block_that_is_read_in_order_goes_on_wherever_a_signal_raises(monkeypa
     assert number > 10
 
 
-def test_the_cache_knows_its_size_wherever_a_signal_raises():
-    for number in itertools.count():
-        cache = BlockCache(3)
-        for key in range(3):
-            cache.put(key, (b"1",))
-        went_on = interrupted(lambda cache=cache: cache.put(3, (b"22",)), number)
-        assert cache.size == sum(len(*block) for block in cache.find_all(range(4)) if block), number
-        if not went_on:
-            break
-    assert number > 4
-
-
 def test_a_sampler_knows_its_step_wherever_a_signal_raises():
     """A trainer that is interrupted saves its state."""
     for number in itertools.count():
