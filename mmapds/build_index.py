@@ -11,8 +11,7 @@ from . import formats
 from .clusters import Engine
 from .errors import ColumnError, Error, refuse_unknown, shortened, warn
 from .index.build import BuildResult, Complete, Request, build_and_warn
-from .storage.roots import Roots
-from .storage.sources import INDEX_SUFFIX, StrPath, expand, given_twice, index_path
+from .storage.sources import INDEX_SUFFIX, Roots, StrPath, expand, given_twice, index_path
 from .storage.threads import cores
 
 if TYPE_CHECKING:

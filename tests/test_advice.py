@@ -14,7 +14,7 @@ from PIL import Image
 import mmapds
 from mmapds import cli
 from mmapds.convert import convert
-from mmapds.storage.hints import tool
+from mmapds.errors import tool
 from tests.support.messages import check
 from tests.support.worlds import world
 

@@ -17,7 +17,7 @@ from mmapds.index.inspect import states_of
 from mmapds.index.statistics import SIZES, histogram, measure
 from mmapds.report.gather import coverage_facts
 from mmapds.storage.index_file import Index
-from mmapds.storage.roots import Roots
+from mmapds.storage.sources import Roots
 from tests.support import commands
 from tests.support.bounds import bounds_of
 from tests.support.index_file import rewrite

@@ -11,7 +11,7 @@ import mmapds
 from mmapds import progress
 from mmapds.cli.index import bytes_to_build
 from mmapds.index.build import Request, build_each
-from mmapds.storage.roots import Roots
+from mmapds.storage.sources import Roots
 from tests.support.terminals import on_terminal
 
 SHOW = """

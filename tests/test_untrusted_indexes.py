@@ -15,7 +15,7 @@ from mmapds.convert import convert
 from mmapds.index.__main__ import main
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
-from mmapds.storage.roots import Roots
+from mmapds.storage.sources import Roots
 from tests.support.commands import command, run
 from tests.support.index_file import rewrite
 from tests.support.samples import write_pair

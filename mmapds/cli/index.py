@@ -15,8 +15,7 @@ from ..index.build import BuildResult, Request, build_each, check_workers, compl
 from ..index.merge import merge
 from ..progress import Progress
 from ..storage.index_file import Index
-from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, expand, given_twice, index_path
+from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice, index_path
 from ..storage.threads import cores
 from . import (
     Parser,

@@ -17,8 +17,7 @@ from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Numbers, hist
 from ..index.verify import Findings, examine, work
 from ..progress import Progress
 from ..storage.index_file import Index
-from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, expand, index_path
+from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
 from ..storage.view_file import SavedView
 from . import Parser, add_common, checking_options, one_line, print_aside, progress_on
 from .screen import Cell, print_line, print_table

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from .. import _native
-from ..errors import FormatError
-from ..storage.hints import another_name, quoted
+from ..errors import FormatError, another_name, quoted
 
 SMALLEST = 64 << 10
 """Bytes of content that a block has at least, unless it is the last one."""

@@ -6,9 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
-from ..errors import Error
+from ..errors import Error, quoted, tool
 from ..storage.blocks import BlockTable, Edges, Place
-from ..storage.hints import quoted, tool
 from ..storage.processes import is_worker
 from ..storage.sections import LARGEST_BLOCK
 from ..storage.threads import cores, in_order

@@ -7,8 +7,7 @@ may lie between them.
 from array import array
 
 from .. import _native
-from ..errors import FormatError
-from ..storage.hints import quoted, tool
+from ..errors import FormatError, quoted, tool
 from .frames import UNKNOWN, Frames
 from .parts import COPY, kept
 from .seek_table import read_table

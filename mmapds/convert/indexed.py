@@ -19,8 +19,7 @@ from ..formats.tar import Tar
 from ..storage.index_file import Index
 from ..storage.lock import remove_dead
 from ..storage.numbers import plain_dtype
-from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, StrPath
+from ..storage.sources import INDEX_SUFFIX, Roots, StrPath
 from .reader import Block
 
 _HIDDEN = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(INDEX_SUFFIX)}(\..*)?", re.DOTALL)

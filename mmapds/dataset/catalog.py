@@ -13,12 +13,11 @@ from .. import _native, formats
 from ..compression import cache
 from ..compression.plain import line_number
 from ..compression.reader import BlockReader, random_access_error
-from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, SourceError, option, shortened
+from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, SourceError, build_command, option, shortened
 from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..storage.blocks import BlockTable
 from ..storage.current import check_source
 from ..storage.files import IoChoice, check_io, io_of, open_file
-from ..storage.hints import build_command
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, Source, kind_of_file, open_regular, reason
 from .array_decoder import TensorDecoder, format_decoder

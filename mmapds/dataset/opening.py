@@ -6,15 +6,13 @@ import os
 from collections.abc import Collection, Iterable
 
 from ..compression.cache import DEFAULT_SIZE
-from ..errors import Error, warn
+from ..errors import Error, build_command, warn
 from ..index.build import Request, build_and_warn
 from ..storage import current
 from ..storage.current import BLOCKS
 from ..storage.files import IoChoice, check_io
-from ..storage.hints import build_command
 from ..storage.index_file import Index
-from ..storage.roots import Roots
-from ..storage.sources import StrPath, given_twice, listed
+from ..storage.sources import Roots, StrPath, given_twice, listed
 from ..storage.view_file import SavedView, is_saved_view
 from .catalog import Catalog
 from .dataset import Dataset

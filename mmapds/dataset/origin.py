@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .. import formats
-from ..errors import IndexMissingError, SourceError, StaleIndexError, either
+from ..errors import IndexMissingError, SourceError, StaleIndexError, build_command, either
 from ..storage.files import Io, IoChoice, io_of
-from ..storage.hints import build_command
 from ..storage.index_file import Index, SavedViewFoundError, names_index
-from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, check_name, expand, way_to_index
+from ..storage.sources import INDEX_SUFFIX, Roots, check_name, expand, way_to_index
 from ..storage.view_file import SavedView
 
 _SHORT = 512  # bytes of paths that a pickle holds

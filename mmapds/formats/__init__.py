@@ -8,8 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..compression.plain import head_of
-from ..errors import FormatError, either
-from ..storage.hints import quoted, tool
+from ..errors import FormatError, either, quoted, tool
 from ..storage.index_file import Index
 from ..storage.sources import CONVERTED, Source, compressed, named
 from .fixed import Fixed

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 from .. import _native
 from ..compression.plain import codec_at, opened
-from ..errors import FormatError, SourceError, either, option
-from ..storage.hints import another_name, quoted
+from ..errors import FormatError, SourceError, another_name, either, option, quoted
 from ..storage.sources import named, without_codec
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")

@@ -18,6 +18,7 @@ from ..errors import (
     counted,
     either,
     option,
+    rebuilt_with,
     shortened,
     warn,
 )
@@ -25,11 +26,9 @@ from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..formats.mma import ArrayFiles
 from ..storage import current
-from ..storage.hints import rebuilt_with
 from ..storage.index_file import NOTHING, Index, SavedViewFoundError
 from ..storage.lock import locked
-from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, StrPath, index_path, inspect
+from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, index_path, inspect
 from ..storage.threads import cores
 from .inspect import Summary, summarise
 from .plan import Job, Plan, Scan, Stored, described, is_current, new_plan

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from ..errors import Error, SourceError, StaleIndexError, counted
 from ..storage import current
 from ..storage.index_file import Index, SavedViewFoundError
-from ..storage.roots import Roots
-from ..storage.sources import index_path
+from ..storage.sources import Roots, index_path
 from ..storage.view_file import SavedView, check_source_of_view
 
 LISTED = 20

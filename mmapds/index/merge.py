@@ -13,9 +13,8 @@ from ..formats.measuring import Measuring
 from ..storage import current
 from ..storage.index_file import SECTION_TYPES, Index
 from ..storage.lock import locked
-from ..storage.roots import Roots
 from ..storage.sections import BOUNDS, COLUMN
-from ..storage.sources import Source, inspect
+from ..storage.sources import Roots, Source, inspect
 from .build import BuildResult, readable_index, result_of
 from .plan import Job, Stored
 from .write import Report, write

@@ -8,8 +8,7 @@ from .. import formats
 from ..clusters import Engine, Task, groups, part_name
 from ..formats.measuring import Measuring
 from ..storage.index_file import Index
-from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, Source, check_unchanged
+from ..storage.sources import INDEX_SUFFIX, Roots, Source, check_unchanged
 from ..storage.writer import IndexWriter
 from .plan import Grown, Job, Plan, Scan, Stored
 from .write import Report, write

@@ -10,9 +10,8 @@ from ..compression.codec import memory_checked, zstd
 from ..compression.parts import COPY
 from ..compression.zstd_blocks import reason_of
 from ..compression.zstd_frames import walk
-from ..errors import FormatError
+from ..errors import FormatError, another_name, quoted
 from ..storage.files import open_file
-from ..storage.hints import another_name, quoted
 from ..storage.sources import Source, check_unchanged, unreadable
 
 _PIECE = 1 << 20  # bytes of text that are read at a time

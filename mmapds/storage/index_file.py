@@ -14,15 +14,16 @@ from ..errors import (
     IndexMissingError,
     SourceError,
     StaleIndexError,
+    build_command,
+    column_option,
     either,
     nearest,
     plain_counted,
+    quoted,
 )
 from .files import Io, open_file
-from .hints import build_command, column_option, quoted
 from .lock import TEMPORARY
 from .numbers import COLUMN_TYPES, U32, U64
-from .roots import Roots, is_inside
 from .sections import (
     BLOCK_SECTIONS,
     BOUNDS,
@@ -41,7 +42,7 @@ from .sections import (
     records_in_group,
     unpacked,
 )
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, kind_of_file, reason, way_to_index
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, Roots, is_inside, kind_of_file, reason, way_to_index
 
 _INDEX_NAME = re.compile(rf"{re.escape(INDEX_SUFFIX)}({TEMPORARY})?\Z")
 _NAMED = 20  # sources that a command names; of more it says that there are some
@@ -180,7 +181,7 @@ class IndexFile(SectionFile):
         return path if path.startswith("/") else os.path.join(self.opened_in, path)
 
     def check_reach(self, path: str) -> None:
-        """Raise SourceError unless a file that this one leads to may be read; see `mmapds.storage.roots`."""
+        """Raise SourceError unless a file that this one leads to may be read; see `mmapds.storage.sources`."""
         real = os.path.realpath(self.absolute(path))
         if is_inside(real, self.home) or self.roots.admit(real):
             return

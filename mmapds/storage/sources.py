@@ -1,4 +1,4 @@
-"""Which files a user means, whether they can be sources, and whether they stay as they are."""
+"""Which files a user means or an index may name, whether they can be sources, and whether they stay as they are."""
 
 import glob
 import os
@@ -9,8 +9,7 @@ from typing import BinaryIO, NamedTuple
 
 from braceexpand import braceexpand
 
-from ..errors import SourceError, either, shortened
-from .hints import another_name, build_command, quoted, tool
+from ..errors import SourceError, another_name, build_command, either, quoted, shortened, tool
 
 StrPath = str | os.PathLike[str]
 CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
@@ -36,6 +35,8 @@ _UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp|lock)$")
 _NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md|idx|parts)$", re.IGNORECASE)
 """What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
 _NAMED = 8  # files that a message names
+_ROOTS = "MMAPDS_ROOTS"
+"""The environment variable with roots for all calls, separated like those of PATH."""
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -262,6 +263,56 @@ def named(path: str, suffixes: tuple[str, ...]) -> bool:
     Case does not count.
     """
     return re.sub(r"-\d+-of-\d+$", "", without_codec(path)).lower().endswith(suffixes)
+
+
+# ---- files that an index names -----------------------------------------------------------------------------------
+# Nothing has checked its paths before, so the user has the last word. A file is read if it lies, with links resolved,
+# below the directory of the index and is not hidden; below a directory that the user gives as a root; or if the user
+# named that very file in the same call.
+
+
+class Roots:
+    """What the user allows an index to name outside its own directory.
+
+    Args:
+      given: a directory or several, each with all that lies below it; those of the environment are added.
+      named: files that the user named, by themselves or by a pattern; indexes among them are not sources.
+    """
+
+    def __init__(self, given: StrPath | Iterable[StrPath] = (), named: Iterable[str] = ()) -> None:
+        self._working = os.getcwd()
+        self._given = [os.fspath(path) for path in listed(given, "roots")]
+        self._named = [path for path in named if not path.endswith(INDEX_SUFFIX)]
+        self._allowed: tuple[list[str], set[str]] | None = None  # real paths: most indexes have no use for them
+        self._used: set[str] = set()
+
+    def admit(self, real: str) -> bool:
+        """Whether the user allows a file; its path has no links."""
+        if self._allowed is None:
+            everywhere = [path for path in os.environ.get(_ROOTS, "").split(os.pathsep) if path]
+            self._allowed = [*map(self._real, (*self._given, *everywhere))], {*map(self._real, self._named)}
+        directories, files = self._allowed
+        roots = [directory for directory in directories if is_below(real, directory)]
+        roots += [os.path.dirname(real)] * (real in files)
+        self._used.update(roots[:1])
+        return bool(roots)
+
+    def lasting(self) -> set[str]:
+        """Return the roots that a process needs that opens the same indexes by their own paths, as real paths."""
+        return {*map(self._real, self._given), *self._used}
+
+    def _real(self, path: str) -> str:
+        return os.path.realpath(os.path.join(self._working, path))
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether a file lies in a directory or below; neither path has links."""
+    return path.startswith(directory if directory == "/" else f"{directory}/")
+
+
+def is_inside(path: str, directory: str) -> bool:
+    """Whether a file lies in a directory or below, and no name on the way to it begins with a dot."""
+    return is_below(path, directory) and "/." not in path[len(directory) - (directory == "/") :]
 
 
 # ---- a file as a source -----------------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ from .current import check_source, stat_source
 from .files import Io
 from .index_file import LENGTH_SECTIONS, RECORD_NUMBERS, Index, IndexFile, SavedViewFoundError
 from .numbers import U64
-from .roots import Roots
 from .sections import COLUMN, COUNT, TEXT, Fields
-from .sources import INDEX_SUFFIX
+from .sources import INDEX_SUFFIX, Roots
 
 BITS_BLOCK = 2048
 """Records that an entry of the directory of bits is for."""

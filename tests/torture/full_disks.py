@@ -21,7 +21,7 @@ from mmapds.convert import convert
 from mmapds.index.verify import verify
 from mmapds.storage import current
 from mmapds.storage.index_file import Index
-from mmapds.storage.roots import Roots
+from mmapds.storage.sources import Roots
 from tests.support.engines import Inline, small_tasks
 from tests.support.files import ROOT
 from tests.support.tars import archive, members_of
