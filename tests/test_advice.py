@@ -12,9 +12,8 @@ import pytest
 from PIL import Image
 
 import mmapds
-from mmapds import cli
 from mmapds.convert import convert
-from mmapds.errors import tool
+from mmapds.errors import printable, tool
 from tests.support.messages import check
 from tests.support.worlds import world
 
@@ -33,7 +32,7 @@ def test_a_printed_command_can_be_pasted(tmp_path, name):
     (tmp_path / name).write_text('{"n": 1}\n')
     said = ran("head", name if name[0] != "-" else f"./{name}", cwd=tmp_path).stderr
     command = said.rpartition("; run: ")[2].partition(" (or add --build)")[0]
-    assert cli.printable(command) == command
+    assert printable(command) == command
     env = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
     pasted = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert pasted.returncode == 0, (command, pasted.stderr)

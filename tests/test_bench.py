@@ -153,7 +153,7 @@ def test_the_command_prints_a_table_or_json(path, facts, monkeypatch, capsys):
         ("batched", None),
         ("threads", None),
     ]
-    monkeypatch.setattr("mmapds.cli.bench.bench", lambda *_, **__: facts)
+    monkeypatch.setattr("mmapds.cli.tools.bench", lambda *_, **__: facts)
     assert main(["bench", path, *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 1 + 10 + 2
@@ -187,10 +187,10 @@ def test_a_trial_that_ends_without_a_result_is_an_error(path, monkeypatch):
     ("arguments", "message"),
     [
         (["--workers", "two"], "expected numbers such as 0,2,4, found 'two'"),
-        (["--seconds", "0"], "seconds = 0.0, expected a number above 0"),
-        (["--collate", "pat"], "collate = 'pat', expected 'list' or 'pad'"),
-        (["--batch-size", "0"], "batch_size = 0, expected an integer of 1 or more"),
-        (["--max-tokens", "0"], "max_tokens = 0, expected an integer of 1 or more"),
+        (["--seconds", "0"], "--seconds = 0.0, expected a number above 0"),
+        (["--collate", "pat"], "--collate = 'pat', expected 'list' or 'pad'"),
+        (["--batch-size", "0"], "--batch-size = 0, expected an integer of 1 or more"),
+        (["--max-tokens", "0"], "--max-tokens = 0, expected an integer of 1 or more"),
     ],
 )
 def test_mistakes_are_usage_errors(path, arguments, message, capsys):

@@ -13,18 +13,18 @@ from tests.support.commands import run
 
 WORK = """
 import os, signal, sys, time, warnings
-from mmapds import cli
+from mmapds.cli import screen
 from mmapds.errors import Error
 
 def work():
     {work}
 
-sys.exit(cli.run(work))
+sys.exit(screen.run(work))
 """
 UNWOUND = "\n    ".join(("try:", "    os.kill(os.getpid(), signal.SIGTERM)", "finally:", "    print('removed')"))
 REFUSED = "standard output: no space left on device\n"
 ON_A_TERMINAL = """sys.stderr.isatty = lambda: True
-    with cli.progress_on(["a.jsonl"]) as progress:
+    with screen.progress_on(["a.jsonl"]) as progress:
         for number in range(10_000):
             progress.print("a line of an index")
 """
@@ -36,7 +36,7 @@ ON_A_TERMINAL = """sys.stderr.isatty = lambda: True
         ("print('done')", 0, "done\n", ""),
         ("raise Error('a.jsonl: one\\ntwo')", 1, "", "a.jsonl: one two\n"),
         ("raise TypeError('odd')", 1, "", "TypeError: odd (python -X dev -m mmapds shows where)\n"),
-        ("raise cli.UsageError('--bad: odd')", 2, "", "--bad: odd\n"),
+        ("raise screen.UsageError('--bad: odd')", 2, "", "--bad: odd\n"),
         ("raise KeyboardInterrupt", 130, "", "interrupted\n"),
         ("raise MemoryError", 1, "", f"{EXPECTED_ROOM}, found none; {RAISE_LIMIT}\n"),
         ("raise MemoryError('cannot allocate 9 GiB')", 1, "", "cannot allocate 9 GiB\n"),
@@ -69,7 +69,7 @@ def test_output_that_nobody_reads_gives_no_traceback(work, status, stderr):
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("more", ["", "cli.print_aside('a.jsonl: wrong')", "warnings.warn('odd')", ON_A_TERMINAL])
+@pytest.mark.parametrize("more", ["", "screen.print_aside('a.jsonl: wrong')", "warnings.warn('odd')", ON_A_TERMINAL])
 def test_a_full_disk_under_the_output_is_one_line(more, unbuffered):
     with open("/dev/full", "w") as full:
         env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}

@@ -410,7 +410,7 @@ def test_a_seekable_source_has_no_target_that_another_could_have(write):
     [
         (["--frame", "x"], "--frame: expected a number of bytes, such as 256K or 1M, found 'x'"),
         (["--frame", "1G"], "--frame: expected a number of bytes, such as 256K or 1M, found '1G'"),
-        (["--frame", "1K"], "frame = 1024, expected 4096 to 268435456"),
+        (["--frame", "1K"], "--frame = 1024, expected 4096 to 268435456"),
         (["--level", "99"], "level = 99, expected 1 to 22"),
         (["-o", "x.zst", "{}"], "--out: expected a directory for 2 sources, found 'x.zst'; give a directory"),
     ],

@@ -1,6 +1,5 @@
 """Pages of the documentation: plain Markdown, all in the table of contents, and no link that leads nowhere."""
 
-import argparse
 import importlib.util
 import re
 import unicodedata
@@ -12,7 +11,7 @@ import pytest
 
 import mmapds
 from docs.pictures import make_report
-from mmapds.cli.report import add_report_options
+from mmapds.cli.commands import new_parser
 from tests.support.files import ROOT
 
 LANGUAGES = {"", "console", "json", "py", "python", "re", "sh", "text"}
@@ -86,10 +85,9 @@ def test_the_gallery_shows_every_report_that_is_made_with_its_command():
     pattern = r"\]\(pictures/([\w-]+)\.html\).*?^mmapds report corpus\.jsonl (.*?)$"
     rows = re.findall(pattern, text, re.MULTILINE | re.DOTALL)
     assert [name for name, _ in rows] == list(make_report.REPORTS)
-    parser = argparse.ArgumentParser()
-    add_report_options(parser)
+    parser = new_parser("mmapds", ["report"])
     for name, words in rows:
-        found = vars(parser.parse_args(["corpus.jsonl", *words.split()]))
+        found = vars(parser.parse(["report", "corpus.jsonl", *words.split()]))
         found["samples"] = not found["no_samples"]
         given = make_report.REPORTS[name]
         assert {option: found[option] for option in given} == given

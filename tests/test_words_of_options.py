@@ -169,3 +169,17 @@ def test_what_workers_say_is_in_the_words_of_whoever_sent_the_task(monkeypatch, 
 def test_a_long_value_is_cut(value, text):
     assert shortened(value, 20) == text
     assert "int object" in shortened(10**5000)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("seekable part.jsonl --long 99", "--long = 99, expected 10 to 31"),
+        ("index bad.jsonl --workers 0", "--workers = 0, expected 1 or more"),
+        ("convert bad.jsonl --format foo", "--format = 'foo', expected one of 'arrays', 'arrow', 'fixed', 'hdf5', "),
+        ("report bad.jsonl --pack 5 --max-tokens 7", "--pack = 5, expected None beside max_tokens; give one of the"),
+    ],
+)
+def test_what_an_option_cannot_be_begins_with_its_name(line, message, capsys):
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err.startswith(message)

@@ -19,8 +19,8 @@ from ..progress import Progress
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
 from ..storage.view_file import SavedView
-from . import Parser, add_common, checking_options, one_line, print_aside, progress_on
-from .screen import Cell, print_line, print_table
+from . import checking_options
+from .screen import Cell, one_line, print_aside, print_line, print_table, progress_on
 
 _LISTED = 10  # sources without --all
 _BAR = 40  # columns of the longest bar
@@ -29,18 +29,16 @@ _SHOWN = ("median", "90 %", "99 %")  # percentiles, of more than a line of a ter
 Inspected = Index | SavedView
 
 
-def add_info_options(parser: Parser) -> None:
-    """Add what `info` takes."""
-    add_common(parser, "workers", "root", "json", "quiet")
-    parser.add_argument("--all", action="store_true", help="list all sources, also where there are thousands")
-    parser.add_argument("--histogram", metavar="NAME", help="column whose spread is shown; default: length, or bytes")
-    parser.set_defaults(work=inspect, info=True, verify=False)
+def info(options: argparse.Namespace) -> int:
+    """Print what indexes cover; return the exit status."""
+    options.info, options.verify = True, False
+    return inspect(options)
 
 
-def add_verify_options(parser: Parser) -> None:
-    """Add what `verify` takes."""
-    add_common(parser, "workers", "root", "json", "quiet")
-    parser.set_defaults(work=inspect, info=False, verify=True)
+def verify(options: argparse.Namespace) -> int:
+    """Compare indexes in full with their sources; return the exit status."""
+    options.info, options.verify = False, True
+    return inspect(options)
 
 
 def inspect(options: argparse.Namespace) -> int:

@@ -1,18 +1,127 @@
-"""Standard output: lines, tables and JSON, in colour on a terminal."""
+"""How commands end and what they print: exit statuses, errors in a line, progress, and tables and JSON in colour."""
 
+import errno
+import io
 import os
+import signal
 import sys
-from collections.abc import Collection, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import StringIO
 from typing import Any
 
-from ..errors import printable
+from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, as_command, printable
+from ..progress import Progress
 
 Cell = str | tuple[str, str]
 """A text, or a text and its style, as rich names styles."""
 
+_FAILED, _MISUSED = 1, 2
+_INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the number of the signal
+
+_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # an engine's file is named by an Error of its own
 _UNLIMITED = 1 << 20  # columns: a line that is longer than the terminal is wide runs on, and can be copied
 _HIGHLIGHTED = 1 << 20  # characters of JSON that are coloured: rich takes a second for each million
+
+
+class UsageError(Error):
+    """An option has a value that it cannot have, whatever the data are."""
+
+
+def run(work: Callable[[], int | None]) -> int:
+    """Run a command, print an error as one line on stderr, and return the exit status.
+
+    Args:
+      work: does it, and returns the exit status, or None for 0. SIGTERM leaves it by SystemExit, so that a half-written
+        file is removed.
+    Returns:
+      What `work` returns, or exits with; 2 for a `UsageError`, as for unknown options; 1 for another error; 130 after
+      Ctrl-C; 141, without a message, if nobody reads the output any more.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    _prepare_streams()
+    message = ""
+    try:
+        with as_command(), _warnings_in_lines():
+            try:
+                status = work() or 0
+            except SystemExit as leaving:
+                status = leaving.code if isinstance(leaving.code, int) else _FAILED
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        status, message = _INTERRUPTED, "interrupted"
+    except BrokenPipeError:
+        status = _CLOSED_PIPE
+    except Exception as error:
+        status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, _described(error)
+    try:
+        sys.stdout.flush()
+    except OSError:  # the interpreter writes the rest of its buffer to nowhere when it exits
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), sys.stdout.fileno())
+    if message:
+        with suppress(BrokenPipeError):
+            print(message, file=sys.stderr)
+    return status
+
+
+def _prepare_streams() -> None:
+    """Open streams that are closed, so that no file of ours gets their number, and escape what a terminal lacks."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:  # as by `2>&-`
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open as long as the process
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _described(error: Exception) -> str:
+    """Return an error in a line; what mmapds does not expect is raised again under `python -X dev`."""
+    line = one_line(error)
+    if not line and isinstance(error, MemoryError):  # Python's own says nothing
+        return f"{EXPECTED_ROOM}, found none; {RAISE_LIMIT}"
+    if line and isinstance(error, Error | ImportError | MemoryError):
+        return line
+    if isinstance(error, OSError) and error.errno in _OF_OUTPUT:
+        return f"standard output: {str(error.strerror).lower()}"
+    if sys.flags.dev_mode:
+        raise error
+    return f"{type(error).__name__}: {line} (python -X dev -m mmapds shows where)"
+
+
+@contextmanager
+def _warnings_in_lines() -> Iterator[None]:
+    """Print warnings as lines of their own, without the place in the code that Python adds."""
+
+    def print_warning(message: Warning | str, *_: object, **__: object) -> None:
+        print_aside(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = print_warning
+        yield
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of an error as a line."""
+    return printable(" ".join(str(error).splitlines()))
+
+
+def print_aside(line: str) -> None:
+    """Print a line on stderr, behind all that was printed on stdout before."""
+    sys.stdout.flush()
+    print(printable(line), file=sys.stderr)
+
+
+def progress_on(sources: Sequence[str], **options: Any) -> Progress:
+    """Return a progress bar that is named after sources.
+
+    Args:
+      options: as for the class.
+    """
+    title = os.path.basename(sources[0]) if len(sources) == 1 else f"{len(sources):,} sources"
+    return Progress(printable(title), **options)
 
 
 def print_line(text: str, style: str = "") -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from ..cli.index import main
+from ..cli.commands import index_main as main
 
 if __name__ == "__main__":
     sys.exit(main())
