@@ -4,9 +4,9 @@ Pools of processes, Dask's `Client.get_executor()`, loky, Parsl and mpi4py are e
 """
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -21,7 +21,7 @@ def dask(address: str) -> Any:
     return _imported("distributed", "dask", "'mmapds[dask]'").Client(address).get_executor()
 
 
-def ray(address: str | None = None, **options: Any) -> "Submitting":
+def ray(address: str | None = None, **options: Any) -> Any:
     """Return an executor of a Ray cluster.
 
     Args:
@@ -34,10 +34,10 @@ def ray(address: str | None = None, **options: Any) -> "Submitting":
     if not engine.is_initialized():
         engine.init(address=address)
     remote = engine.remote(**options) if options else engine.remote
-    return Submitting(lambda function, *arguments: remote(function).remote(*arguments).future())
+    return SimpleNamespace(submit=lambda function, *arguments: remote(function).remote(*arguments).future())
 
 
-def submitit(folder: str, **parameters: Any) -> "Submitting":
+def submitit(folder: str, **parameters: Any) -> Any:
     """Return an executor whose tasks are jobs of Slurm, each submitted by submitit. Jobs are not cancelled.
 
     Args:
@@ -48,18 +48,7 @@ def submitit(folder: str, **parameters: Any) -> "Submitting":
     """
     engine = _imported("submitit", "submitit", "submitit").AutoExecutor(folder=folder)
     engine.update_parameters(**parameters)
-    return Submitting(lambda function, *arguments: _future(engine.submit(function, *arguments)))
-
-
-class Submitting:
-    """An executor of an engine.
-
-    Args:
-      submit: takes a function and its arguments; returns a future of `concurrent.futures`.
-    """
-
-    def __init__(self, submit: Callable[..., "Future[Any]"]) -> None:
-        self.submit = submit
+    return SimpleNamespace(submit=lambda function, *arguments: _future(engine.submit(function, *arguments)))
 
 
 def _future(job: Any) -> "Future[Any]":

@@ -5,12 +5,18 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from inspect import signature
 
 import pytest
 
 import mmapds as package
-from mmapds.cli.commands import main
+from mmapds import formats
+from mmapds.bench import bench
+from mmapds.cli.commands import main, new_parser
+from mmapds.convert import OPTIONS, convert
 from mmapds.dataset.decode import BY_NAME
+from mmapds.index.build import Request
+from mmapds.report import report
 from tests.support.commands import command, mmapds, run
 from tests.support.files import ROOT
 from tests.support.terminals import on_terminal
@@ -204,3 +210,20 @@ def page_files(write):
         write(records[:100], f"shards/part-{shard:03}.jsonl")
     write(archive([(f"{number:03}.txt", b"hello") for number in range(20)]), "shards-000.tar")
     pq.write_table(pa.table({"id": range(9), "tokens": [[i] * i for i in range(9)]}), "corpus.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "others"),
+    [
+        ("index", Request, {"out", "column", "length", "merge", "dask", "ray", "parts", *formats.OPTIONS}),
+        ("convert", convert, {"dask", "ray", *OPTIONS}),
+        ("report", report, set()),
+        ("seekable", package.seekable, set()),
+        ("bench", bench, set()),
+    ],
+)
+def test_options_have_the_names_of_arguments(name, function, others):
+    """So none is parsed and then forgotten; the command looks at the others by itself."""
+    options = set(vars(new_parser("mmapds", [name]).parse([name, "SOURCE"])))
+    of_the_command = {"work", "parser", "print_completion", "sources", "quiet", "json"}
+    assert options - of_the_command - others <= set(signature(function).parameters)

@@ -14,8 +14,7 @@ import mmapds
 import mmapds.report as report_room
 from mmapds.cli.commands import main
 from mmapds.report import report
-from mmapds.report.page import page
-from mmapds.report.verdicts import FAIR, GOOD, NOTE, POOR, percent, verdicts
+from mmapds.report.page import FAIR, GOOD, NOTE, POOR, page, percent, verdicts
 from tests.support.commands import mmapds as command
 from tests.support.commands import python, run
 from tests.support.docs import blocks

@@ -2,8 +2,9 @@
 
 import argparse
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, cast
 
 from ..errors import Error
@@ -27,6 +28,11 @@ def checking_options() -> Iterator[None]:
             name = _OTHER_NAMES.get(argument[0], argument[0]).replace("_", "-")
             message = f"--{name}{message[argument.end() :]}"
         raise UsageError(message) from None
+
+
+def arguments_of(function: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that are arguments of a function, by name."""
+    return {name: getattr(options, name) for name in signature(function).parameters if hasattr(options, name)}
 
 
 def format_options(arguments: argparse.Namespace, known: Collection[str]) -> dict[str, Any]:

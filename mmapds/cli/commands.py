@@ -19,15 +19,21 @@ _RANGE_FROM_THE_END = re.compile(r"-\d+:.*")
 _FILES = ("SOURCE", "JSON", "OUT.mmx", "OUT.mma")
 """Placeholders of arguments that are files."""
 
+# An option has the name of the argument that it is, or has it as its `dest`: see `arguments_of`.
 _COMMON: dict[str, dict[str, Any]] = {
     "decode": {"metavar": "D", "help": "json, text, bytes, files, wds, pil, tf_example or torch; default: by format"},
     "force": {"action": "store_true", "help": "replace files that are there, also those that are up to date"},
     "json": {"action": "store_true", "help": "print one JSON document instead"},
     "max-tokens": {"type": int, "metavar": "N", "help": "batches under a budget of tokens"},
-    "no-index": {"action": "store_true", "help": "write no index; for files that one index will cover"},
+    "no-index": {
+        "action": "store_false",
+        "dest": "index",
+        "help": "write no index; for files that one index will cover",
+    },
     "quiet": {"action": "store_true", "help": "print nothing but errors"},
     "root": {
         "action": "append",
+        "dest": "roots",
         "default": [],
         "metavar": "DIR",
         "help": "a directory outside that of an index in which its sources may lie; may be repeated",
@@ -127,22 +133,24 @@ def _report(parser: Parser) -> None:
     parser.add_argument("--compare", action="append", default=[], metavar="PLAN", help=another)
     parser.add_argument("--loader", action="store_true", help="measure loaders too, as bench does: a minute or two")
     parser.add_argument("--waits", action="append", default=[], metavar="FILE", help="JSON of what ranks waited")
-    parser.add_argument("--no-samples", action="store_true", help="show no sample, and read none")
+    parser.add_argument("--no-samples", action="store_false", dest="samples", help="show no sample, and read none")
 
 
 def _seekable(parser: Parser) -> None:
     parser.add_argument("-o", "--out", metavar="OUT", help="OUT.zst, or a directory; default: beside each source")
     parser.add_argument("--frame", type=_size, default="256K", metavar="SIZE", help="text in a frame; default: 256K")
     parser.add_argument("--level", type=int, default=3, metavar="N", help="as zstd -N; default: 3")
-    parser.add_argument("--long", type=int, default=27, metavar="N", help="as zstd --long=N, for sources")
+    window = "as zstd --long=N, for sources"
+    parser.add_argument("--long", type=int, default=27, dest="window_log", metavar="N", help=window)
 
 
 def _bench(parser: Parser) -> None:
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="else batches of a size; default: 32")
     parser.add_argument("--workers", type=_numbers, metavar="A,B", help="numbers of workers to try; default: by cores")
-    parser.add_argument("--no-processes", action="store_true", help="try threads alone")
+    parser.add_argument("--no-processes", action="store_false", dest="processes", help="try threads alone")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="of each pass; default: 2")
-    parser.add_argument("--no-cold", action="store_true", help="drop no pages from memory; warm passes alone")
+    warm = "drop no pages from memory; warm passes alone"
+    parser.add_argument("--no-cold", action="store_false", dest="cold", help=warm)
     parser.add_argument("--collate", default="list", metavar="list|pad", help="samples as they are, or pad_collate")
 
 

@@ -15,7 +15,7 @@ from ..index.merge import merge
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice, index_path
 from ..storage.threads import cores
-from . import checking_options, executor_of, format_options
+from . import arguments_of, checking_options, executor_of, format_options
 from .screen import UsageError, print_aside, progress_on
 
 _OF_COLUMNS = ("length", "column", "missing", "validate", "bad", "hash")
@@ -43,24 +43,14 @@ def index(options: argparse.Namespace) -> None:
     if options.out is not None and (line := given_twice(paths)):
         print_aside(f"warning: {line}")
     with checking_options():
-        request = Request(
-            options.format,
-            columns=_parse_columns(options),
-            missing=options.missing,
-            validate=options.validate,
-            bad=options.bad,
-            hash=options.hash,
-            force=options.force,
-            grown=options.grown,
-            workers=options.workers,
-        )
+        request = Request(**{**arguments_of(Request, options), "columns": _parse_columns(options)})
         request.measuring(None)
         if options.format is not None:
             formats.by_name(options.format)
         check_workers(options.workers)
         if options.out is None and (options.dask or options.ray):
             raise Error("--out: expected OUT.mmx with --dask or --ray, found none; give the place of the index")
-    engine, roots = Engine.of(executor_of(options), options.parts, options.workers or 1), Roots(options.root, paths)
+    engine, roots = Engine.of(executor_of(options), options.parts, options.workers or 1), Roots(options.roots, paths)
     request = request._replace(options=format_options(options, formats.OPTIONS), roots=roots, engine=engine)
     size = partial(bytes_to_build, paths, hashes=options.hash, roots=roots)
     with progress_on(paths, total=size, quiet=options.quiet) as progress:
@@ -106,7 +96,7 @@ def _merge_indexes(options: argparse.Namespace) -> None:
     with checking_options():
         check_workers(options.workers)
     paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,))]
-    roots = Roots(options.root, paths)
+    roots = Roots(options.roots, paths)
     with progress_on(paths, total=partial(bytes_to_build, paths, roots=roots), quiet=options.quiet) as progress:
         started = time.perf_counter()
         workers = options.workers or cores()

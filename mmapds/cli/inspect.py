@@ -50,7 +50,7 @@ def inspect(options: argparse.Namespace) -> int:
     with checking_options():
         check_workers(options.workers)
     paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside)
-    roots, failed = Roots(options.root, paths), False
+    roots, failed = Roots(options.roots, paths), False
     documents: list[dict[str, Any]] = []
     states: dict[Inspected, list[State]] = {}
     with progress_on(paths, total=lambda: _bytes_to_check(paths), quiet=options.quiet) as progress:

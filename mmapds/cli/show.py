@@ -58,7 +58,7 @@ def _opened(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDatas
     with checking_options():
         check_name(options.decode)
     try:
-        dataset = open_dataset(sources, decode=options.decode, roots=options.root, build=options.build)
+        dataset = open_dataset(sources, decode=options.decode, roots=options.roots, build=options.build)
     except IndexMissingError as error:
         raise IndexMissingError(f"{error} (or add --build)") from None
     return cast(IndexedDataset, dataset)

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from inspect import signature
 from typing import Any
 
 from .. import formats
@@ -20,7 +21,7 @@ from ..recompress.targets import check_apart
 from ..report import report
 from ..report.plans import Wanted, wanted_plans
 from ..storage.sources import expand
-from . import checking_options, executor_of, format_options
+from . import arguments_of, checking_options, executor_of, format_options
 from .screen import Cell, print_aside, print_line, print_table, progress_on
 
 SUFFIXES = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
@@ -32,41 +33,22 @@ _HEAD = ("", "", "records/s", "MB/s", "p50 ms", "p99 ms", "memory MB", "disk MB"
 def run_convert(options: argparse.Namespace) -> None:
     """Convert sources to an array file."""
     started = time.perf_counter()
-    fields = [name.strip() for name in options.fields.split(",")] if options.fields is not None else None
+    given = arguments_of(convert, options)
     others = format_options(options, OPTIONS)
+    if options.fields is not None:
+        given["fields"] = [name.strip() for name in options.fields.split(",")]
     with checking_options():
-        schema, types, defaults = (
-            _json_object(name, getattr(options, name)) for name in ("schema", "types", "defaults")
-        )
-        check_convert(types, fields, defaults, options.missing, options.infer, options.max_bytes, others)
+        given |= {name: _json_object(name, given[name]) for name in ("schema", "types", "defaults")}
+        checked = {name: given[name] for name in signature(check_convert).parameters if name in given}
+        check_convert(**checked, options=others)
         check_name(options.decode)
         known = sorted({*formats.FORMATS, *formats.CONVERTIBLE})
         if options.format not in (None, *known):
             raise FormatError(f"format = {options.format!r}, expected one of {', '.join(map(repr, known))}")
     executor = executor_of(options)
-    sources = expanded(options.sources, options.format, print_aside)
+    given["sources"] = expanded(options.sources, options.format, print_aside)
     with progress_on(options.sources, unit="records", quiet=options.quiet) as progress:
-        done = convert(
-            sources,
-            options.out,
-            format=options.format,
-            schema=schema,
-            types=types,
-            fields=fields,
-            defaults=defaults,
-            length=options.length,
-            missing=options.missing,
-            infer=options.infer,
-            max_bytes=options.max_bytes,
-            decode=options.decode,
-            index=not options.no_index,
-            force=options.force,
-            progress=progress.update,
-            roots=options.root,
-            executor=executor,
-            parts=options.parts,
-            **others,
-        )
+        done = convert(**given, **others, executor=executor, progress=progress.update)
         seconds = time.perf_counter() - started
         size = os.path.getsize(done.path)
         progress.print(f"{done}; {counted(size, 'byte')}, {seconds:.2f} s, {done.records / seconds:,.0f} records/s")
@@ -91,36 +73,24 @@ def _json_object(option: str, text: str | None) -> Any:
 
 def run_report(options: argparse.Namespace) -> None:
     """Write a report, or print its numbers."""
-    plan = {name: getattr(options, name) for name in Wanted._fields}
     with checking_options():
-        wanted_plans(options.compare, **plan)
+        wanted_plans(options.compare, **arguments_of(Wanted, options))
         check_name(options.decode)
-    out = options.out or (None if options.json else "report.html")
-    facts = report(
-        options.sources,
-        out,
-        **plan,
-        compare=options.compare,
-        samples=not options.no_samples,
-        loader=options.loader,
-        waits=options.waits,
-        decode=options.decode,
-        roots=options.root,
-        force=options.force,
-    )
+    options.out = options.out or (None if options.json else "report.html")
+    facts = report(options.sources, **arguments_of(report, options))
     if options.json:
         print(json.dumps(facts, indent=1))
     elif not options.quiet:
         plans = ", ".join(plan["title"] for plan in facts["plans"]) or "no plan"
         records = counted(facts["coverage"]["records"], "record")
-        print(printable(f"{out}: {facts['title']}, {records}; {plans}"))
+        print(printable(f"{options.out}: {facts['title']}, {records}; {plans}"))
 
 
 def run_seekable(options: argparse.Namespace) -> None:
     """Recompress each source."""
     paths = expand(options.sources, SUFFIXES, print_aside)
     with checking_options():
-        check_seekable(options.frame, options.level, options.workers, options.long)
+        check_seekable(**arguments_of(check_seekable, options))
         if len(paths) > 1 and options.out is not None and not os.path.isdir(options.out):
             raise Error(
                 f"--out: expected a directory for {len(paths)} sources, found {options.out!r}; give a directory"
@@ -130,43 +100,21 @@ def run_seekable(options: argparse.Namespace) -> None:
     with progress_on(options.sources, quiet=options.quiet, total=lambda: size) as progress:
         for path in paths:
             started = time.perf_counter()
-            done = seekable(
-                path,
-                options.out,
-                frame=options.frame,
-                level=options.level,
-                workers=options.workers,
-                window_log=options.long,
-                index=not options.no_index,
-                force=options.force,
-                progress=progress.update,
-            )
+            done = seekable(path, **arguments_of(seekable, options), progress=progress.update)
             progress.print(f"{done}; {time.perf_counter() - started:.2f} s" if done.is_new else str(done))
 
 
 def run_bench(options: argparse.Namespace) -> None:
     """Measure how fast a dataset is read, and print a table with a row for each pass."""
     with checking_options():
-        check_bench(options.max_tokens, options.batch_size, options.workers, options.seconds, options.collate)
+        check_bench(**arguments_of(check_bench, options))
         check_name(options.decode)
 
     def tell(trial: dict[str, Any]) -> None:
         if not options.quiet and sys.stderr.isatty():
             print_aside(f"measured {name_of(trial)}")
 
-    facts = bench(
-        options.sources,
-        max_tokens=options.max_tokens,
-        batch_size=options.batch_size,
-        workers=options.workers,
-        processes=not options.no_processes,
-        seconds=options.seconds,
-        cold=not options.no_cold,
-        collate=options.collate,
-        decode=options.decode,
-        roots=options.root,
-        progress=tell,
-    )
+    facts = bench(options.sources, **arguments_of(bench, options), progress=tell)
     if options.json:
         print(json.dumps(facts, indent=1))
         return

@@ -13,6 +13,7 @@ from ..index.lengths import read_lengths
 from ..orders.basic import Int64s, Order, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..samplers.bucket import BucketPlan, Budget
+from ..samplers.cursor import Sharding, Span
 from ..samplers.lengths import Selection, select
 from ..samplers.packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
 from ..samplers.plan import Plan, Reader
@@ -163,19 +164,13 @@ def _by_length(
 
 
 def _of_one_size(order: Order, size: int, ranks: int) -> tuple[int, Reader]:
-    """Return how many batches a `DistributedBatchSampler` has, and what reads whole steps of them.
-
-    Batches of a last step are smaller, and filled from the start of the epoch.
-    """
-    records = len(order)
-    stride = min(size, -(-records // ranks)) * ranks  # no batch of a rank can be larger
-    steps = -(-records // stride)
+    """Return how many batches a `DistributedBatchSampler` has, and what reads whole steps of them."""
+    span = Span(Sharding(ranks, 0, size, drop_last=False), len(order), 0, 0)
 
     def read(batches: Int64s) -> tuple[Int64s, Int64s]:
-        first, end = batches[0] // ranks, batches[-1] // ranks + 1
-        positions = np.arange(first * stride, min(end * stride, -(-records // ranks) * ranks))
-        batch = positions // stride * ranks + positions % ranks
-        found = order.at(0, positions[np.argsort(batch, kind="stable")] % records)
-        return found, np.cumsum(np.bincount(batch - batches[0]))
+        steps = range(int(batches[0]) // ranks, int(batches[-1]) // ranks + 1)
+        positions = [span.positions(step, 1, range(ranks))[0].T for step in steps]
+        found = order.at(0, np.concatenate([each.ravel() for each in positions]))
+        return found, np.cumsum([each.shape[1] for each in positions for _ in range(ranks)])
 
-    return steps * ranks, read
+    return span.steps * ranks, read
