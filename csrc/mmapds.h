@@ -557,22 +557,18 @@ void mds_cells_narrow(const uint64_t *cells, size_t n, uint32_t *out);
 void mds_cells_widen(const uint32_t *numbers, size_t n, uint64_t *cells);
 uint64_t mds_cells_largest(const uint64_t *cells, size_t n);
 
-/* ---- pad.c: pieces of memory into the rows of one array --------------------------------------------------------- */
+/* ---- pad.c: pieces of memory into one array -------------------------------------------------------------------- */
 
 typedef struct {
     const uint8_t *data; /* may be NULL if size is 0 */
     size_t size;
 } mds_piece;
 
-/* Write `count` rows of `width` bytes. Row i is pieces[i] followed by `fill`, over and over, up to its end. Writes
- * every byte of `out` once. Needs pieces[i].size <= width; a piece must not overlap `out`.
- *
- * To fill with an element of 1, 2, 4 or 8 bytes, repeat it until it is a `fill` of 8 bytes. Sizes and width are then
- * whole numbers of elements, so that an element is never cut. */
-void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t fill, uint8_t *out);
-
 /* Write pieces[i] at out + begins[i], and `fill`, over and over, between them and up to `total` bytes. Writes every byte
- * of `out` once. Needs pieces that mds_pieces_follow; fills and elements are those of mds_pad_rows. */
+ * of `out` once. Needs pieces that mds_pieces_follow, and that do not overlap `out`.
+ *
+ * To fill with an element of 1, 2, 4 or 8 bytes, repeat it until it is a `fill` of 8 bytes. Sizes, begins and total are
+ * then whole numbers of elements, so that an element is never cut. */
 void mds_join_pieces(const mds_piece *pieces, const uint64_t *begins, size_t count, size_t total, uint64_t fill,
                      uint8_t *out);
 

@@ -17,16 +17,6 @@ static void fill_bytes(uint8_t *out, size_t n, uint64_t fill)
     memcpy(out + k, &fill, n - k);
 }
 
-void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t fill, uint8_t *out)
-{
-    for (size_t i = 0; i < count; i++, out += width) {
-        const size_t size = pieces[i].size;
-        if (size)
-            memcpy(out, pieces[i].data, size);
-        fill_bytes(out + size, width - size, fill);
-    }
-}
-
 size_t mds_pieces_follow(const mds_piece *pieces, const uint64_t *begins, size_t count, size_t total)
 {
     uint64_t end = 0;

@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import mmapds
-from mmapds.dataset.array_decoder import TensorDecoder
-from mmapds.dataset.decode import RecordArray, takes_view
+from mmapds.dataset.decode import RecordArray, TensorDecoder, takes_view
 from tests.support.commands import command, run
 
 

@@ -133,6 +133,7 @@ def test_so_is_one_of_json_whose_fields_are_made_late(write, monkeypatch, on_err
             raise MemoryError
         return sample
 
+    monkeypatch.setattr(FieldsReader, "finished", without_room)
     path = write([{"n": 0}, {"n": "1"}, {"n": 2}, {"n": 3}])
     ds = mmapds.open(path, build=True, decode=mmapds.Fields({"n": "int32"}), on_error=on_error)
     if on_error == "skip":
@@ -141,7 +142,6 @@ def test_so_is_one_of_json_whose_fields_are_made_late(write, monkeypatch, on_err
     else:
         batch = ds.take([0, 2, 3])
     assert batch.values("n") == [0, 2, 3]
-    monkeypatch.setattr(FieldsReader, "finished", without_room)
     for read in (lambda: ds[2], lambda: batch[1], lambda: batch[-2], lambda: list(batch), lambda: batch[1:]):
         with pytest.raises(MemoryError) as refused:
             read()

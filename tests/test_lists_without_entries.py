@@ -80,7 +80,8 @@ def only_x(sample):
 def test_others_must_agree(kind):
     assert pad_collate([kind((0, 0, 3)), kind((2, 1, 3)), []])[0].shape == (3, 2, 1, 3)
     assert pad_collate([kind((0, 0)), kind((0, 0))])[0].shape == (2, 0, 0)
-    for other in (0, 3), (2, 0), (0,), (0, 0, 0):
+    assert pad_collate([kind(0), kind((2, 1, 3))])[0].shape == (2, 2, 1, 3)  # as `Fields` reads an empty list
+    for other in (0, 3), (2, 0), (1,), (0, 0, 0):
         with pytest.raises(CollateError, match=r"samples\[2\]: expected shape \(n, 2\), as in samples\[1\], found "):
             pad_collate([kind((0, 0)), kind((1, 2)), kind(other)])
 

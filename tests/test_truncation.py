@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import mmapds
-from mmapds.dataset.array_decoder import ArrayDecoder
+from mmapds.dataset.decode import ArrayDecoder
 from mmapds.formats import tar
 from mmapds.index.build import Request, build_each
 from mmapds.storage.index_file import Index

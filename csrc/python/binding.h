@@ -262,6 +262,25 @@ PyObject *mds_py_records_fitting(PyObject *object, PyObject *args);
 PyObject *mds_py_records_many(PyObject *object, PyObject *rows);
 PyObject *mds_py_records_decode(PyObject *object, PyObject *args);
 
+/* ---- py_pad.c -------------------------------------------------------------------------------------------- */
+
+/* A batch whose fields are written into one array. */
+typedef struct {
+    const PyObject *self;
+    size_t n;          /* records */
+    Py_ssize_t fields; /* how many a record has */
+    /* Fill `pieces` with the arrays of a field, cut; return the first that has not entries of `row` bytes, else n. */
+    size_t (*pieces)(const PyObject *self, size_t f, uint64_t longest, int left, uint64_t row, mds_piece *pieces);
+    const RecordsObject *records; /* whose sources the pieces lie in; with `requests` NULL where they lie in memory */
+    const mds_request *requests;
+} mds_py_joined;
+
+/* The method join of a batch. */
+PyObject *mds_py_batch_join(const mds_py_joined *batch, PyObject *args);
+
+/* The number of a field, from a Python int; -1 with an exception. */
+Py_ssize_t mds_py_batch_field(PyObject *key, Py_ssize_t count);
+
 /* ---- py_array_fields.c --------------------------------------------------------------------------------- */
 
 /* The type of a field's value in Python. Values of the first four lie in the record's table, those of the next three

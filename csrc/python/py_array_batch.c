@@ -115,13 +115,7 @@ static PyObject *array_batch_check(PyObject *object, PyObject *key)
 /* The number of a field, from a Python int; -1 with an exception. */
 static Py_ssize_t batch_field(const ArrayBatchObject *self, PyObject *key)
 {
-    const Py_ssize_t f = PyNumber_AsSsize_t(key, PyExc_IndexError);
-    if (f >= 0 && f < ((ArrayFieldsObject *)self->fields)->count)
-        return f;
-    if (!PyErr_Occurred())
-        PyErr_Format(PyExc_IndexError, "field %zd is out of range for %zd fields", f,
-                     ((ArrayFieldsObject *)self->fields)->count);
-    return -1;
+    return mds_py_batch_field(key, ((ArrayFieldsObject *)self->fields)->count);
 }
 
 /* See that the sources were whole while values were copied. */
@@ -187,131 +181,22 @@ static PyObject *array_batch_words(PyObject *object, PyObject *key)
     return words;
 }
 
-/* Copy the pieces into the rows of `out`, and see that the sources were whole. */
-static mds_status pad_rows(const ArrayBatchObject *self, const mds_piece *pieces, size_t width, uint64_t fill,
-                           uint8_t *out, volatile size_t *failed)
+static size_t pieces_of(const PyObject *object, size_t f, uint64_t longest, int left, uint64_t row, mds_piece *pieces)
 {
-    mds_guard guard;
-    if (MDS_GUARD(&guard))
-        return MDS_SHRANK;
-    mds_pad_rows(pieces, (size_t)self->batch.n, width, fill, out);
-    const mds_status status = mds_records_were_whole(self->batch.requests, (size_t)self->batch.n, failed);
-    mds_guard_leave();
-    return status;
-}
-
-static PyObject *array_batch_pad(PyObject *object, PyObject *args)
-{
-    const ArrayBatchObject *self = (ArrayBatchObject *)object;
-    const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
-    const size_t n = (size_t)self->batch.n;
-    PyObject *key, *target, *result = NULL;
-    unsigned long long longest, row, fill;
-    int left;
-    Py_ssize_t f;
-    uint8_t *out;
-    MDS_PY_BUFFERS(buffers, 1);
-    if (!PyArg_ParseTuple(args, "OO&pO&KO:pad", &key, mds_py_size, &longest, &left, mds_py_size, &row, &fill,
-                          &target) ||
-        (f = batch_field(self, key)) < 0 || !(out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE)))
-        return NULL;
-    const mds_array_field *field = &fields->fields[f];
-    const size_t width = n ? buffers.entries / n : 0;
-    mds_piece *pieces = PyMem_Malloc((n + 1) * sizeof *pieces);
-    size_t k = 0;
-    if (!pieces) {
-        PyErr_NoMemory();
-    } else if (field->kind != MDS_ARRAY_ITEMS || !field->dims) {
-        PyErr_Format(PyExc_ValueError, "field %zd: expected an array of one axis or more, found %zu axes", f,
-                     field->dims);
-    } else if (row == 0 ? width != 0 : longest > width / row || buffers.entries != width * n) {
-        PyErr_Format(PyExc_ValueError, "out: expected %zu rows of %llu * %llu bytes or more, found %zu bytes", n,
-                     longest, row, buffers.entries);
-    } else {
-        const mds_array_value *values = self->values + f;
-        const size_t stride = (size_t)fields->count;
-        mds_status status = MDS_OK;
-        volatile size_t failed = 0;
-        RELEASE_GIL({
-            k = mds_array_pieces(self->batch.requests, values, stride, n, longest, left, row, pieces);
-            if (k == n)
-                status = pad_rows(self, pieces, width, fill, out, &failed);
-        });
-        if (check_whole(self, status, failed) != 0)
-            result = NULL;
-        else if (k == n)
-            result = Py_NewRef(Py_None);
-        else
-            PyErr_Format(PyExc_ValueError,
-                         "record %zu: expected entries of %llu bytes, found %llu bytes for %llu entries", k, row,
-                         (unsigned long long)values[k * stride].size, (unsigned long long)values[k * stride].shape[0]);
-    }
-    PyMem_Free(pieces);
-    mds_py_give_back(&buffers);
-    return result;
-}
-
-/* Copy the pieces to where they begin in `out`, and see that the sources were whole. */
-static mds_status join_pieces(const ArrayBatchObject *self, const mds_piece *pieces, const uint64_t *begins,
-                              size_t total, uint64_t fill, uint8_t *out, volatile size_t *failed)
-{
-    mds_guard guard;
-    if (MDS_GUARD(&guard))
-        return MDS_SHRANK;
-    mds_join_pieces(pieces, begins, (size_t)self->batch.n, total, fill, out);
-    const mds_status status = mds_records_were_whole(self->batch.requests, (size_t)self->batch.n, failed);
-    mds_guard_leave();
-    return status;
+    const ArrayBatchObject *self = (const ArrayBatchObject *)object;
+    const ArrayFieldsObject *fields = (const ArrayFieldsObject *)self->fields;
+    if (fields->fields[f].kind != MDS_ARRAY_ITEMS || !fields->fields[f].dims)
+        return 0;
+    return mds_array_pieces(self->batch.requests, self->values + f, (size_t)fields->count, (size_t)self->batch.n,
+                            longest, left, row, pieces);
 }
 
 static PyObject *array_batch_join(PyObject *object, PyObject *args)
 {
     const ArrayBatchObject *self = (ArrayBatchObject *)object;
-    const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
-    const size_t n = (size_t)self->batch.n;
-    PyObject *key, *places, *target, *result = NULL;
-    unsigned long long longest, row, fill;
-    int left;
-    Py_ssize_t f;
-    uint8_t *out;
-    const uint64_t *begins;
-    MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "O(O&p)O&OKO:join", &key, mds_py_size, &longest, &left, mds_py_size, &row, &places,
-                          &fill, &target) ||
-        (f = batch_field(self, key)) < 0 || !(out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE)))
-        return NULL;
-    const size_t total = buffers.entries;
-    const mds_array_field *field = &fields->fields[f];
-    mds_piece *pieces = NULL;
-    if (field->kind != MDS_ARRAY_ITEMS || !field->dims) {
-        PyErr_Format(PyExc_ValueError, "field %zd: expected an array of one axis or more, found %zu axes", f,
-                     field->dims);
-    } else if (!(begins = mds_py_take_words(&buffers, places, MDS_PY_READ, n, "begins"))) {
-        result = NULL;
-    } else if (!(pieces = PyMem_Malloc((n + 1) * sizeof *pieces))) {
-        PyErr_NoMemory();
-    } else {
-        const mds_array_value *values = self->values + f;
-        mds_status status = MDS_OK;
-        volatile size_t failed = 0;
-        size_t alike, follow = 0;
-        RELEASE_GIL({
-            alike =
-                mds_array_pieces(self->batch.requests, values, (size_t)fields->count, n, longest, left, row, pieces);
-            if (alike == n)
-                follow = mds_pieces_follow(pieces, begins, n, total);
-            if (follow == n)
-                status = join_pieces(self, pieces, begins, total, fill, out, &failed);
-        });
-        if (alike != n || follow != n)
-            PyErr_Format(PyExc_ValueError, "record %zu: expected entries of %llu bytes that fit %zu bytes",
-                         alike != n ? alike : follow, row, total);
-        else if (check_whole(self, status, failed) == 0)
-            result = Py_NewRef(Py_None);
-    }
-    PyMem_Free(pieces);
-    mds_py_give_back(&buffers);
-    return result;
+    const mds_py_joined batch = {object,    (size_t)self->batch.n,          ((ArrayFieldsObject *)self->fields)->count,
+                                 pieces_of, (RecordsObject *)self->records, self->batch.requests};
+    return mds_py_batch_join(&batch, args);
 }
 
 static PyMethodDef array_batch_methods[] = {
@@ -331,17 +216,13 @@ static PyMethodDef array_batch_methods[] = {
      "shapes($self, field, /)\n--\n\n"
      "Return u64, shape (records, axes): the shape of each array.\n\n"
      "They are bytes: shapes are only read."},
-    {"pad", array_batch_pad, METH_VARARGS,
-     "pad($self, field, longest, left, row, fill, out, /)\n--\n\n"
-     "Write the arrays of a field, cut to `longest` entries of `row` bytes, into the equal rows of out.\n\n"
-     "left: keep the last entries instead of the first. fill: 8 bytes, repeated to the end of each row.\n\n"
-     "Raises ValueError when the entries have another size, or out has no room."},
     {"join", array_batch_join, METH_VARARGS,
      "join($self, field, cut, row, begins, fill, out, /)\n--\n\n"
-     "Write the arrays of a field, of entries of `row` bytes, to out, where begins says in bytes;\n"
-     "fill elsewhere.\n\n"
-     "cut: (most entries, whether the last ones are kept instead of the first). begins: u64, one for each record.\n\n"
-     "Raises ValueError when the entries have another size, or do not follow one another in out."},
+     "Write the arrays of a field one after another into out, each from its byte of begins on, and fill between "
+     "them.\n\n"
+     "cut: (longest, left): keep up to `longest` entries of `row` bytes, the last ones with left. begins: None for\n"
+     "equal rows. fill: 8 bytes, repeated.\n\n"
+     "Raises ValueError when the entries have another size, or do not fit one behind another."},
     {NULL, NULL, 0, NULL},
 };
 

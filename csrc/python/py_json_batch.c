@@ -183,12 +183,7 @@ static PyObject *json_batch_item(PyObject *object, Py_ssize_t k)
 /* The number of a field, from a Python int; -1 with an exception. */
 static Py_ssize_t batch_field(const JsonBatchObject *self, PyObject *key)
 {
-    const Py_ssize_t f = PyNumber_AsSsize_t(key, PyExc_IndexError), count = fields_of(self)->count;
-    if (f >= 0 && f < count)
-        return f;
-    if (!PyErr_Occurred())
-        PyErr_Format(PyExc_IndexError, "field %zd is out of range for %zd fields", f, count);
-    return -1;
+    return mds_py_batch_field(key, fields_of(self)->count);
 }
 
 static const mds_value *value_at(const JsonBatchObject *self, size_t k, Py_ssize_t f)
@@ -238,86 +233,21 @@ static PyObject *json_batch_shapes(PyObject *object, PyObject *key)
     return result;
 }
 
-static PyObject *json_batch_pad(PyObject *object, PyObject *args)
+static size_t pieces_of(const PyObject *object, size_t f, uint64_t longest, int left, uint64_t row, mds_piece *pieces)
 {
-    const JsonBatchObject *self = (JsonBatchObject *)object;
-    PyObject *key, *target, *result = NULL;
-    unsigned long long longest, row, fill;
-    int left;
-    Py_ssize_t f;
-    uint8_t *out;
-    MDS_PY_BUFFERS(buffers, 1);
-    if (!PyArg_ParseTuple(args, "OO&pO&KO:pad", &key, mds_py_size, &longest, &left, mds_py_size, &row, &fill,
-                          &target) ||
-        (f = batch_field(self, key)) < 0 || !(out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE)))
-        return NULL;
+    const JsonBatchObject *self = (const JsonBatchObject *)object;
     const unsigned size = fields_of(self)->fields[f].size;
-    const size_t n = self->n, stride = (size_t)fields_of(self)->count, width = n ? buffers.entries / n : 0;
-    mds_piece *pieces = PyMem_Malloc((n + 1) * sizeof *pieces);
-    size_t k = 0;
-    if (!pieces) {
-        PyErr_NoMemory();
-    } else if (row % size || (row == 0 ? width != 0 : longest > width / row) || buffers.entries != width * n) {
-        PyErr_Format(PyExc_ValueError, "out: expected %zu rows of %llu * %llu bytes or more, found %zu bytes", n,
-                     longest, row, buffers.entries);
-    } else {
-        RELEASE_GIL({
-            k = mds_fields_pieces(self->values + f, stride, n, self->items[f].items, size, longest, left, row / size,
-                                  pieces);
-            if (k == n)
-                mds_pad_rows(pieces, n, width, fill, out);
-        });
-        if (k == n)
-            result = Py_NewRef(Py_None);
-        else
-            PyErr_Format(PyExc_ValueError, "record %zu: expected an array with entries of %llu bytes, found another", k,
-                         row);
-    }
-    PyMem_Free(pieces);
-    mds_py_give_back(&buffers);
-    return result;
+    if (row % size)
+        return 0;
+    return mds_fields_pieces(self->values + f, (size_t)fields_of(self)->count, self->n, self->items[f].items, size,
+                             longest, left, row / size, pieces);
 }
 
 static PyObject *json_batch_join(PyObject *object, PyObject *args)
 {
     const JsonBatchObject *self = (JsonBatchObject *)object;
-    const size_t n = self->n, stride = (size_t)fields_of(self)->count;
-    PyObject *key, *places, *target, *result = NULL;
-    unsigned long long longest, row, fill;
-    int left;
-    Py_ssize_t f;
-    uint8_t *out;
-    const uint64_t *begins;
-    MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "O(O&p)O&OKO:join", &key, mds_py_size, &longest, &left, mds_py_size, &row, &places,
-                          &fill, &target) ||
-        (f = batch_field(self, key)) < 0 || !(out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE)))
-        return NULL;
-    const unsigned size = fields_of(self)->fields[f].size;
-    const size_t total = buffers.entries;
-    mds_piece *pieces = PyMem_Malloc((n + 1) * sizeof *pieces);
-    size_t alike = 0, follow = 0;
-    if (!pieces) {
-        PyErr_NoMemory();
-    } else if ((begins = mds_py_take_words(&buffers, places, MDS_PY_READ, n, "begins"))) {
-        RELEASE_GIL({
-            if (row % size == 0)
-                alike = mds_fields_pieces(self->values + f, stride, n, self->items[f].items, size, longest, left,
-                                          row / size, pieces);
-            if (alike == n)
-                follow = mds_pieces_follow(pieces, begins, n, total);
-            if (follow == n)
-                mds_join_pieces(pieces, begins, n, total, fill, out);
-        });
-        if (alike == n && follow == n)
-            result = Py_NewRef(Py_None);
-        else
-            PyErr_Format(PyExc_ValueError, "record %zu: expected entries of %llu bytes that fit %zu bytes",
-                         alike != n ? alike : follow, row, total);
-    }
-    PyMem_Free(pieces);
-    mds_py_give_back(&buffers);
-    return result;
+    const mds_py_joined batch = {object, self->n, fields_of(self)->count, pieces_of, NULL, NULL};
+    return mds_py_batch_join(&batch, args);
 }
 
 static PyObject *json_batch_places(PyObject *object, void *Py_UNUSED(closure))
@@ -352,16 +282,12 @@ static PyMethodDef json_batch_methods[] = {
      "shapes($self, field, /)\n--\n\n"
      "Return (axes, shapes): how many axes the arrays have, 0 for single items, and u64, shape (records, axes).\n\n"
      "None unless all have as many axes."},
-    {"pad", json_batch_pad, METH_VARARGS,
-     "pad($self, field, longest, left, row, fill, out, /)\n--\n\n"
-     "Write the arrays of a field, cut to `longest` entries of `row` bytes, into the equal rows of out.\n\n"
-     "left: keep the last entries instead of the first. fill: 8 bytes, repeated to the end of each row.\n\n"
-     "Raises ValueError when the entries have another size, or out has no room."},
     {"join", json_batch_join, METH_VARARGS,
      "join($self, field, cut, row, begins, fill, out, /)\n--\n\n"
      "Write the arrays of a field one after another into out, each from its byte of begins on, and fill between "
      "them.\n\n"
-     "cut: (longest, left), as for pad.\n\n"
+     "cut: (longest, left): keep up to `longest` entries of `row` bytes, the last ones with left. begins: None for\n"
+     "equal rows. fill: 8 bytes, repeated.\n\n"
      "Raises ValueError when the entries have another size, or do not fit one behind another."},
     {NULL, NULL, 0, NULL},
 };

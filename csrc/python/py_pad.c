@@ -24,52 +24,23 @@ static int take_pieces(mds_py_buffers *buffers, PyObject *list, size_t width, Py
     return 0;
 }
 
-static PyObject *pad_rows(PyObject *Py_UNUSED(module), PyObject *args)
+/* Where n arrays begin in `out`, of `total` bytes: as `places` says, or for None in equal rows. `own` is what to free
+ * later. NULL with an exception. */
+static const uint64_t *take_begins(mds_py_buffers *buffers, PyObject *places, size_t n, size_t total, uint64_t **own)
 {
-    PyObject *list, *target, *result = NULL;
-    unsigned long long fill;
-    if (!PyArg_ParseTuple(args, "O!KO:pad_rows", &PyList_Type, &list, &fill, &target))
+    if (places != Py_None)
+        return mds_py_take_words(buffers, places, MDS_PY_READ, n, "begins");
+    const size_t width = n ? total / n : 0;
+    if (width * n != total) {
+        PyErr_Format(PyExc_ValueError, "out: expected %zu equal rows, found %zu bytes", n, total);
         return NULL;
-    const size_t count = (size_t)PyList_Size(list);
-    mds_piece *pieces = PyMem_Malloc((count + 1) * sizeof *pieces);
-    mds_py_buffers buffers = {PyMem_Malloc((count + 1) * sizeof *buffers.views), 0, count + 1, 0};
-    uint8_t *out = NULL;
-    if (!pieces || !buffers.views)
-        PyErr_NoMemory();
-    else
-        out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE);
-    if (out) {
-        const Py_ssize_t item = buffers.views[0].itemsize;
-        const size_t width = count ? buffers.entries / count : 0;
-        if (count == 0 || item < 1 || 8 % item != 0 || buffers.entries % (count * (size_t)item) != 0) {
-            PyErr_Format(PyExc_ValueError,
-                         "out: expected %zu equal rows in items of 1, 2, 4 or 8 bytes, found %zu bytes in items of %zd",
-                         count, buffers.entries, item);
-        } else if (take_pieces(&buffers, list, width, item, pieces, count) == 0) {
-            RELEASE_GIL(mds_pad_rows(pieces, count, width, fill, out));
-            result = Py_NewRef(Py_None);
-        }
     }
-    mds_py_give_back(&buffers);
-    PyMem_Free(buffers.views);
-    PyMem_Free(pieces);
-    return result;
-}
-
-/* Write the pieces into `out`, of `total` bytes; None, or NULL with an exception. */
-static PyObject *join(const mds_piece *pieces, const uint64_t *begins, size_t count, size_t total, uint64_t fill,
-                      uint8_t *out)
-{
-    size_t sound;
-    RELEASE_GIL({
-        sound = mds_pieces_follow(pieces, begins, count, total);
-        if (sound == count)
-            mds_join_pieces(pieces, begins, count, total, fill, out);
-    });
-    if (sound == count)
-        return Py_NewRef(Py_None);
-    return PyErr_Format(PyExc_ValueError, "begins[%zu]: expected pieces that follow one another in %zu bytes", sound,
-                        total);
+    *own = PyMem_Malloc((n + 1) * sizeof **own);
+    if (!*own)
+        PyErr_NoMemory();
+    for (size_t k = 0; *own && k < n; k++)
+        (*own)[k] = k * width;
+    return *own;
 }
 
 static PyObject *join_pieces(PyObject *Py_UNUSED(module), PyObject *args)
@@ -82,6 +53,7 @@ static PyObject *join_pieces(PyObject *Py_UNUSED(module), PyObject *args)
     mds_piece *pieces = PyMem_Malloc((count + 1) * sizeof *pieces);
     mds_py_buffers buffers = {PyMem_Malloc((count + 2) * sizeof *buffers.views), 0, count + 2, 0};
     uint8_t *out = NULL;
+    uint64_t *own = NULL;
     const uint64_t *begins = NULL;
     if (!pieces || !buffers.views)
         PyErr_NoMemory();
@@ -92,12 +64,90 @@ static PyObject *join_pieces(PyObject *Py_UNUSED(module), PyObject *args)
     if (out && (item < 1 || 8 % item != 0))
         PyErr_Format(PyExc_ValueError, "out: expected items of 1, 2, 4 or 8 bytes, found %zd", item);
     else if (out)
-        begins = mds_py_take_words(&buffers, places, MDS_PY_READ, count, "begins");
-    if (begins && take_pieces(&buffers, list, total, item, pieces, count) == 0)
-        result = join(pieces, begins, count, total, fill, out);
+        begins = take_begins(&buffers, places, count, total, &own);
+    if (begins && take_pieces(&buffers, list, total, item, pieces, count) == 0) {
+        size_t sound;
+        RELEASE_GIL({
+            sound = mds_pieces_follow(pieces, begins, count, total);
+            if (sound == count)
+                mds_join_pieces(pieces, begins, count, total, fill, out);
+        });
+        if (sound == count)
+            result = Py_NewRef(Py_None);
+        else
+            PyErr_Format(PyExc_ValueError, "arrays[%zu]: expected arrays that follow one another in %zu bytes", sound,
+                         total);
+    }
     mds_py_give_back(&buffers);
     PyMem_Free(buffers.views);
+    PyMem_Free(own);
     PyMem_Free(pieces);
+    return result;
+}
+
+Py_ssize_t mds_py_batch_field(PyObject *key, Py_ssize_t count)
+{
+    const Py_ssize_t f = PyNumber_AsSsize_t(key, PyExc_IndexError);
+    if (f >= 0 && f < count)
+        return f;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_IndexError, "field %zd is out of range for %zd fields", f, count);
+    return -1;
+}
+
+/* Copy pieces to where they begin, and see that the sources were whole. */
+static mds_status write_pieces(const mds_py_joined *batch, const mds_piece *pieces, const uint64_t *begins,
+                               size_t total, uint64_t fill, uint8_t *out, volatile size_t *failed)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    mds_join_pieces(pieces, begins, batch->n, total, fill, out);
+    const mds_status status = batch->requests ? mds_records_were_whole(batch->requests, batch->n, failed) : MDS_OK;
+    mds_guard_leave();
+    return status;
+}
+
+PyObject *mds_py_batch_join(const mds_py_joined *batch, PyObject *args)
+{
+    PyObject *key, *places, *target, *result = NULL;
+    unsigned long long longest, row, fill;
+    int left;
+    Py_ssize_t f;
+    uint8_t *out;
+    uint64_t *own = NULL;
+    const uint64_t *begins;
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "O(O&p)O&OKO:join", &key, mds_py_size, &longest, &left, mds_py_size, &row, &places,
+                          &fill, &target) ||
+        (f = mds_py_batch_field(key, batch->fields)) < 0 || !(out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE)))
+        return NULL;
+    const size_t n = batch->n, total = buffers.entries;
+    mds_piece *pieces = PyMem_Malloc((n + 1) * sizeof *pieces);
+    if (!pieces) {
+        PyErr_NoMemory();
+    } else if ((begins = take_begins(&buffers, places, n, total, &own))) {
+        mds_status status = MDS_OK;
+        volatile size_t failed = 0;
+        size_t alike, follow = 0;
+        RELEASE_GIL({
+            alike = batch->pieces(batch->self, (size_t)f, longest, left, row, pieces);
+            if (alike == n)
+                follow = mds_pieces_follow(pieces, begins, n, total);
+            if (follow == n)
+                status = write_pieces(batch, pieces, begins, total, fill, out, &failed);
+        });
+        if (alike != n || follow != n)
+            PyErr_Format(PyExc_ValueError, "record %zu: expected entries of %llu bytes that fit %zu bytes",
+                         alike != n ? alike : follow, row, total);
+        else if (status != MDS_OK)
+            mds_py_raise_unread_record(batch->records, &batch->requests[failed], status);
+        else
+            result = Py_NewRef(Py_None);
+    }
+    PyMem_Free(pieces);
+    PyMem_Free(own);
+    mds_py_give_back(&buffers);
     return result;
 }
 
@@ -153,7 +203,7 @@ static PyMethodDef functions[] = {
      "join_pieces($module, arrays, begins, fill, out, /)\n--\n\n"
      "Write each of a list of arrays to out, where begins says in bytes, and the 8 bytes of\n"
      "fill, repeated, elsewhere.\n\n"
-     "begins: u64, one for each array. Arrays do not overlap, and follow one another.\n\n"
+     "begins: u64, one for each array, or None for equal rows. Arrays do not overlap, and follow one another.\n\n"
      "Raises ValueError unless all have items of one size, of 1, 2, 4 or 8 bytes, and follow one another in out."},
     {"number_tokens", number_tokens, METH_VARARGS,
      "number_tokens($module, bounds, width, positions, numbers, ids, /)\n--\n\n"
@@ -161,10 +211,6 @@ static PyMethodDef functions[] = {
      "the number that these tokens have to ids, i32 of the shape of positions; numbers and ids may be None.\n\n"
      "bounds: u64, from 0 to the number of tokens. numbers: i32, one less.\n\n"
      "Raises ValueError when bounds fall, or are not those of all tokens."},
-    {"pad_rows", pad_rows, METH_VARARGS,
-     "pad_rows($module, arrays, fill, out, /)\n--\n\n"
-     "Write each of a list of arrays into a row of out, followed by the 8 bytes of fill, repeated to the row's end.\n\n"
-     "Raises ValueError unless all have items of one size, of 1, 2, 4 or 8 bytes, and every array fits its row."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -20,8 +20,7 @@ from ..storage.current import check_source
 from ..storage.files import IoChoice, check_io, io_of, open_file
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, Source, kind_of_file, open_regular, reason
-from .array_decoder import TensorDecoder, format_decoder
-from .decode import Decoder, decoder_name, is_same_decoder
+from .decode import Decoder, TensorDecoder, decoder_name, format_decoder, is_same_decoder
 from .fields import Fields
 from .location import BlockLocation, Location
 from .stored_fields import StoredFields, differing_records

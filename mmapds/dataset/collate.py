@@ -5,35 +5,17 @@ from __future__ import annotations  # help() shows them as they are written
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch.utils.data
-from numpy.typing import NDArray
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from .. import _native
-from ..errors import CollateError, did_you_mean, listed, shortened, warn
+from ..errors import CollateError, did_you_mean, warn
 from ..formats.measuring import keys_of
-from .batch import Batch, LateBatch
-from .tensors import (
-    NUMERIC,
-    STORED,
-    Number,
-    as_arrays,
-    common_tail,
-    empty,
-    fill_of,
-    int64_tensor,
-    memories,
-    number_tensor,
-    pad_number,
-    refuse_masked,
-    typed,
-)
+from .batch import LazyBatch
+from .gather import Arrays, Number, empty, gathered, refuse_masked
 
-Array = NDArray[Any]
 Table = Mapping[Any, Callable[..., Any]] | None
 """How torch collates each type."""
 LONGEST_EMPTY = 1 << 24
@@ -48,14 +30,10 @@ class PadRule(NamedTuple):
     left: bool
     lengths: bool
     mask: str | Mapping[Any, str] | None
-    lists: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
-    """Fields that become lists: the `path` of each, as `collate_values` takes it, and the keys that lead there."""
-    numbers: Collection[str] = ()
+    lists: Collection[str]
+    """Paths of fields that become lists."""
+    numbers: Collection[str]
     """Paths of fields with a pad value of their own."""
-
-    def width(self, longest: int) -> int:
-        """Return how long the first axis of a padded sample is."""
-        return -(-longest // self.multiple_of) * self.multiple_of
 
     def shown(self, value: Any) -> Any:
         """Return the batch of a field as it is returned: a pair of tensor and lengths, or the tensor alone."""
@@ -110,17 +88,21 @@ def pad_collate(
     check_truncate(truncate)
     limit = 2**63 - 1 if max_length is None else positive("max_length", max_length)
     multiple = 1 if pad_to_multiple_of is None else positive("pad_to_multiple_of", pad_to_multiple_of)
+    lists = names_of_lists(lists)
     rule = PadRule(limit, multiple, truncate == "left", lengths, mask, paths_of(lists), set(_leaves(pad_value, "")))
-    batch = rule.shown(collate_values(samples, "", pad_value, rule, outermost=True))
-    check_lists(batch, rule.lists)
+    batch = rule.shown(_padded(gathered(samples, "", rule.lists, outermost=True), "", pad_value, rule))
+    check_lists(batch, lists)
     if mask is not None and not isinstance(batch, dict):
         raise CollateError(f"mask = {mask!r}, expected None for samples that have no fields")
     return batch
 
 
+# ---- arguments ------------------------------------------------------------------------------------------------
+
+
 def check_samples(samples: Any) -> None:
     """Raise CollateError unless there are samples, in a list."""
-    if not isinstance(samples, list | tuple | LateBatch):
+    if not isinstance(samples, list | tuple | LazyBatch):
         raise CollateError(f"samples: expected a list of samples, found {type(samples).__name__}")
     if not samples:
         raise CollateError("samples: expected one sample or more, found 0")
@@ -142,12 +124,36 @@ def positive(name: str, value: int) -> int:
     raise CollateError(f"{name} = {value!r}, expected an integer of 1 or more")
 
 
-def paths_of(lists: Iterable[Any]) -> dict[str, tuple[Any, ...]]:
-    """Return the fields that are to become lists: how samples are indexed to reach each, and by which keys."""
+def names_of_lists(lists: Iterable[Any]) -> list[Any]:
+    """Return the names of the fields that are to become lists."""
     if isinstance(lists, str):
         raise CollateError(f"lists = {lists!r}, expected a list of names; give lists=[{lists!r}]")
-    named = (tuple(key.decode() for key in keys_of(name)) if isinstance(name, str) else (name,) for name in lists)
-    return {"".join(f"[{key!r}]" for key in keys): keys for keys in named}
+    return list(lists)
+
+
+def paths_of(lists: Iterable[Any]) -> set[str]:
+    """Return how samples are indexed to reach fields: a field of that very name, and one at the end of a path."""
+    keys = [(name,) for name in lists] + [_keys_of(name) for name in lists]
+    return {"".join(f"[{key!r}]" for key in each) for each in keys}
+
+
+def _keys_of(name: Any) -> tuple[Any, ...]:
+    return tuple(key.decode() for key in keys_of(name)) if isinstance(name, str) else (name,)
+
+
+def check_lists(batch: Any, lists: Iterable[Any]) -> None:
+    """Raise CollateError if a field that is to become a list is not in the batch."""
+    for name in lists:
+        found = batch
+        if isinstance(batch, dict) and name in batch:
+            continue
+        for key in _keys_of(name):
+            if found is not batch and not isinstance(found, dict):
+                raise CollateError(f"lists: expected a field, found {name!r} inside one that has no fields")
+            names = found if isinstance(found, dict) else range(len(found))
+            if key not in names:
+                raise CollateError(f"lists: expected fields {_among(names, key)}")
+            found = found[key]
 
 
 def _leaves(pad: Any, path: str) -> Iterator[str]:
@@ -159,16 +165,15 @@ def _leaves(pad: Any, path: str) -> Iterator[str]:
         yield path
 
 
-def check_lists(batch: Any, lists: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raise CollateError if a field that is to become a list is not in the batch."""
-    for keys in lists.values():
-        found = batch
-        for key in keys:
-            try:
-                found = found[key]
-            except (KeyError, IndexError, TypeError):
-                names = found if isinstance(found, dict) else range(len(found))
-                raise CollateError(f"lists: expected fields {_among(names, key)}") from None
+def pad_values(names: Any, path: str, pad: Any) -> list[tuple[Any, Any]]:
+    """Return (name, pad value) for every field."""
+    if not isinstance(pad, Mapping):
+        return [(name, pad) for name in names]
+    for name in pad:
+        if name not in names:
+            what = "positions" if isinstance(names, range) else "fields"
+            raise CollateError(f"pad_value{path}: expected {what} {_among(names, name)}")
+    return [(name, pad.get(name, 0)) for name in names]
 
 
 def _among(names: Iterable[Any], found: Any) -> str:
@@ -178,116 +183,50 @@ def _among(names: Iterable[Any], found: Any) -> str:
     return f"among {', '.join(map(repr, names))}, found {found!r}{near}"
 
 
-_KEY = re.compile(r"\['([^'\\]+)'\]")
-"""A key in the path of a field."""
-_KINDS = {
-    "array": "an array or a list of numbers",
-    "number": "a number",
-    "fields": "a dict",
-    "empty": "an empty list",
-    "list": "a list that holds other things than numbers",
-    "tuple": "a tuple",
-}
+# ---- padding --------------------------------------------------------------------------------------------------
 
 
-def collate_values(values: Sequence[Any], path: str, pad: Any, rule: PadRule, outermost: bool = False) -> Any:
-    """Return the batch of one field. `path` is how a sample is indexed to reach it; "" is the sample itself."""
-    if path in rule.lists:
-        return list(values)
-    if isinstance(values, LateBatch):
-        return _fields(values, path, pad, rule)
-    values = as_arrays(values, path)
-    found = set(map(kind_of, values))
-    if found == {"fields"}:
-        return _fields(values, path, pad, rule)
-    if outermost and found <= {"tuple", "list", "empty"} and found != {"empty"}:
-        return _positions(values, pad, rule)
-    if isinstance(pad, Mapping):
+def _padded(field: Any, path: str, pad: Any, rule: PadRule) -> Any:
+    """Return the batch of what was gathered; of arrays a pair of the padded tensor and their lengths."""
+    if isinstance(field, dict):
+        return _padded_fields(field, path, pad, rule)
+    if isinstance(field, tuple):
+        own = pad_values(range(len(field)), path, pad)
+        return [rule.shown(_padded(field[k], f"[{k}]", each, rule)) for k, each in own]
+    if isinstance(pad, Mapping) and path not in rule.lists:
         raise CollateError(f"pad_value{path} = {pad!r}, expected a number, as samples[0]{path} has no fields")
-    if found == {"empty"} and path and path not in rule.numbers:
-        _warn_of_empty_lists(path)
-    if found <= {"array", "empty"}:
-        return _padded(values, path, pad, rule)
-    if found == {"number"}:
-        return number_tensor(values, path)
-    if found & {"array", "number", "fields"}:
-        raise CollateError(_mixed_message(values, path))
-    return list(values)
+    if not isinstance(field, Arrays):
+        return field
+    if field.are_empty_lists and path and path not in rule.numbers:
+        warn(
+            f"samples[...]{path}: expected a list that is not empty, found none in a batch, which now has numbers "
+            "there; give the field a pad value of its own, in a dict, if it has numbers, or name it in lists=[...] if "
+            "it has none",
+        )
+    kept = np.minimum(field.lengths, rule.max_length)
+    width = -(-int(kept.max()) // rule.multiple_of) * rule.multiple_of
+    padded = field.joined((len(kept), width), None, pad, rule.max_length, left=rule.left)
+    lengths = empty((len(kept),), torch.int64)
+    lengths.numpy()[:] = kept
+    return padded, lengths
 
 
-def _warn_of_empty_lists(path: str) -> None:
-    warn(
-        f"samples[...]{path}: expected a list that is not empty, found none in a batch, which now has numbers there; "
-        "give the field a pad value of its own, in a dict, if it has numbers, or name it in lists=[...] if it has none",
-    )
-
-
-def kind_of(value: Any) -> str:
-    """Return what a value counts as: a key of `_KINDS`, or "other"."""
-    if isinstance(value, np.ndarray):
-        return "other" if value.dtype.kind not in NUMERIC else "array" if value.ndim else "number"
-    if isinstance(value, torch.Tensor):
-        return "array" if value.ndim else "number"
-    if isinstance(value, np.generic):
-        return "number" if value.dtype.kind in NUMERIC else "other"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, Mapping):
-        return "fields"
-    if isinstance(value, list):
-        return "list" if value else "empty"
-    return "tuple" if isinstance(value, tuple) else "other"
-
-
-def _mixed_message(values: Sequence[Any], path: str) -> str:
-    kinds = [kind_of(value) for value in values]
-    one = next(i for i, kind in enumerate(kinds) if kind in ("array", "number", "fields"))
-    alike = {"array", "empty"} if kinds[one] == "array" else {kinds[one]}
-    other = next(i for i, kind in enumerate(kinds) if kind not in alike)
-    value = values[other]
-    found = "None" if value is None else _KINDS.get(kinds[other], type(value).__name__)
-    remedy = _remedy_of_none(path, kinds[one]) if value is None else ""
-    return f"samples[{other}]{path}: expected {_KINDS[kinds[one]]}, as in samples[{one}]{path}, found {found}{remedy}"
-
-
-def _remedy_of_none(path: str, kind: str) -> str:
-    """Return what to do about None, which null in JSON becomes, as the end of a message.
-
-    Args:
-      kind: what stands there in other samples: a key of `_KINDS`.
-    """
-    keys = _KEY.findall(path)
-    if "".join(f"['{key}']" for key in keys) != path or not keys:  # positions of tuples, and odd keys
-        return "; give what stands for it with ds.map(function)"
-    name = ".".join(key.replace(".", r"\.") for key in keys)
-    instead = {"array": "[]", "number": "0"}.get(kind)
-    default = f"what stands for it with mmapds.Fields(schema, defaults={{{name!r}: {instead}}})"
-    other = default if instead else "another with ds.map(function)"
-    return f"; give lists=[{name!r}] for a list of the values, or {other}"
-
-
-def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: PadRule) -> dict[Any, Any]:
-    late = samples if isinstance(samples, LateBatch) else None
-    names = names_of(samples, path) if late is None else late.names
+def _padded_fields(fields: Mapping[Any, Any], path: str, pad: Any, rule: PadRule) -> dict[Any, Any]:
     batch: dict[Any, Any] = {}
     padded: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
-    for name, each in pad_values(names, path, pad):
-        where = f"{path}[{name!r}]"
-        if late is None:
-            value = collate_values([sample[name] for sample in samples], where, each, rule)
-        else:
-            value = _field(late, name, where, each, rule)
-        if isinstance(value, tuple):
-            padded[name] = value
-        if isinstance(value, tuple) and rule.lengths:
+    for name, own in pad_values(fields, path, pad):
+        value = _padded(fields[name], f"{path}[{name!r}]", own, rule)
+        batch[name] = value[0] if isinstance(value, tuple) else value
+        if not isinstance(value, tuple):
+            continue
+        padded[name] = value
+        if rule.lengths:
             lengths = f"{name}_lengths"
-            if lengths in names:
+            if lengths in fields:
                 raise CollateError(
                     f"samples[0]{path}: field {lengths!r} clashes with the lengths of {name!r} in the batch; rename it"
                 )
-            batch[name], batch[lengths] = value
-        else:
-            batch[name] = rule.shown(value)
+            batch[lengths] = value[1]
     if rule.mask is not None and path == "":
         for name, mask in _masked(rule.mask, padded).items():
             if mask in batch:
@@ -340,93 +279,7 @@ def _mask(name: Any, padded: torch.Tensor, lengths: torch.Tensor) -> torch.Tenso
     return mask
 
 
-def names_of(samples: Sequence[Mapping[Any, Any]], path: str) -> Any:
-    """Return the names of the fields, which all samples share.
-
-    Raises:
-      CollateError: a sample lacks a field of another one.
-    """
-    names = samples[0].keys()
-    for i, sample in enumerate(samples):
-        if sample.keys() != names:
-            name = next(name for name in (*names, *sample) if name not in names or name not in sample)
-            lacks, has = (i, 0) if name in names else (0, i)
-            found = listed(samples[lacks]) or "no fields"
-            raise CollateError(
-                f"samples[{lacks}]{path}: expected a field {shortened(name)}, as in samples[{has}]{path}, found "
-                f"{found}; add it with ds.map(function), or give a default of it to mmapds.Fields(schema, defaults=...)"
-            )
-    return names
-
-
-def _positions(samples: Sequence[Sequence[Any]], pad: Any, rule: PadRule) -> list[Any]:
-    count = len(samples[0])
-    for i, sample in enumerate(samples):
-        if len(sample) != count:
-            raise CollateError(f"samples[{i}]: expected {count} items, as in samples[0], found {len(sample)}")
-    return [
-        rule.shown(collate_values([sample[k] for sample in samples], f"[{k}]", each, rule))
-        for k, each in pad_values(range(count), "", pad)
-    ]
-
-
-def pad_values(names: Any, path: str, pad: Any) -> list[tuple[Any, Any]]:
-    """Return (name, pad value) for every field."""
-    if not isinstance(pad, Mapping):
-        return [(name, pad) for name in names]
-    for name in pad:
-        if name not in names:
-            what = "positions" if isinstance(names, range) else "fields"
-            raise CollateError(f"pad_value{path}: expected {what} {_among(names, name)}")
-    return [(name, pad.get(name, 0)) for name in names]
-
-
-def _padded(values: Sequence[Any], path: str, pad: Any, rule: PadRule) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the padded tensor of `values`, arrays, tensors and empty lists, and their lengths."""
-    pad = pad_number(pad, path)
-    values, dtype = typed(values, path, pad)
-    fill = fill_of(pad, dtype, path)
-    arrays = memories(values, dtype, path)
-    lengths = [len(array) for array in arrays]
-    longest = max(lengths)
-    if longest > rule.max_length:
-        longest = rule.max_length
-        arrays = [array[-longest:] if rule.left else array[:longest] for array in arrays]
-        lengths = [len(array) for array in arrays]
-    padded = empty((len(arrays), rule.width(longest), *arrays[0].shape[1:]), dtype)
-    _native.pad_rows(arrays, fill, memories([padded], dtype, path)[0])
-    return padded, int64_tensor(lengths)
-
-
-def _field(batch: LateBatch, name: str, path: str, pad: Any, rule: PadRule) -> Any:
-    """Return the batch of a field: what its values make, of array files mostly without making these."""
-    if not isinstance(batch, Batch) or path in rule.lists:
-        return collate_values(batch.values(name), path, pad, rule)
-    if not isinstance(pad, Mapping):
-        numbers = batch.numbers(name)
-        if numbers is not None:
-            return torch.from_numpy(numbers)
-        dtype, shapes = STORED.get(batch.dtype(name)), batch.shapes(name)
-        if dtype is not None and shapes is not None:
-            return _padded_field(batch, name, path, dtype, shapes, pad_number(pad, path), rule)
-    values = batch.values(name)
-    if batch.dtype(name) in STORED and all(isinstance(value, list) for value in values):
-        return list(values)  # lists of arrays, whether any is in them or not
-    return collate_values(values, path, pad, rule)
-
-
-def _padded_field(
-    batch: Batch, name: str, path: str, dtype: torch.dtype, shapes: Array, pad: Number, rule: PadRule
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the padded tensor of a field of arrays, copied from where they lie in the file, and their lengths."""
-    fill = fill_of(pad, dtype, path)
-    tail = common_tail(shapes, path)
-    lengths = np.minimum(shapes[:, 0], rule.max_length)
-    longest = int(lengths.max())
-    padded = empty((len(batch), rule.width(longest), *tail), dtype)
-    (out,) = memories([padded], dtype, path)
-    batch.pad(name, out, longest, left=rule.left, fill=fill)
-    return padded, int64_tensor(lengths)
+# ---- without pad_collate --------------------------------------------------------------------------------------
 
 
 def note_places(error: CollateError, dataset: Any, samples: Any, indices: Any) -> None:
@@ -475,7 +328,7 @@ def _arrays(batch: Any, *, collate_fn_map: Table = None) -> Any:
       CollateError: a number is behind a mask.
     """
     for i, array in enumerate(batch):
-        refuse_masked(array, f"samples[{i}]")
+        refuse_masked(array, i, "")
     own = [array if array.flags.writeable else array.copy() for array in batch]
     return default_collate_fn_map[np.ndarray](own, collate_fn_map=collate_fn_map)
 

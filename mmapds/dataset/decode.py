@@ -3,17 +3,22 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import pickle
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, NoReturn
 
 import numpy as np
 import orjson
 
+from .. import _native
+from ..arrays.schema import EXTENDED, Schema
 from ..errors import DecodeError, Error, FormatError, add_note, did_you_mean, is_command, says_no_memory
+from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..storage.numbers import plain_dtype
 from . import webdataset
+from .batch import Columns, RecordBatch, Refused, StoredField
 from .tf_example import tf_example
 
 Decoder = Callable[..., Any]
@@ -93,13 +98,13 @@ BY_NAME: dict[str, Decoder] = {
     "pil": _pil,
     "tf_example": tf_example,
 }
-_EXPECTS: dict[Decoder, str] = {
-    orjson.loads: "JSON",
-    bytes.decode: "UTF-8 text",
-    _files: "a sample of a tar",
-    _wds: "a sample of valid members",
-    _pil: "a sample of valid members",
-    tf_example: "a tf.train.Example",
+_EXPECTS = {
+    "json": "JSON",
+    "text": "UTF-8 text",
+    "files": "a sample of a tar",
+    "wds": "a sample of valid members",
+    "pil": "a sample of valid members",
+    "tf_example": "a tf.train.Example",
 }
 
 
@@ -149,7 +154,7 @@ def _expected_by(decode: str | Decoder) -> str | None:
     if callable(decode):
         inner = getattr(decode, "inner", decode)  # of a TensorDecoder
         return "an array of that type" if isinstance(inner, RecordArray) else None
-    return _EXPECTS.get(BY_NAME[decode])
+    return _EXPECTS.get(decode)
 
 
 def wants_view(decode: Decoder) -> bool:
@@ -221,3 +226,220 @@ def decoder_name(decode: str | Decoder) -> str:
     has_repr = type(decode).__repr__ is not object.__repr__  # type: ignore[comparison-overlap]
     # Without its address, which is another one in each process.
     return getattr(decode, "__qualname__", repr(decode) if has_repr else f"{type(decode).__qualname__}()")
+
+
+# ---- arrays ---------------------------------------------------------------------------------------------------
+
+
+class ArrayDecoder(Columns):
+    """Makes a dict of a record; arrays in it are read-only views of the file, aligned to 64 bytes.
+
+    Arrays of a dtype that NumPy lacks (bfloat16, float8) have a dtype of ml_dtypes, or are tensors if that is not
+    installed.
+
+    Args:
+      schema: what the file has.
+      copied: the fields whose arrays are copies instead, for whoever reads them at once. They are copied under a guard:
+        where the file is cut short meanwhile, that is an error, and a view that is read would end the process.
+      loads: returns the value of JSON.
+    """
+
+    takes_view = True
+
+    def __init__(
+        self, schema: Mapping[str, Any], copied: Collection[str] = (), loads: Callable[[bytes], Any] = orjson.loads
+    ) -> None:
+        self.schema = dict(schema)
+        """Field name to type, in the order in which fields lie in a record."""
+        self.names = self.schema.keys()
+        self._given = self.schema, frozenset(copied), loads
+        parsed = Schema(schema)
+        extended = {field.name: field.dtype for field in parsed.fields if field.dtype in EXTENDED}
+        self._as_tensors = extended if not _has_ml_dtypes() else {}
+        self._numbered = {field.name: (number, field) for number, field in enumerate(parsed.fields)}
+        self.native = parsed.native(numpy_dtype, np.ndarray, loads, copied)
+
+    def __call__(self, record: Any) -> dict[str, Any]:
+        sample: dict[str, Any] = self.native(record)
+        for name in self._as_tensors:
+            sample[name] = self.finished_value(name, sample[name])
+        return sample
+
+    def finished_value(self, name: str, value: Any) -> Any:
+        """Return the value of a field, as a tensor where NumPy lacks the dtype."""
+        dtype = self._as_tensors.get(name)
+        return value if dtype is None else as_tensor(value, dtype)
+
+    def stored(self, found: Any, name: str) -> StoredField | None:
+        number, field = self._numbered[name]
+        if field.is_scalar:
+            numbers = np.frombuffer(found.words(number), np.float64 if field.dtype[0] == "f" else np.int64)
+            if field.dtype == "bool":
+                numbers = numbers.astype(np.bool_)
+            beyond = field.dtype == "uint64" and (numbers < 0).any()
+            return None if beyond else StoredField(found, number, field.dtype, numbers)
+        if not field.shape:
+            return None
+        shapes = np.frombuffer(found.shapes(number), np.int64).reshape(len(found), -1)
+        return StoredField(found, number, field.dtype, None, shapes)
+
+    def values(self, found: Any, name: str) -> list[Any] | None:
+        return None if self._numbered[name][1].shape is not None else self.copies(found, name)
+
+    def copies(self, found: Any, name: str) -> list[Any]:
+        """Return what every record has in a field; arrays are copies.
+
+        Raises:
+          FormatError: text is damaged; the message does not say where.
+          MemoryError: there is no room for all of them; the message does not say where.
+        """
+        return [self.finished_value(name, value) for value in found.values(self._numbered[name][0])]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ArrayDecoder) or self._given != other._given:
+            return False
+        return list(self.schema) == list(other.schema)  # dicts are equal in any order
+
+    def __hash__(self) -> int:
+        return hash(repr(self._given[0]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArrayDecoder, self._given
+
+    def __repr__(self) -> str:
+        return f"arrays({', '.join(map(str, self._given[0]))})"
+
+
+class TensorDecoder:
+    """Turns the arrays of another decoder into tensors: a sample that is an array, or the arrays in a dict.
+
+    The tensors share memory with the file, which is mapped read-only: writing to one kills the process.
+    """
+
+    def __init__(self, inner: str | Decoder) -> None:
+        self.inner = inner
+        self._decode = resolve(inner)
+        self.takes_view = wants_view(self._decode)
+        import torch  # optional: the extra mmapds[torch]
+
+        _expect_read_only()
+        self._from_numpy = torch.from_numpy
+        if isinstance(inner, RecordArray):
+            try:
+                self._from_numpy(np.empty(0, inner.dtype))
+            except (TypeError, ValueError) as error:
+                found = f"{inner.dtype} ({error})"
+                raise Error(f"decode = 'torch', expected a dtype that torch has, found {found}") from None
+
+    def __call__(self, record: Any) -> Any:
+        sample = self._decode(record)
+        if not isinstance(sample, dict):
+            return self._tensor(sample)
+        for name, value in sample.items():
+            if isinstance(value, np.ndarray):
+                sample[name] = self._tensor(value)
+        return sample
+
+    def _tensor(self, array: Any) -> Any:
+        is_numpys = array.dtype.isbuiltin != 2  # 2 marks the dtypes that other packages add to NumPy
+        return self._from_numpy(array) if is_numpys else as_tensor(array, array.dtype.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorDecoder) and is_same_decoder(self.inner, other.inner)
+
+    def __hash__(self) -> int:
+        return hash(TensorDecoder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorDecoder, (self.inner,)
+
+    def __repr__(self) -> str:
+        return "torch"
+
+
+def format_decoder(sample: Sample) -> str | Decoder:
+    """Return the decoder for payloads as a format describes them; its arrays share memory with the file.
+
+    Raises:
+      FormatError, TypeError, ValueError: the description is damaged.
+    """
+    if isinstance(sample, FieldsOf):
+        return ArrayDecoder(sample.schema)
+    if isinstance(sample, ArrayOf):
+        return RecordArray(sample.dtype, sample.shape)
+    return sample
+
+
+def array_columns(decode: Decoder) -> Any:
+    """Return the fields of named arrays that a decoder reads, as `Columns`; None for any other decoder."""
+    inner = decode.inner if isinstance(decode, TensorDecoder) else decode
+    return inner if isinstance(inner, Columns) else None
+
+
+def array_batch(records: _native.Records, numbers: Any, decode: Decoder, refused: Refused) -> RecordBatch:
+    """Find records of named arrays, and return their samples.
+
+    Args:
+      records: all records of the dataset.
+      numbers: which of them are the batch: shape (k,).
+      decode: one that has `array_columns`.
+      refused: raises an error of one of the batch's records, with where that lies and what to do.
+    Raises:
+      IndexError: a number is out of range.
+      FormatError: a record is damaged.
+    """
+    columns = array_columns(decode)
+    try:
+        found = _native.ArrayBatch(records, numbers, columns.native)
+    except FormatError as error:
+        if len(error.args) > 1:  # what is damaged, and in which record of the batch
+            reason, k = error.args
+            refused(k, FormatError(reason))
+        raise
+    return RecordBatch(found, columns, decode, refused, found.check)
+
+
+def _has_ml_dtypes() -> bool:
+    try:
+        import ml_dtypes  # noqa: F401 - optional
+    except ImportError:
+        return False
+    return True
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return the dtype of a name; one of integers of the same size where NumPy lacks it and ml_dtypes is missing."""
+    if name not in EXTENDED:
+        return plain_dtype(name).newbyteorder("<")
+    if not _has_ml_dtypes():
+        return np.dtype(EXTENDED[name])
+    import ml_dtypes  # optional
+
+    extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return extended
+
+
+def as_tensor(array: Any, dtype: str) -> Any:
+    """Return an array as a tensor that shares its memory.
+
+    Args:
+      dtype: name of the tensor's dtype, where NumPy may show the memory as another.
+    """
+    import torch  # optional: the extra mmapds[torch]
+
+    _expect_read_only()
+    if dtype not in EXTENDED:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(EXTENDED[dtype])).view(getattr(torch, dtype))
+
+
+@cache
+def _expect_read_only() -> None:
+    """Provoke and hide the warning that torch gives once in a process, for the first read-only array."""
+    import torch  # optional: the extra mmapds[torch]
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        empty = np.empty(1)
+        empty.flags.writeable = False
+        torch.from_numpy(empty)

@@ -14,7 +14,8 @@ from ..arrays.schema import EXTENDED, ITEM_BYTES, check_axes, dtype_name
 from ..errors import DecodeError, FormatError, did_you_mean, shortened
 from ..formats.measuring import keys_of
 from ..formats.unmeasured import instead, kind_of, nearest_field, not_json, parsed, value_at
-from .array_decoder import as_tensor, numpy_dtype
+from .batch import Columns, StoredField
+from .decode import as_tensor, numpy_dtype
 
 _KINDS = {
     "b": _native.ITEM_BOOL,
@@ -69,7 +70,7 @@ class Wanted(NamedTuple):
         )
 
 
-class FieldsReader:
+class FieldsReader(Columns):
     """Reads fields of JSON records by the core.
 
     Args:
@@ -81,6 +82,8 @@ class FieldsReader:
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self.wanted = {each.name: each for each in wanted}
         """The fields by name."""
+        self.names = self.wanted.keys()
+        self.ragged = {each.name for each in wanted if each.layout == _native.LAYOUT_RAGGED}
         self._sorted = sorted(wanted, key=lambda each: each.keys)
         for one, other in zip(self._sorted, self._sorted[1:], strict=False):
             if one.keys == other.keys[: len(one.keys)]:
@@ -88,8 +91,7 @@ class FieldsReader:
         self._as_tensors = {
             each.name: each.dtype for each in wanted if each.dtype in EXTENDED and numpy_dtype(each.dtype).kind == "i"
         }
-        self.numbers = {each.name: number for number, each in enumerate(self._sorted)}
-        """The number by which the core calls each field."""
+        self._numbers = {each.name: number for number, each in enumerate(self._sorted)}
         self.native = self._native_fields()
 
     def _native_fields(self) -> _native.JsonFields:
@@ -134,6 +136,26 @@ class FieldsReader:
         if dtype is None or isinstance(value, float):
             return value
         return [as_tensor(row, dtype) for row in value] if isinstance(value, list) else as_tensor(value, dtype)
+
+    def stored(self, found: Any, name: str) -> StoredField | None:
+        wanted, number = self.wanted[name], self._numbers[name]
+        shaped = None if wanted.dtype == "str" or name in self.ragged else found.shapes(number)
+        if shaped is None:
+            return None
+        axes, shapes = shaped
+        if axes:
+            return StoredField(found, number, wanted.dtype, None, np.frombuffer(shapes, np.int64).reshape(-1, axes))
+        if wanted.dtype == "bfloat16":
+            return None
+        numbers = np.frombuffer(found.items(number), numpy_dtype(wanted.dtype))
+        if wanted.layout != _native.LAYOUT_SHAPE and wanted.dtype != "bool":  # as of Python's numbers
+            if wanted.dtype == "uint64" and numbers.max() >= 2**63:
+                return None
+            numbers = numbers.astype(np.float64 if numbers.dtype.kind == "f" else np.int64)
+        return StoredField(found, number, wanted.dtype, numbers)
+
+    def values(self, found: Any, name: str) -> list[Any]:
+        return [self.finished_value(name, value) for value in found.values(self._numbers[name])]
 
     def reason(self, record: bytes, status: int, name: str | None, at: int) -> str:
         """Return why a record is refused, as messages say it.

@@ -27,12 +27,13 @@ from ..storage.processes import is_worker
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
 from . import saving, stored
-from .array_decoder import array_decoder
-from .batch import Refused, StoredBatch
+from .batch import RecordBatch, Refused
 from .catalog import Catalog
 from .dataset import Dataset
 from .decode import (
     Decoder,
+    array_batch,
+    array_columns,
     as_bytes,
     decoder_name,
     is_same_decoder,
@@ -44,7 +45,6 @@ from .decode import (
     wants_view,
 )
 from .fields import Fields
-from .fields_batch import ChosenBatch, FieldsBatch
 from .location import Location
 from .meanings import differing
 from .origin import Origin
@@ -90,7 +90,7 @@ class IndexedDataset(Samples, Dataset):
         self._decode = resolve(decode)
         self._is_located, self._takes_views = wants_location(self._decode), wants_view(self._decode)
         may_skip = skips is not None and isinstance(self._decode, StoredFields) and self._decode.converts
-        self._gives_arrays = array_decoder(self._decode) is not None and not may_skip
+        self._gives_arrays = array_columns(self._decode) is not None and not may_skip
         self._rows = rows  # None: all records, in order
         self._skips = skips  # None: a record that cannot be decoded is an error
         self._length = len(records) if rows is None else len(rows)
@@ -143,8 +143,7 @@ class IndexedDataset(Samples, Dataset):
 
         refused = self._refused(numbers, positions)
         if self._gives_arrays:
-            batch = StoredBatch(self._records, numbers, decode, refused)
-            return ChosenBatch(batch, decode) if isinstance(decode, StoredFields) else batch
+            return array_batch(self._records, numbers, decode, refused)
         if self._skips is not None:
             kept, _ = self.take_kept(positions)
             return kept if kept or not len(positions) else [self[positions[0]]]  # which raises
@@ -153,7 +152,7 @@ class IndexedDataset(Samples, Dataset):
             for place, why in found.refused:
                 error = DecodeError(decode.reader.reason(bytes(self._records[numbers[place]]), *why))
                 self._raise_at(numbers[place], positions[place], error)
-            return FieldsBatch(found, decode, refused)
+            return RecordBatch(found, decode.reader, decode.reader.finished, refused)
 
         if decode is as_bytes:
             return self._records.many(numbers)
@@ -189,7 +188,7 @@ class IndexedDataset(Samples, Dataset):
 
     def _take_fields(
         self, decode: Fields, numbers: NDArray[np.int64], positions: Any
-    ) -> tuple[FieldsBatch, NDArray[np.int64]]:
+    ) -> tuple[RecordBatch, NDArray[np.int64]]:
         """Read the fields of the records that can be read, and leave out the others.
 
         Raises:
@@ -207,8 +206,9 @@ class IndexedDataset(Samples, Dataset):
                 count = plain_counted(len(self._skips.records), "record")
                 remedy = f"give a field and a type that records have, as none of {count} can be read"
                 raise DecodeError(f"{what()}; {remedy}")
-        batch = FieldsBatch(found, decode, self._refused(numbers, positions))
-        return batch, batch.places
+        places = np.frombuffer(found.places, np.uint64).astype(np.int64)
+        refused = self._refused(numbers[places], np.asarray(positions)[places])
+        return RecordBatch(found, decode.reader, decode.reader.finished, refused), places
 
     @property
     def skipped(self) -> list[int]:

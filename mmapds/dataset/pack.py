@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -13,22 +12,19 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import CollateError, OrderError, listed, warn
-from .batch import Batch, LateBatch
+from .batch import LazyBatch
 from .collate import (
     LONGEST_EMPTY,
-    PadRule,
     check_lists,
     check_samples,
     check_truncate,
-    collate_values,
-    kind_of,
-    names_of,
+    names_of_lists,
     pad_collate,
     pad_values,
     paths_of,
     positive,
 )
-from .tensors import STORED, Number, as_arrays, common_tail, empty, fill_of, memories, pad_number, typed
+from .gather import Arrays, Number, as_arrays, empty, gathered, kind_of
 
 Int64s = NDArray[np.int64]
 _KEYS = {
@@ -43,7 +39,6 @@ _INPUTS = ("tokens", "input_ids")
 _IGNORED = -100  # the label that losses leave out
 _MOST = 2**31 - 1  # tokens, which cu_seqlens counts in int32
 _ANY = 2**62  # the longest sample where no `max_length` is given
-_PLAIN = PadRule(_MOST, 1, left=False, lengths=False, mask=None)
 
 
 class _Options(NamedTuple):
@@ -55,7 +50,6 @@ class _Options(NamedTuple):
     max_length: int
     left: bool
     labels: str | None
-    lists: Mapping[str, tuple[Any, ...]]
 
 
 def pack_collate(
@@ -114,10 +108,29 @@ def pack_collate(
     check_samples(samples)
     check_truncate(truncate)
     options = _options(layout, pad_to, packs, max_sequences, round_to, max_length, truncate == "left", labels)
-    options = options._replace(lists=paths_of(lists))
-    batch = _packed(samples, options, pad_value, _wanted(layout, flash_attn_kwargs, seq_idx))
-    check_lists(batch, options.lists)
+    wanted, lists = _wanted(layout, flash_attn_kwargs, seq_idx), names_of_lists(lists)
+    batch = _packed(samples, options, pad_value, wanted, lists)
+    check_lists(batch, lists)
     return batch
+
+
+def _packed(
+    samples: Sequence[Any], options: _Options, pad_value: Any, wanted: set[str], lists: list[Any]
+) -> dict[Any, Any]:
+    omitted = "attention_mask" if options.layout == "hf" else ""
+    fields = gathered(_named(samples, options), "", paths_of(lists), omitted)
+    if any(field.lengths.any() for field in _sequences(fields)):
+        fields = _without_empty_lists(fields)
+    lengths = np.minimum(_shared_lengths(fields), options.max_length)
+    _check_size(fields, lengths)
+    places = _Places.of(lengths, options)
+    batch = _joined(fields, places, pad_value, options, "")
+    if options.labels is not None:
+        _set_labels(batch, fields, places, options)
+    clash = next((key for key in _KEYS[options.layout] if key in batch), None)
+    if clash is not None:
+        raise CollateError(f"samples[0]: field {clash!r} clashes with that of layout={options.layout!r}; rename it")
+    return batch | _beside(places, options, wanted)
 
 
 def _wanted(layout: str, flash_attn_kwargs: bool, seq_idx: bool) -> set[str]:
@@ -131,22 +144,6 @@ def _wanted(layout: str, flash_attn_kwargs: bool, seq_idx: bool) -> set[str]:
         raise CollateError(f"{name} = True, expected False with layout={layout!r}; choose layout='hf'")
     wanted = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"} if flash_attn_kwargs else set()
     return wanted | ({"seq_idx"} if seq_idx else set())
-
-
-def _packed(samples: Sequence[Any], options: _Options, pad_value: Any, wanted: set[str]) -> dict[Any, Any]:
-    fields = _gathered(_named(samples, options), "", options)
-    if any(field.lengths.any() for field in _sequences(fields)):
-        fields = _without_empty_lists(fields)
-    lengths = np.minimum(_shared_lengths(fields), options.max_length)
-    _check_size(fields, lengths)
-    places = _Places.of(lengths, options)
-    batch = _joined(fields, places, pad_value, options, "")
-    if options.labels is not None:
-        _set_labels(batch, fields, places, options)
-    clash = next((key for key in _KEYS[options.layout] if key in batch), None)
-    if clash is not None:
-        raise CollateError(f"samples[0]: field {clash!r} clashes with that of layout={options.layout!r}; rename it")
-    return batch | _beside(places, options, wanted)
 
 
 def _options(
@@ -183,49 +180,15 @@ def _options(
         _ANY if max_length is None else positive("max_length", max_length),
         left,
         "labels" if labels is None and layout == "hf" else labels,
-        {},
     )
 
 
 # ---- the fields of samples ------------------------------------------------------------------------------------
 
 
-class _Arrays:
-    """A field of arrays and tensors in memory, to be joined."""
-
-    def __init__(self, values: Sequence[Any], path: str) -> None:
-        self.path = path
-        self.is_of_empty_lists = set(map(kind_of, values)) == {"empty"}
-        values, self.dtype = typed(values, path, 0)
-        self._arrays = memories(values, self.dtype, path)
-        self.lengths = np.array([len(array) for array in self._arrays], np.int64)
-        self.tail: tuple[int, ...] = self._arrays[0].shape[1:]
-
-    def write(self, places: _Places, begins: NDArray[np.uint64], fill: int, out: NDArray[Any]) -> None:
-        """Write the arrays, cut, to where they begin in bytes, and fill what is between."""
-        cut = places.cut
-        arrays = [array[max(len(array) - cut, 0) :] if places.left else array[:cut] for array in self._arrays]
-        _native.join_pieces(arrays, begins, fill, out)
-
-
-class _Stored:
-    """A field of arrays that lie in a file, to be joined without making any."""
-
-    def __init__(self, batch: Batch, name: str, path: str, dtype: torch.dtype, shapes: Int64s) -> None:
-        self.path = path
-        self.dtype = dtype
-        self._batch, self._name = batch, name
-        self.lengths = shapes[:, 0]
-        self.tail = common_tail(shapes, path)
-
-    def write(self, places: _Places, begins: NDArray[np.uint64], fill: int, out: NDArray[Any]) -> None:
-        """Write the arrays, cut, to where they begin in bytes, and fill what is between."""
-        self._batch.join(self._name, begins, out, places.cut, left=places.left, fill=fill)
-
-
 def _named(samples: Sequence[Any], options: _Options) -> Sequence[Any]:
     """Return samples that are dicts; those that are arrays alone get a name."""
-    if isinstance(samples, LateBatch):
+    if isinstance(samples, LazyBatch):
         return samples
     samples = as_arrays(samples, "")
     kinds = set(map(kind_of, samples))
@@ -237,62 +200,22 @@ def _named(samples: Sequence[Any], options: _Options) -> Sequence[Any]:
     return samples
 
 
-def _gathered(samples: Sequence[Any], path: str, options: _Options) -> dict[Any, Any]:
-    """Return the fields of samples: those to be joined, dicts of these, and the batch of any others."""
-    late = samples if isinstance(samples, LateBatch) else None
-    fields = {}
-    for name in names_of(samples, path) if late is None else late.names:
-        if name == "attention_mask" and options.layout == "hf":
-            continue
-        where = f"{path}[{name!r}]"
-        if where in options.lists:
-            fields[name] = [sample[name] for sample in samples] if late is None else list(late.values(name))
-            continue
-        stored = _stored(late, name, where) if isinstance(late, Batch) else None
-        if stored is None:
-            values = [sample[name] for sample in samples] if late is None else late.values(name)
-            stored = _field(values, where, options)
-        fields[name] = stored
-    return fields
-
-
 def _without_empty_lists(fields: dict[Any, Any]) -> dict[Any, Any]:
     """Return fields, of which those whose lists are all empty are lists: they cannot be as long as the others."""
     left = {}
     for name, field in fields.items():
         if isinstance(field, dict):
             field = _without_empty_lists(field)
-        elif isinstance(field, _Arrays) and field.is_of_empty_lists:
+        elif isinstance(field, Arrays) and field.are_empty_lists:
             field = [[] for _ in field.lengths]
         left[name] = field
     return left
 
 
-def _stored(batch: Batch, name: str, path: str) -> Any:
-    """Return a field of numbers or of arrays in a file; None for any other."""
-    numbers = batch.numbers(name)
-    if numbers is not None:
-        return torch.from_numpy(numbers)
-    dtype, shapes = STORED.get(batch.dtype(name)), batch.shapes(name)
-    return None if dtype is None or shapes is None else _Stored(batch, name, path, dtype, shapes)
-
-
-def _field(values: Sequence[Any], path: str, options: _Options) -> Any:
-    if isinstance(values, LateBatch):
-        return _gathered(values, path, options)
-    values = as_arrays(values, path)
-    kinds = set(map(kind_of, values))
-    if kinds == {"fields"}:
-        return _gathered(values, path, options)
-    if kinds <= {"array", "empty"}:
-        return _Arrays(values, path)
-    return collate_values(values, path, 0, _PLAIN)
-
-
-def _sequences(fields: Mapping[Any, Any]) -> Iterator[_Arrays | _Stored]:
+def _sequences(fields: Mapping[Any, Any]) -> Iterator[Arrays]:
     """Yield the fields that are to be joined."""
     for field in fields.values():
-        if isinstance(field, _Arrays | _Stored):
+        if isinstance(field, Arrays):
             yield field
         elif isinstance(field, dict):
             yield from _sequences(field)
@@ -345,9 +268,6 @@ class _Places(NamedTuple):
     rows: int
     row: int
     """Tokens in a row."""
-    cut: int
-    """Longer samples are cut to this length."""
-    left: bool
 
     @property
     def total(self) -> int:
@@ -370,7 +290,7 @@ class _Places(NamedTuple):
             begins = _begins_in_rows(taken.tolist(), row, rows, options.max_sequences or len(taken))
         if rows * row > _MOST:
             raise CollateError(f"samples: expected up to {_MOST} tokens in a batch, found {rows * row}")
-        return cls(begins, lengths, rows, row, options.max_length, options.left)
+        return cls(begins, lengths, rows, row)
 
     def bounds(self) -> tuple[Int64s, NDArray[np.int32]]:
         """Return where samples and paddings begin, then `total`; and the number of each sample, -1 for a padding."""
@@ -425,20 +345,12 @@ def _joined(fields: Mapping[Any, Any], places: _Places, pad: Any, options: _Opti
         field = fields[name]
         if isinstance(field, dict):
             batch[name] = _joined(field, places, own, options, f"{path}[{name!r}]")
-        elif isinstance(field, _Arrays | _Stored):
-            batch[name] = _in_rows(_join(field, places, own), places, options)
+        elif isinstance(field, Arrays):
+            joined = field.joined((places.total,), places.begins, own, options.max_length, left=options.left)
+            batch[name] = _in_rows(joined, places, options)
         else:
             batch[name] = field
     return batch
-
-
-def _join(field: _Arrays | _Stored, places: _Places, pad: Any) -> torch.Tensor:
-    fill = fill_of(pad_number(pad, field.path), field.dtype, field.path)
-    tensor = empty((places.total, *field.tail), field.dtype)
-    size = math.prod(field.tail) * field.dtype.itemsize
-    begins = (places.begins * size).astype(np.uint64)
-    field.write(places, begins, fill, memories([tensor], field.dtype, field.path)[0])
-    return tensor
 
 
 def _in_rows(tensor: torch.Tensor, places: _Places, options: _Options) -> torch.Tensor:
@@ -464,7 +376,7 @@ def _set_labels(batch: dict[Any, Any], fields: Mapping[Any, Any], places: _Place
             f"{_IGNORED}; give samples a field of labels, with ds.map(f) whose f returns {{{name!r}: tokens, 'labels': "
             "tokens}, and labels='labels' (layout='hf' makes labels of input_ids by itself)"
         )
-    if not isinstance(field, _Arrays | _Stored) or field.dtype.is_floating_point:
+    if not isinstance(field, Arrays) or field.dtype.is_floating_point:
         known = ", ".join(map(repr, fields))
         raise CollateError(f"samples[0]: expected arrays of integers as field {source!r}, for labels, found {known}")
     made = batch[source].to(torch.int64, copy=source != name)

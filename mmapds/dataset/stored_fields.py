@@ -13,7 +13,8 @@ from ..arrays.schema import EXTENDED, TO_ONE_SCHEMA, Field, Schema, dtype_name
 from ..arrays.values import with_axes_of
 from ..errors import DecodeError, FormatError, did_you_mean
 from ..formats.unmeasured import not_json
-from .array_decoder import ArrayDecoder, TensorDecoder, as_tensor, numpy_dtype
+from .batch import Columns, StoredField
+from .decode import ArrayDecoder, TensorDecoder, as_tensor, numpy_dtype
 from .fields import Fields, Wanted
 
 _AS_TEXT = ("json", "str")
@@ -28,7 +29,7 @@ _KINDS = {
 """The first letters of the dtypes whose numbers may be ones of a dtype."""
 
 
-class StoredFields:
+class StoredFields(Columns):
     """A decoder of records of named arrays, which gives the fields that are wanted of them.
 
     Arrays that are stored as they are wanted are views of the file; others are copied and converted. A field of "json"
@@ -58,7 +59,9 @@ class StoredFields:
         # Text that is not wanted is not decoded.
         taken = {name: what if name in read or what not in _AS_TEXT else "bytes" for name, what in schema.items()}
         converted = {source.name for each, source in found if source.dtype != each.dtype}
-        self.inner = ArrayDecoder(taken, copied=converted, loads=_checked)
+        self._file = ArrayDecoder(taken, copied=converted, loads=_checked)
+        self.native = self._file.native
+        self.names, self.ragged = fields.reader.names, fields.reader.ragged
         self.as_stored = {each.name: source.name for each, source in found if _is_as_stored(each, source)}
         """The fields that need no conversion, and their names in the file."""
         self.converts = len(self.as_stored) < len(wanted)
@@ -69,7 +72,7 @@ class StoredFields:
         self._json = {each.name: _only(fields, [each.name]) for each, source in found if source.dtype == "json"}
 
     def __call__(self, record: Any) -> dict[str, Any]:
-        stored = self.inner(record)
+        stored = self._file(record)
         return {
             name: self.value(name, None if source is None else stored[source.name])
             for name, source in self.sources.items()
@@ -91,6 +94,15 @@ class StoredFields:
         if source.dtype == "json":
             return self._json[name](_inside(stored, wanted.keys[:1]))[name]
         return _converted(stored, wanted)
+
+    def stored(self, found: Any, name: str) -> StoredField | None:
+        source = self.as_stored.get(name)
+        return None if source is None else self._file.stored(found, source)
+
+    def values(self, found: Any, name: str) -> list[Any]:
+        source = self.sources[name]
+        stored = [None] * len(found) if source is None else self._file.copies(found, source.name)
+        return [self.value(name, each) for each in stored]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StoredFields) or self._given[:2] != other._given[:2]:

@@ -9,7 +9,7 @@ from xxhash import xxh3_64
 
 from ..errors import ColumnError, Error, did_you_mean
 from ..storage.runs import LengthOrder
-from .batch import LateBatch, ZippedBatch
+from .batch import LazyBatch, ZippedBatch
 from .dataset import Dataset, concat
 from .views import Rows, is_position
 
@@ -40,7 +40,7 @@ class ZippedDataset(Dataset):
             samples, _ = self.take_kept(positions)
             return samples if len(samples) or not len(positions) else [self[positions[0]]]  # which raises
         parts = {name: member.take(positions) for name, member in self._members.items()}
-        if any(isinstance(part, LateBatch) for part in parts.values()):
+        if any(isinstance(part, LazyBatch) for part in parts.values()):
             return ZippedBatch(parts)
         named = list(parts.items())
         return [{name: part[k] for name, part in named} for k in range(len(named[0][1]))]
