@@ -139,7 +139,7 @@ def merge(
     _check_given({}, out=out)
     paths = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,))]
     done = merge_indexes(paths, os.fspath(out), roots=Roots(roots, paths), workers=workers or cores())
-    return Path(done.summary.path)
+    return Path(done.path)
 
 
 def _check_given(parameters: Mapping[str, Any], **given: Any) -> None:

@@ -230,30 +230,28 @@ class Writer:
     def _finish(self) -> None:
         """Complete the file, and put it and its index into their places.
 
-        An index of an older file stays until the new one takes its place, but nothing of it does.
+        A process that is killed in between leaves the new file with the index of an older one, which is STALE, or with
+        none.
         """
         try:
             offsets, *spools = self._spools
             columns = {str(field.column): spool for field, spool in zip(self._columns, spools, strict=True)}
-            unplaced = self._file.finish(offsets, columns, self._metadata())
-            if self._index:
-                self._place_with_index(unplaced)
-            else:
-                self._file.place()
+            self._file.finish(offsets, columns, self._metadata())
+            self._file.place()
         except BaseException:
             self._abandon("closed: an earlier write failed")
             raise
         self._abandon("closed")
+        if self._index:
+            self._build_index()
 
-    def _place_with_index(self, unplaced: str) -> None:
-        """Put the file, and its index, into their places; the file alone where the index cannot be written."""
-        from .index.build import index_unplaced  # which the writing process may do without
+    def _build_index(self) -> None:
+        """Index the file in its place; the index of an older file stays until then, but nothing of it is kept."""
+        from .index.build import Request, build_each  # which the writing process may do without
 
         try:
-            index_unplaced(self._file.target, unplaced, partial(self._file.place, sync=False))
+            list(build_each([self._file.target], Request(fresh=True)))
         except Error as error:
-            if os.path.lexists(unplaced):
-                self._file.place()
             raise Error(f"{self.path}: the array file is in its place, but not indexed: {error}") from error
 
     def _metadata(self) -> dict[str, Any]:

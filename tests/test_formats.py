@@ -193,8 +193,7 @@ def test_sources_of_two_formats_open_together_without_one_index(write, tmp_path,
     found = command("n.npy", "a.jsonl", "-o", "mix.mmx")
     message = (
         "sources: expected one format in one index, found n.npy (npy), a.jsonl (jsonl); leave out -o, so that each has "
-        "an index of its own (mmapds.open with decode='bytes' takes them together; or choose with --format F, where a "
-        "name misleads)"
+        "an index of its own, or choose with --format F, where a name misleads"
     )
     assert found.stderr == f"{message}\n"
     check(message)

@@ -23,11 +23,11 @@ WAITING = r"{}: waiting for process {} on \S+, which writes this file and holds 
 COUNTED = """
 import sys, mmapds
 from mmapds.storage.writer import SectionWriter
-commit = SectionWriter.commit
-def counted(self, *arguments):
+place = SectionWriter.place
+def counted(self):
     print("written", flush=True)
-    commit(self, *arguments)
-SectionWriter.commit = counted
+    place(self)
+SectionWriter.place = counted
 path = sys.argv[1]
 """
 """Begins a script that prints a line for each file it writes."""

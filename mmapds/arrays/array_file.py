@@ -196,11 +196,10 @@ class ArrayFileWriter(SectionWriter):
         self.begin_section("records", U8.dtype)
         return self.section_begin
 
-    def finish(self, offsets: "Spool", columns: "Mapping[str, Spool]", metadata: dict[str, Any]) -> str:
-        """Write where each record begins, and the columns by name; return the path of the file, which `place` moves."""
+    def finish(self, offsets: "Spool", columns: "Mapping[str, Spool]", metadata: dict[str, Any]) -> None:
+        """Write where each record begins, and the columns by name; `place` then moves the file."""
         self.write_spool("offsets", offsets)
         for name, spool in columns.items():
             self.write_column(name, spool)
-        unplaced = self.complete(metadata, offsets.count)
+        self.complete(metadata, offsets.count)
         self.flush()
-        return unplaced

@@ -102,7 +102,7 @@ def _merge_indexes(options: argparse.Namespace) -> None:
         workers = options.workers or cores()
         done = merge(paths, options.out, roots=roots, workers=workers, report=progress.update)
         seconds = time.perf_counter() - started
-        progress.print(f"{done.summary}, merged {len(paths):,} indexes, {seconds:.2f} s")
+        progress.print(f"{done}, merged {len(paths):,} indexes, {seconds:.2f} s")
 
 
 def _parse_columns(options: argparse.Namespace) -> dict[str, str]:

@@ -17,6 +17,7 @@ from ..errors import (
     StaleIndexError,
     counted,
     either,
+    listed,
     option,
     rebuilt_with,
     shortened,
@@ -24,15 +25,14 @@ from ..errors import (
 )
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
-from ..formats.mma import ArrayFiles
 from ..storage import current
 from ..storage.index_file import NOTHING, Index, SavedViewFoundError
 from ..storage.lock import locked
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, index_path, inspect
 from ..storage.threads import cores
 from .inspect import Summary, summarise
-from .plan import Job, Plan, Scan, Stored, described, is_current, new_plan
-from .write import Report, write
+from .plan import Job, Scan, Stored, described, is_current, new_plan
+from .write import Report, written
 
 _NAMED = 3  # sources in a warning
 
@@ -59,6 +59,8 @@ class Request(NamedTuple):
     """Store a hash of each source; an index that has them keeps them in any case."""
     force: bool = False
     grown: bool = False
+    fresh: bool = False
+    """Nothing of an index that is there counts."""
     by_sample: bool = False
     """A source of another time is the same if its fingerprint is; by default it is scanned again."""
     roots: Roots | None = None
@@ -104,10 +106,9 @@ class BuildResult(NamedTuple):
 
 def complaints(results: Sequence[BuildResult]) -> list[str]:
     """Return warnings of what indexes lack that somebody may miss."""
-    fresh = [result.summary for result in results if result.fresh]
     lines = [
         f"{each.first_bad}: expected JSON, found other text ({counted(each.bad, 'such line')} left out of {each.path})"
-        for each in fresh
+        for each in (result.summary for result in results if result.fresh)
         if each.bad
     ]
     remarks = [remark for result in results for remark in result.remarks]
@@ -146,7 +147,6 @@ def build_each(paths: list[str], request: Request, out: StrPath | None = None) -
       out: the path of the one index of all paths.
     """
     check_workers(request.workers)
-    request = request._replace(workers=request.workers or cores())
     if out is not None:
         yield _built(request, os.fspath(out), paths)
     else:
@@ -164,7 +164,7 @@ def _built(request: Request, place: str, given: str | list[str]) -> BuildResult:
         with locked(place):
             job = _job(request, place, given)  # again, as another process may have built it meanwhile
             if not _is_current(request, job):
-                return _build(job, request)
+                return _build(request, job)
     summary = summarise(Index(place, request.roots))
     request.report(summary.size)
     if request.complete is not None:
@@ -186,7 +186,7 @@ def _job(request: Request, place: str, given: str | list[str]) -> Job:
     members = [given] if isinstance(given, str) else given
     before = Index(place, request.roots) if is_index else readable_index(place, Roots(named=members))
     name, options = request.format, request.options
-    if request.force and not is_index and before is not None and before.format not in formats.FORMATS:
+    if request.fresh or (request.force and not is_index and before and before.format not in formats.FORMATS):
         before = None
     if isinstance(given, str) and before is not None and name in (None, before.format):
         name, options = before.format, options or _inherited(request, before, is_index or before.covers(given))
@@ -203,7 +203,7 @@ def _job(request: Request, place: str, given: str | list[str]) -> Job:
     except OptionError as error:
         if before is None or request.options:
             raise
-        raise FormatError(f"{before.path}: {error}; the index has this value: give the option, with another") from None
+        raise FormatError(f"{before.path}: {error}; give the option with another value") from None
     measuring = request.measuring(before, parameters.get("columns"))
     hashes = request.hash or (before is not None and any(source.xxh3_128 for source in before.sources))
     return Job(place, sources, chosen, parameters, measuring, before, hashes)
@@ -220,48 +220,33 @@ def _inherited(request: Request, before: Index, is_of_these: bool) -> dict[str, 
     return options
 
 
-def _build(job: Job, request: Request) -> BuildResult:
-    before, complete, workers = job.before, request.complete, request.workers or cores()
-    plan: Plan = [Scan(job.sources)] if request.force else new_plan(job, grown=request.grown)
+def _build(request: Request, job: Job) -> BuildResult:
+    """Build an index; the caller holds its lock."""
+    before, place, workers, engine = job.before, job.index_path, request.workers or cores(), request.engine
+    plan = [Scan(job.sources)] if request.force else new_plan(job, grown=request.grown)
     job = job._replace(any_lines=_takes_any_lines(job, is_given=request.format is not None))
-    if before is not None and list(plan) == [Stored(before, range(len(before.sources)))]:  # only hashes are lacking
-        job = job._replace(computed=before.computed_columns, functions=before.functions)
-        remarks = write(job, plan, workers, request.report)
-        if complete is not None:
-            complete(job.index_path, None)
-    else:
-        if before is not None and not request.force:
-            _check_nothing_is_lost(before, request.computed)
-        plan, remarks = _write(job, plan, request)
-    return result_of(job.index_path, described(plan), remarks)
-
-
-def _write(job: Job, plan: Plan, request: Request) -> tuple[Plan, list[str]]:
-    """Write an index; return the plan that it was written by, and remarks on its sources.
-
-    Where what is known is of no use, everything is scanned: the index before is damaged; or a record is bad, whose
-    number only a whole scan knows.
-    """
-    complete, engine, workers, report = request.complete, request.engine, request.workers or cores(), request.report
-    is_scanned = False
-
-    def complete_it(path: str) -> None:
-        nonlocal is_scanned
-        is_scanned = True
-        assert complete is not None
-        complete(job.index_path, path)
-
-    wanted = job._replace(complete=complete_it) if complete is not None else job
+    if before is not None and plan == [Stored(before, range(len(before.sources)))]:  # hashes alone are lacking
+        kept = [name for name in before.computed_columns if name not in request.computed]
+        functions = {name: function for name, function in before.functions.items() if name in kept}
+        job = job._replace(computed=kept, functions=functions)
+    elif before is not None and not request.force:
+        _check_nothing_is_lost(before, request.computed)
     try:
-        if engine is None:
-            return plan, write(wanted, plan, workers, report)
-        from .parts import written_by  # start-up time: most builds have no engine
-
-        return plan, written_by(engine, wanted, plan, workers, report)
+        done = written(job, plan, workers, request.report, engine)
     except (FormatError, ColumnError, DecodeError):
-        if is_scanned or not described(plan):
+        if job.computed or not described(plan):
             raise
-    return _write(job, [Scan(job.sources)], request)
+        # The index before is damaged; or a record is bad, whose number a scan of all records knows.
+        plan = [Scan(job.sources)]
+        done = written(job, plan, workers, request.report, engine)
+    if request.complete is None:
+        done.put()
+    else:
+        with done.writer:
+            request.complete(place, done.path)
+    if engine is not None:
+        engine.remove_parts(done.parts, place)
+    return BuildResult(summarise(Index(place)), True, described(plan), done.remarks)
 
 
 def _takes_any_lines(job: Job, *, is_given: bool) -> bool:
@@ -270,8 +255,8 @@ def _takes_any_lines(job: Job, *, is_given: bool) -> bool:
     Raises:
       FormatError: the format is that of the index before, and its source is another file now, whose bytes deny it.
     """
-    if not is_given and (job.before is None or job.before.metadata.get("any_lines") is True):
-        return job.before is not None
+    if job.before is not None and not is_given and job.before.metadata.get("any_lines") is True:
+        return True
     try:
         for source in job.sources:
             formats.check_name(source.path, job.chosen)
@@ -282,21 +267,15 @@ def _takes_any_lines(job: Job, *, is_given: bool) -> bool:
     return False
 
 
-def result_of(path: str, reused: str = "", remarks: Sequence[str] = ()) -> BuildResult:
-    """Return the outcome for an index that was written just now."""
-    return BuildResult(summarise(Index(path)), True, reused, remarks)
-
-
 def _format(paths: list[str], name: str | Format | None) -> Format:
     if name is not None:
         return name if isinstance(name, Format) else formats.by_name(name)
     found = {formats.for_path(path).name: path for path in paths}
     if len(found) > 1:
-        listed = ", ".join(f"{path} ({name})" for name, path in found.items())
+        shown = ", ".join(f"{path} ({name})" for name, path in found.items())
         raise FormatError(
-            f"sources: expected one format in one index, found {listed}; leave out {either('-o', 'out=...')}, so that "
-            "each has an index of its own (mmapds.open with decode='bytes' takes them together; or choose with "
-            f"{either('--format F', 'format=...')}, where a name misleads)"
+            f"sources: expected one format in one index, found {shown}; leave out {either('-o', 'out=...')}, so that "
+            f"each has an index of its own, or choose with {either('--format F', 'format=...')}, where a name misleads"
         )
     return formats.by_name(next(iter(found)))
 
@@ -307,7 +286,7 @@ def readable_index(index_path: str, roots: Roots | None = None) -> Index | None:
         return Index(index_path, roots)
     except SavedViewFoundError:
         place = either("-o OUT.mmx", "out=...")
-        raise SavedViewFoundError(
+        raise FormatError(
             f"{index_path}: expected an index, or nothing yet, found a saved view; rename it, or give another place "
             f"with {place}"
         ) from None
@@ -317,26 +296,9 @@ def readable_index(index_path: str, roots: Roots | None = None) -> Index | None:
 
 def _check_nothing_is_lost(before: Index, computed: Collection[str]) -> None:
     """Raise ColumnError if an index has columns that were computed in Python, and that are not computed again."""
-    lost = [name for name in before.computed_columns if name not in computed]
-    if lost:
-        shown = ", ".join(map(repr, lost))
+    if lost := [name for name in before.computed_columns if name not in computed]:
+        shown = listed(lost)
         raise ColumnError(
             f"{before.path}: column {shown} was computed in Python and a rebuild loses it; {rebuilt_with(lost)}, "
             f"or drop {shown} with {option('force', True)}"
         )
-
-
-def index_unplaced(target: str, unplaced: str, place: Callable[[], object]) -> None:
-    """Index an array file that is complete, but lies beside its place, and put both into their places, one right after
-    the other; the caller holds the lock of the index.
-
-    Args:
-      target: where the array file will be.
-      unplaced: where it is.
-      place: called once the index is on the disk; it moves the array file, and the index follows at once.
-    """
-    chosen, source = ArrayFiles(), inspect(unplaced)
-    parameters = chosen.parameters({}, [unplaced])
-    measuring = Request().measuring(None, parameters["columns"])
-    job = Job(target + INDEX_SUFFIX, [source], chosen, parameters, measuring, names={unplaced: target}, place=place)
-    write(job, [Scan([source])], cores(), lambda _: None)

@@ -81,35 +81,27 @@ def has_keys(index: Index) -> bool:
     return "key_hashes" in index.sections
 
 
-class KeyHashes:
-    """The hashes of keys that other indexes have; those of the last one are kept, as more of its records may come.
+def copy_hashes(by_record: mmap.mmap, records: range, spool: Spool) -> None:
+    """Append the hash of each record's key, of some records of an index, to those of another one.
+
+    Args:
+      by_record: what `hashes_by_record` returns for the index that has them.
+    """
+    for begin in range(records.start, records.stop, _PIECE):
+        piece = memoryview(by_record)[begin * U32.width : min(begin + _PIECE, records.stop) * U32.width]
+        cells = memoryview(bytearray(len(piece) // U32.width * U64.width)).cast("Q")
+        _native.cells_widen(piece, cells)
+        spool.append(U64.cell, cells)
+
+
+def hashes_by_record(index: Index, scratch: Callable[[int], mmap.mmap]) -> mmap.mmap:
+    """Return the hash of every record's key, u32.
 
     Args:
       scratch: returns memory for them.
+    Raises:
+      FormatError: the keys are damaged.
     """
-
-    def __init__(self, scratch: Callable[[int], mmap.mmap]) -> None:
-        self._scratch = scratch
-        self._base: Index | None = None
-        self._by_record = memoryview(b"")
-
-    def copy(self, base: Index, records: range, spool: Spool) -> None:
-        """Append the hash of each record's key to those of another index.
-
-        Raises:
-          FormatError: the keys are damaged.
-        """
-        if self._base is not base:
-            self._base, self._by_record = base, memoryview(_hashes_by_record(base, self._scratch))
-        for begin in range(records.start, records.stop, _PIECE):
-            piece = self._by_record[begin * U32.width : min(begin + _PIECE, records.stop) * U32.width]
-            cells = memoryview(bytearray(len(piece) // U32.width * U64.width)).cast("Q")
-            _native.cells_widen(piece, cells)
-            spool.append(U64.cell, cells)
-
-
-def _hashes_by_record(index: Index, scratch: Callable[[int], mmap.mmap]) -> mmap.mmap:
-    """Return the hash of every record's key, u32."""
     import numpy as np  # start-up time: most formats have no keys
 
     hashes, records = index.sections["key_hashes"], index.sections["key_records"]

@@ -15,9 +15,10 @@ from ..storage.index_file import SECTION_TYPES, Index
 from ..storage.lock import locked
 from ..storage.sections import BOUNDS, COLUMN
 from ..storage.sources import Roots, Source, inspect
-from .build import BuildResult, readable_index, result_of
+from .build import readable_index
+from .inspect import Summary, summarise
 from .plan import Job, Stored
-from .write import Report, write
+from .write import Report, written
 
 _HINTS = {"format": "merge indexes of one format", "schema": TO_ONE_SCHEMA}
 _MEASURED = ("expressions", "missing", "validate", "bad")
@@ -26,7 +27,7 @@ _MEASURED = ("expressions", "missing", "validate", "bad")
 
 def merge(
     paths: Sequence[str], out: str, *, roots: Roots, workers: int = 1, report: Report = lambda _: None
-) -> BuildResult:
+) -> Summary:
     """Write an index of all sources of some indexes, in their order: byte for byte what building it writes.
 
     Their sections are copied piece by piece, and checked against their checksums; lengths are sorted again.
@@ -66,8 +67,8 @@ def merge(
         before = readable_index(out, roots)
         if before is not None:
             _check_nothing_is_lost(before, first)
-        write(job, [Stored(part, range(len(part.sources))) for part in parts], workers, report)
-    return result_of(out)
+        written(job, [Stored(part, range(len(part.sources))) for part in parts], workers, report).put()
+    return summarise(Index(out))
 
 
 def _check_sections(index: Index) -> None:

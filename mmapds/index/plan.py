@@ -6,16 +6,16 @@ With `grown`, the user says that only the end of a source is new. If its first b
 begins at the last record of then, whose line may have gone on.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import Error, SourceError
+from ..errors import Error, SourceError, counted
 from ..formats.format import Format, Piece
 from ..formats.measuring import Measuring
 from ..storage.current import WAITING, each, fingerprint
 from ..storage.index_file import Index, alike, relative_to_index
 from ..storage.numbers import F64, U64
-from ..storage.sections import BOUNDS
+from ..storage.sections import BOUNDS, IndexedSource
 from ..storage.sources import Source
 
 _PIECE = 1 << 17  # records of a source that grew that are copied at a time
@@ -40,14 +40,8 @@ class Job(NamedTuple):
     """Columns that all records have in other indexes, besides those that are measured, in the order of the file."""
     functions: Mapping[str, str] = {}
     """Of these: see `Index.functions`."""
-    names: Mapping[str, str] = {}
-    """Where sources will be that are not in their places yet, by where they are."""
-    place: Callable[[], object] = lambda: None
-    """Called right before the index is put into its place; if it raises, nothing is replaced."""
     is_part: bool = False
     """Whether it is a part of another index, or is compared with one; such a one may leave out everything."""
-    complete: Callable[[str], object] | None = None
-    """Called with the path of the index once all is in it that a scan finds; puts one with more into its place."""
 
     @property
     def has_bounds(self) -> bool:
@@ -151,11 +145,9 @@ def is_current(job: Job, *, by_sample: bool) -> bool:
         return False
     if job.hashes and not by_sample and not all(source.xxh3_128 for source in before.sources):
         return False
-    paths = [relative_to_index(source.path, before.path) for source in job.sources]
-    known = _candidates(job, before, by_sample=by_sample)
-    if [source.path for source in before.sources] != paths or len(known) < len(paths):
-        return False
-    return len(_with_same_bytes(job, before, known, by_sample=by_sample)) == len(paths)
+    known = _known(job, before, by_sample=by_sample)
+    paths = [before.sources[number].path for number in known if number is not None]
+    return len(known) == len(paths) and paths == [source.path for source in before.sources]
 
 
 def new_plan(job: Job, *, grown: bool) -> Plan:
@@ -163,16 +155,12 @@ def new_plan(job: Job, *, grown: bool) -> Plan:
     before = job.before
     if before is None or not _measures_the_same(before, job):
         return [Scan(job.sources)]
-    known = _with_same_bytes(job, before, _candidates(job, before, grown=grown))
     plan: list[Scan | Stored | Grown] = []
-    scanned: list[Source] = []
-    for place, source in enumerate(job.sources):
-        number, last = known.get(place), plan[-1] if plan else None
+    for source, number in zip(job.sources, _known(job, before, grown=grown), strict=True):
+        last = plan[-1] if plan else None
         if number is None:
-            if not isinstance(last, Scan):
-                scanned = []
-                plan.append(Scan(scanned))
-            scanned.append(source)
+            sources = last.sources if isinstance(last, Scan) else []
+            plan[len(plan) - bool(sources) :] = [Scan([*sources, source])]
         elif source.size != before.sources[number].size:
             plan.append(Grown(before, number, source))
         elif isinstance(last, Stored) and last.sources.stop == number:
@@ -184,53 +172,49 @@ def new_plan(job: Job, *, grown: bool) -> Plan:
 
 def described(plan: Plan) -> str:
     """Return what a plan does, for the summary of an index; nothing if all is scanned."""
-    counts = {"kept": 0, "appended to": 0, "scanned": 0}
+    counts = dict.fromkeys(("kept", "appended to", "scanned"), 0)
     for part in plan:
-        done = "kept" if isinstance(part, Stored) else "scanned" if isinstance(part, Scan) else "appended to"
-        counts[done] += 1 if isinstance(part, Grown) else len(part.sources)
+        if isinstance(part, Grown):
+            counts["appended to"] += 1
+        else:
+            counts["kept" if isinstance(part, Stored) else "scanned"] += len(part.sources)
     if not counts["kept"] and not counts["appended to"]:
         return ""
-    return ", ".join(f"{done} {count:,} source{'s' * (count != 1)}" for done, count in counts.items() if count)
+    return ", ".join(f"{done} {counted(count, 'source')}" for done, count in counts.items() if count)
 
 
-def _candidates(job: Job, before: Index, *, grown: bool = False, by_sample: bool = False) -> dict[int, int]:
-    """Return the sources that may be the same by size and time, or may have grown: their numbers now, and then."""
+def _known(job: Job, before: Index, *, grown: bool = False, by_sample: bool = False) -> list[int | None]:
+    """Return the number that each source has in the index before, if it is the same, or has grown; else None."""
     numbers = {source.path: number for number, source in enumerate(before.sources)}
-    found = {}
+    found: list[int | None] = []
+    asked: list[tuple[int, str, IndexedSource]] = []
     for place, source in enumerate(job.sources):
         number = numbers.get(relative_to_index(source.path, job.index_path))
-        if number is None or _of_source(job, job.parameters, place) != _of_source(job, before.parameters, number):
-            continue
-        then = before.sources[number]
-        is_plain = not source.codec and then.compression is None
-        can_grow = grown and job.chosen.begins_anywhere and before.has_bounds and is_plain and then.records > 1
-        is_same = source.size == then.size and (by_sample or source.mtime_ns == then.mtime_ns)
-        if is_same or (can_grow and source.size > then.size):
-            found[place] = number
+        if number is not None and _of_source(job, job.parameters, place) != _of_source(job, before.parameters, number):
+            number = None
+        if number is not None:
+            then = before.sources[number]
+            has_time = source.mtime_ns == then.mtime_ns
+            is_plain = not source.codec and then.compression is None
+            can_grow = grown and job.chosen.begins_anywhere and before.has_bounds and is_plain and then.records > 1
+            is_longer = can_grow and source.size > then.size
+            if not (is_longer or (source.size == then.size and (by_sample or has_time))):
+                number = None
+            elif not (by_sample and has_time):
+                asked.append((place, source.path, then))
+        found.append(number)
+    for (place, *_), same in zip(asked, each(_has_same_bytes, asked, workers=WAITING), strict=True):
+        found[place] = found[place] if same else None
     return found
 
 
-def _with_same_bytes(job: Job, before: Index, known: Mapping[int, int], *, by_sample: bool = False) -> dict[int, int]:
-    """Return those sources whose first bytes, as many as there were, have the fingerprint that they had.
-
-    Args:
-      by_sample: take the time of a source for proof, too.
-    """
-
-    def has_same_bytes(place: int) -> bool:
-        then = before.sources[known[place]]
-        try:
-            return fingerprint(job.sources[place].path, then.size).hex == then.fingerprint
-        except SourceError:  # the scan says what is wrong
-            return False
-
-    asked = [
-        place
-        for place, number in known.items()
-        if not by_sample or job.sources[place].mtime_ns != before.sources[number].mtime_ns
-    ]
-    same = dict(zip(asked, each(has_same_bytes, asked, workers=WAITING), strict=True))
-    return {place: number for place, number in known.items() if same.get(place, True)}
+def _has_same_bytes(asked: tuple[int, str, IndexedSource]) -> bool:
+    """Whether the first bytes of a file, as many as there were, have the fingerprint that they had."""
+    _, path, then = asked
+    try:
+        return fingerprint(path, then.size).hex == then.fingerprint
+    except SourceError:  # the scan says what is wrong
+        return False
 
 
 def _may_narrow(before: Index, job: Job, plan: Plan) -> bool:

@@ -23,7 +23,7 @@ from ..storage.sources import Source
 from ..storage.threads import cores
 from ..storage.view_file import SavedView
 from .plan import Job, Scan
-from .write import Report, reading, write
+from .write import Report, reading, written
 
 _TOTALS = ("records", "lines", "smallest", "largest", "skipped", "first", "bad", "width")
 _CHECKS = ((COLUMN, "columns"), ("length_", "length_order"), ("key_", "keys"), ("row", "rows"))
@@ -221,10 +221,11 @@ def _check_records(findings: Findings, index: Index, sources: list[Source], work
     if job is None:  # a scan would stumble over the same
         findings.not_checked.append("records and keys, as the parameters are damaged")
         return
-    job = job._replace(complete=lambda path: _compare(findings, index, Index(path)))
     with place_beside(index) as place:
         try:
-            write(job._replace(index_path=place), [Scan(sources)], workers, report)
+            again = written(job._replace(index_path=place), [Scan(sources)], workers, report)
+            with again.writer:
+                _compare(findings, index, Index(again.path))
         except (FormatError, ColumnError, DecodeError, SourceError) as error:
             path = next((source.path for source in sources if str(error).startswith(source.path)), None)
             findings.add("records", error, path)

@@ -1,23 +1,27 @@
 """From the records of sources to the file of an index."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
-from .. import __version__, _native
+from .. import __version__, _native, formats
+from ..clusters import Engine, Task, groups, part_name
 from ..compression.plain import opened
 from ..errors import ColumnError, DecodeError, FormatError, SourceError, either
 from ..formats.format import End, Piece, room_for
+from ..formats.measuring import Measuring
 from ..storage.blocks import BlocksWriter, end_of
 from ..storage.current import each, fingerprint, full_hash
-from ..storage.index_file import OF_COMPRESSED, relative_to_index
+from ..storage.index_file import OF_COMPRESSED, Index, relative_to_index
 from ..storage.numbers import BY_DTYPE, U64
 from ..storage.sections import COLUMN, BadLines, Compression, IndexedSource
-from ..storage.sources import Source, changed, check_unchanged
+from ..storage.sources import INDEX_SUFFIX, Roots, Source, changed, check_unchanged
 from ..storage.spool import Spool
 from ..storage.writer import BoundsWriter, IndexWriter
-from .keys import KeyHashes, has_keys, write_keys
-from .plan import Grown, Job, Plan, Stored
+from .keys import copy_hashes, has_keys, hashes_by_record, write_keys
+from .plan import Grown, Job, Plan, Scan, Stored
 
 Report = Callable[[int], object]
 """Called with the number of bytes of sources that were done since the last call."""
@@ -27,14 +31,46 @@ _LOOKED_AT = 1000  # lines of a source among which one is sought that explains a
 _LONGEST = 64 << 20  # bytes of such a line
 
 
-def write(job: Job, plan: Plan, workers: int, report: Report) -> list[str]:
-    """Write an index, and put it in its place once it is complete; return what users must know of its sources.
+class Written(NamedTuple):
+    """A complete index that lies beside its place; it is removed unless `put` moves it there."""
+
+    writer: IndexWriter
+    path: str
+    """Where it lies."""
+    remarks: list[str]
+    """Warnings of its sources: see `End.remark`."""
+    parts: list[Task]
+    """What an engine wrote for it."""
+
+    def put(self) -> None:
+        """Move it to its place; the caller holds the lock of that, or nobody else writes there."""
+        with self.writer:
+            self.writer.flush()
+            self.writer.place()
+
+
+def written(
+    job: Job, plan: Plan, workers: int, report: Report = lambda _: None, engine: Engine | None = None
+) -> Written:
+    """Write an index beside its place.
 
     Args:
       workers: threads that scan.
       report: called with the number of bytes of sources that were done since the last call.
+      engine: what scans whole sources in the place of these threads; the end of a source that grew is scanned here.
+    Raises:
+      Error: see `Engine.run`; or the index cannot be written.
     """
-    with _watching(job.sources), IndexWriter(job.index_path) as writer, room_for(job.index_path):
+    tasks: list[Task] = []
+    if engine is not None:
+        with IndexWriter(job.index_path):
+            pass  # a place that cannot be written to is an error before the work
+        layout = list(_layout(job, plan, engine))
+        tasks = [each for each in layout if isinstance(each, Task)]
+        engine.run(tasks, job.index_path, lambda task: report(sum(source.size for source in task.arguments[0])))
+        plan, report = [_stored(each) if isinstance(each, Task) else each for each in layout], lambda _: None
+    with ExitStack() as on_error, _watching(job.sources), room_for(job.index_path):
+        writer = on_error.enter_context(IndexWriter(job.index_path))
         writing = _Writing(job, writer, report)
         for records in plan:
             if isinstance(records, Stored):
@@ -44,8 +80,9 @@ def write(job: Job, plan: Plan, workers: int, report: Report) -> list[str]:
                 writing.scan([records.source], records.pieces(job, workers))
             else:
                 writing.scan(records.sources, job.scan(records.sources, workers))
-        writing.commit(workers)
-    return writing.remarks
+        path = writing.complete(workers)
+        on_error.pop_all()
+    return Written(writer, path, writing.remarks, tasks)
 
 
 class _Writing:
@@ -58,7 +95,7 @@ class _Writing:
         self._blocks = BlocksWriter(writer)
         self._columns = {name: writer.spool() for name in (*job.measuring.columns, *job.computed)}
         self._keys: Spool | None = None
-        self._hashes = KeyHashes(writer.scratch)
+        self._hashes = lru_cache(1)(partial(hashes_by_record, scratch=writer.scratch))
         self._filled = [0] * len(job.measuring.columns)  # see `Piece.filled`
         self.remarks: list[str] = []
         """See `End.remark`."""
@@ -116,7 +153,7 @@ class _Writing:
             self._keys = self._keys or self._writer.spool()
             if stored.records:
                 with self._writer.writing():
-                    self._hashes.copy(base, stored.records, self._keys)
+                    copy_hashes(self._hashes(base), stored.records, self._keys)
         if self._bounds is not None:
             self._bounds.copy(stored.groups())
         self._blocks.copy(base, stored.sources)
@@ -136,12 +173,12 @@ class _Writing:
             pieces = partial(base.pieces, COLUMN + name, begin, end)
             spool.append_stored(number_type, len(records), pieces, is_part=len(records) < base.records)
 
-    def commit(self, workers: int) -> None:
-        """Finish the index, once all sources are written, and put it in its place."""
+    def complete(self, workers: int) -> str:
+        """Finish the index, once all sources are written; return where it lies."""
         job, sources = self._job, self._job.sources
         if len(self._done) != len(sources):
             raise job.incomplete(f"{len(sources)} sources", str(len(self._done)))
-        if not job.is_part:
+        if job.chosen.is_text and not job.is_part:
             _check_something_is_left(job, self._done, self._filled)
         self._finish_columns()
         self._blocks.write()
@@ -157,11 +194,7 @@ class _Writing:
             **({"any_lines": True} if job.any_lines else {}),
             **({"part": {"filled": self._filled, "remarks": self.remarks}} if job.is_part else {}),
         }
-        records = sum(source.records for source in done)
-        if job.complete is None:
-            self._writer.commit(metadata, records, job.place)
-        else:
-            job.complete(self._writer.complete(metadata, records))
+        return self._writer.complete(metadata, sum(source.records for source in done))
 
     def _finish_columns(self) -> None:
         """Write the columns, the order of lengths, and the keys; those that were computed last, as they were added."""
@@ -220,7 +253,7 @@ class _Tally:
                 f"in {'a file' if compression is None else 'content'} of {size}; write or copy it again"
             )
         return IndexedSource(
-            path=relative_to_index(job.names.get(source.path, source.path), job.index_path),
+            path=relative_to_index(source.path, job.index_path),
             size=source.size,
             mtime_ns=source.mtime_ns,
             fingerprint=fingerprint(source.path).hex,
@@ -254,6 +287,63 @@ def _with_hashes(
     return hashed
 
 
+# ---- parts, which workers of an engine write ----------------------------------------------------------------------
+
+
+def _layout(job: Job, plan: Plan, engine: Engine) -> Iterator[Stored | Grown | Task]:
+    """Yield a plan with tasks in the place of scans."""
+    numbers = {source.path: number for number, source in enumerate(job.sources)}
+    for step in plan:
+        if not isinstance(step, Scan):
+            yield step
+            continue
+        for group in groups([source.size for source in step.sources]):
+            sources = step.sources[group.start : group.stop]
+            yield _task(job, sources, numbers[sources[0].path], engine)
+
+
+def _task(job: Job, sources: Sequence[Source], first: int, engine: Engine) -> Task:
+    """Return the task for some sources of a job, the first of which has a number there."""
+    listed, end = job.chosen.per_source, first + len(sources)
+    parameters = {name: each[first:end] if name in listed else each for name, each in job.parameters.items()}
+    absolute = [source._replace(path=os.path.abspath(source.path)) for source in sources]
+    arguments = absolute, job.chosen.name, parameters, job.measuring.describe(), job.hashes
+    path = os.path.join(engine.directory_for(job.index_path), part_name(arguments, INDEX_SUFFIX))
+    return Task(path, build_part, (*arguments, engine.workers))
+
+
+def build_part(
+    path: str,
+    sources: list[Source],
+    format_name: str,
+    parameters: dict[str, Any],
+    measuring: Mapping[str, Any],
+    hashes: bool,
+    workers: int,
+) -> None:
+    """Write the index of some sources, in a worker.
+
+    Raises:
+      SourceError: one is missing on this host, or has another size or time.
+    """
+    for source in sources:
+        check_unchanged(source)
+    chosen = formats.by_name(format_name)
+    job = Job(path, sources, chosen, parameters, Measuring.of(measuring), hashes=hashes, is_part=True)
+    written(job, [Scan(sources)], workers).put()
+
+
+def _stored(task: Task) -> Stored:
+    """Return the records of a part."""
+    sources = task.arguments[0]
+    index = Index(task.path, Roots(named=[source.path for source in sources]))
+    with index.reporting_malformed_metadata():
+        return Stored(index, range(len(sources)), **index.metadata["part"])
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------
+
+
 @contextmanager
 def reading() -> Iterator[None]:
     """Raise SourceError for a file that ends before it did when it was opened."""
@@ -285,7 +375,7 @@ def _check_something_is_left(job: Job, done: Sequence[IndexedSource], filled: Se
     records, skipped = sum(source.records for source in done), sum(source.skipped for source in done)
     columns = list(job.measuring.columns.values())
     empty = [column for column, count in zip(columns, filled, strict=True) if count == records > 0]
-    if not job.chosen.is_text or not (empty or (skipped and not records)):
+    if not empty and (records or not skipped):
         return
     bad, path = sum(source.bad.lines for source in done), job.sources[0].path
     if bad == skipped and not records:

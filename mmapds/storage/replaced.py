@@ -27,15 +27,10 @@ class Replacement:
         self.temporary, self.file = create_temporary(target)
         self._is_open = True
 
-    def place(self, *, sync: bool = True) -> None:
-        """Move the file, which is on the disk, to its place.
-
-        Args:
-          sync: flush its name to the disk too; False where the caller does.
-        """
+    def place(self) -> None:
+        """Move the file, which is on the disk, to its place."""
         os.replace(self.temporary, self.target)
-        if sync:
-            sync_directory(self.directory)
+        sync_directory(self.directory)
 
     @property
     def is_own(self) -> bool:

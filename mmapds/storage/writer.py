@@ -212,10 +212,10 @@ class SectionWriter(Replacement):
         with self.writing():
             os.fsync(self.file.fileno())
 
-    def place(self, *, sync: bool = True) -> None:
-        """Move a complete file to its place; the caller holds its lock, and `sync` is False where it flushes that."""
+    def place(self) -> None:
+        """Move a complete file to its place; the caller holds its lock."""
         with self.writing():
-            super().place(sync=sync)
+            super().place()
 
     def complete(self, metadata: dict[str, Any], records: int) -> str:
         """Finish the file, but leave it beside its place until the writer goes; return its path.
