@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from . import report as report
     from .build_index import build, merge
     from .columns import add_column
+    from .dataset.catalog import Location
     from .dataset.collate import pad_collate
     from .dataset.dataset import Dataset, concat
     from .dataset.decode import takes_location, takes_view
     from .dataset.fields import Fields
-    from .dataset.location import Location
     from .dataset.opening import open as open  # noqa: A004 - mmapds.open is the public name
     from .dataset.pack import pack_collate
     from .dataset.zipped import zip as zip  # noqa: A004 - the same
@@ -107,7 +107,7 @@ _LAZY = {
     "DistributedBatchSampler": "samplers.samplers",
     "DistributedSampler": "samplers.samplers",
     "Fields": "dataset.fields",
-    "Location": "dataset.location",
+    "Location": "dataset.catalog",
     "MixtureSampler": "samplers.samplers",
     "PackingBatchSampler": "samplers.planned",
     "Permutation": "orders.permutation",

@@ -97,19 +97,6 @@ def test_the_nearest_field_comes_before_other_ways(tmp_path):
     assert "found `length` (did you mean length); leave such records out with --missing skip" in said
 
 
-def test_text_is_opened_as_text(tmp_path):
-    path = tmp_path / "plain.txt"
-    path.write_text("hello\nworld\n")
-    mmapds.build(path, format="jsonl")
-    said = ran("head", "plain.txt", cwd=tmp_path).stderr
-    assert "; open it with --decode text if it is text; or leave record 0 out" in said
-    assert ran("head", "plain.txt", "--decode", "text", cwd=tmp_path).stderr == ""
-    with pytest.raises(mmapds.DecodeError, match="decode='text'") as error:
-        mmapds.open(path)[0]
-    check(str(error.value))
-    assert mmapds.open(path, decode="text")[:2].take([0, 1]) == ["hello", "world"]
-
-
 def test_a_batch_of_bad_records_alone_says_what_skip_needs(write):
     ds = mmapds.open(write(b'{"n": \n{"n": 1}\n'), build=True, on_error="skip")
     with (

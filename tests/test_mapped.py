@@ -284,17 +284,6 @@ def test_torchs_workers_map(ds, method, function, batched):
     assert list(chain.from_iterable(loader)) == list(range(N - 1, -1, -1))
 
 
-def test_a_spawned_worker_that_cannot_open_the_dataset_says_why(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"id": 1}\n')
-    mmapds.build(path)
-    mapped = mmapds.open(path).map(identifier)
-    loader = torch.utils.data.DataLoader(mapped, num_workers=1, multiprocessing_context="spawn")
-    (tmp_path / "a.jsonl.mmx").unlink()
-    with pytest.raises(mmapds.IndexMissingError, match=r"a.jsonl.mmx"):
-        list(loader)
-
-
 def test_repr_names_the_function_the_same_in_every_process(ds):
     class Scale:
         def __call__(self, sample):

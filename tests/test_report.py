@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.dataset.location import Location
+from mmapds.dataset.catalog import Location
 from mmapds.errors import OrderError
 from mmapds.orders.chunked import Chunked
 from mmapds.report import numbers as computed

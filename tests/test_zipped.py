@@ -180,19 +180,12 @@ def test_a_name_that_several_datasets_have_is_refused(a):
     assert sorted(chain.from_iterable(sampler)) == list(range(N))
 
 
-@pytest.mark.parametrize(("name", "file"), [("b.length", "b.jsonl"), ("none", "a.jsonl")])
-def test_a_column_that_is_missing_has_the_command_that_adds_it(pairs, name, file):
-    with pytest.raises(mmapds.ColumnError, match=rf"; run: python -m mmapds.index \S*/{file} --") as error:
+@pytest.mark.parametrize("name", ["b.length", "none", "lenght"])
+def test_a_column_that_is_missing_is_an_error_that_names_those_there_are(pairs, name):
+    message = f"column '{name}': expected one of 'a.length'; add it to a dataset with mmapds.add_column"
+    check(message)
+    with pytest.raises(mmapds.ColumnError, match=f"^{message}$"):
         pairs.column(name)
-    check(str(error.value))
-
-
-def test_a_misspelt_column_names_those_of_all_datasets(pairs):
-    with pytest.raises(
-        mmapds.ColumnError, match=r"expected one of 'a.length'; run: .* \(did you mean 'length'\)$"
-    ) as error:
-        pairs.column("lenght")
-    check(str(error.value))
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------
@@ -291,14 +284,6 @@ def test_torchs_workers_read_zips(pairs, method):
         multiprocessing_context=multiprocessing.get_context(method),
     )
     assert found(chain.from_iterable(loader)) == [pair(i) for i in range(N)]
-
-
-def test_a_spawned_worker_that_cannot_open_a_dataset_says_why(tmp_path):
-    joined = mmapds.zip(a=numbers(tmp_path, "a", 9), b=numbers(tmp_path, "b", 9))
-    loader = torch.utils.data.DataLoader(joined.map(total), num_workers=1, multiprocessing_context="spawn")
-    (tmp_path / "a.jsonl.mmx").unlink()
-    with pytest.raises(mmapds.IndexMissingError, match=r"a.jsonl.mmx"):
-        list(loader)
 
 
 SAMPLERS = {

@@ -72,7 +72,7 @@ def _as_it_lies(record: memoryview) -> memoryview:
 def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.Namespace) -> int:
     """Print records; return 1 if one is not what its decoder expects, else 0."""
     failed = False
-    raw = make_dataset(dataset._catalog, dataset._origin, _as_it_lies)
+    raw = make_dataset(dataset._catalog, _as_it_lies)
     is_cheap = options.full or (options.decode in (None, "torch") and dataset._gives_arrays)
     for number, place in enumerate(positions):
         record = raw[place]

@@ -13,7 +13,7 @@ from ..build_index import build
 from ..dataset import webdataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
-from ..dataset.origin import open_stored
+from ..dataset.opening import open_stored
 from ..errors import DecodeError, Error, FormatError, SourceError, StaleIndexError, either
 from ..formats.tar import Tar
 from ..storage.index_file import Index

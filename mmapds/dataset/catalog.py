@@ -2,9 +2,10 @@
 
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from functools import partial
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 from xxhash import xxh3_64
@@ -13,18 +14,12 @@ from .. import _native, formats
 from ..compression import cache
 from ..compression.plain import line_number
 from ..compression.reader import BlockReader, random_access_error
-from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, SourceError, build_command, option, shortened
-from ..formats.format import ArrayOf, FieldsOf, Sample
+from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, SourceError, StaleIndexError, build_command, shortened, warn
 from ..storage.blocks import BlockTable
 from ..storage.current import check_source
 from ..storage.files import IoChoice, check_io, io_of, open_file
 from ..storage.index_file import Index
-from ..storage.sources import INDEX_SUFFIX, Source, kind_of_file, open_regular, reason
-from .decode import Decoder, TensorDecoder, decoder_name, format_decoder, is_same_decoder
-from .fields import Fields
-from .location import BlockLocation, Location
-from .stored_fields import StoredFields, differing_records
-from .webdataset import check_pillow
+from ..storage.sources import INDEX_SUFFIX, Roots, Source, kind_of_file, reason
 
 _ADVICE = {
     "auto": _native.ADVISE_RANDOM,
@@ -33,15 +28,41 @@ _ADVICE = {
 }
 _MOST = 2**63  # records, as positions are signed
 _SKIP = "on_error='skip'"
-_HEAD = 64  # bytes of a record that are looked at
-_JSON_BEGINS = [bytes([each]) for each in b'{["-0123456789tfn'] + [b""]
+
+Located = tuple[int, int, int, int]
+"""What `Records.locate` returns: the source, the number of the record there, and where its payload begins and ends."""
+
+
+class Location(NamedTuple):
+    """Where a record lies."""
+
+    source: str
+    """Path of the file."""
+    offset: int
+    """Byte of the file at which the payload begins; of a compressed file, byte of its content."""
+    size: int
+    """Bytes in the payload."""
+
+
+class BlockLocation(Location):
+    """Where a record of a compressed file lies: also where in the file."""
+
+    block: int
+    """Byte of the file at which the block begins that has the first byte of the payload."""
+
+    @classmethod
+    def of(cls, source: str, offset: int, size: int, block: int) -> Self:
+        """Make one."""
+        found = cls(source, offset, size)
+        found.block = block
+        return found
 
 
 class Catalog:
     """The indexes behind a dataset, whose records are numbered consecutively over all sources.
 
     The core's `Records` refer to the catalog and ask it for sources. The catalog does not refer to them: there is no
-    cycle, so all maps are closed as soon as the last view is gone.
+    cycle, so all maps are closed as soon as the last view is gone. It pickles as the paths of the indexes.
 
     Args:
       indexes: in the order in which their records are numbered.
@@ -50,7 +71,9 @@ class Catalog:
       block_cache: the same.
     """
 
-    def __init__(self, indexes: list[Index], access: str, io: IoChoice, block_cache: int = cache.DEFAULT_SIZE) -> None:
+    def __init__(
+        self, indexes: Sequence[Index], access: str, io: IoChoice, block_cache: int = cache.DEFAULT_SIZE
+    ) -> None:
         if access not in _ADVICE:
             raise Error(f"access = {access!r}, expected one of {', '.join(map(repr, _ADVICE))}")
         check_io(io)
@@ -69,27 +92,12 @@ class Catalog:
             raise indexes[0].damaged(f"expected less than 2**63 records in all, found {sum(counts)}")
         self.starts = np.cumsum([0, *counts], dtype=np.uint64)
         """Number of the first record of each source, and how many records there are: shape (sources + 1,)."""
-        if access == "random":
-            self._check_random()
-        for index in indexes:
-            index.map.advise(_ADVICE[access])
-
-    def _check_random(self) -> None:
-        """Raise Error for a source whose records can be read in order alone."""
-        for index, number in self.members:
+        for index, number in self.members if access == "random" else ():
             source = index.sources[number]
             if source.compression is not None and not source.compression.is_random:
                 raise random_access_error(index.source_path(number), source, "found access = 'random'")
-
-    def fingerprint(self, rows: bytes) -> str:
-        """Return what identifies the records of all sources, as they were indexed, and a selection of them."""
-        mark = xxh3_64(rows)
-        for index, number in self.members:
-            source = index.sources[number]
-            mark.update(f"{source.fingerprint} {source.size} {source.records} ".encode())
-            if source.skipped:  # which they are follows from the source and from the options
-                mark.update(json.dumps(index.measuring, sort_keys=True).encode())
-        return mark.hexdigest()
+        for index in indexes:
+            index.map.advise(_ADVICE[access])
 
     @property
     def compares(self) -> bool:
@@ -101,57 +109,25 @@ class Catalog:
         ahead, ask = self.access == "auto", self.access != "sequential"
         return _native.Records(self.starts, self, readahead=ahead, will_need=ask, views=views)
 
-    def decoder(self, given: str | Decoder | None = None) -> str | Decoder:
-        """Return the decoder that the user means: the one given, or else that of the format.
+    def fingerprint(self, rows: bytes) -> str:
+        """Return what identifies the records of all sources, as they were indexed, and a selection of them."""
+        mark = xxh3_64(rows)
+        for index, number in self.members:
+            source = index.sources[number]
+            mark.update(f"{source.fingerprint} {source.size} {source.records} ".encode())
+            if source.skipped:  # which they are follows from the source and from the options
+                mark.update(json.dumps(index.measuring, sort_keys=True).encode())
+        return mark.hexdigest()
 
-        Raises:
-          Error: the indexes have different decoders, or torch or Pillow is missing.
-          FormatError: the format's records cannot be given to this decoder.
-        """
-        for index in self.indexes:
-            formats.check_decoder(index, given)
-        if given == "pil":
-            check_pillow()
-        if isinstance(given, Fields):
-            return self._alike([self._fields_of(index, given) for index in self.indexes])
-        if given is not None and given != "torch":
-            return given
-        found = self._alike([self._decoder_of(index) for index in self.indexes])
-        if given is None:
-            return found
-        try:
-            return TensorDecoder(found)
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise Error("decode = 'torch' needs torch; run: pip install 'mmapds[torch]'") from None
+    def __reduce__(self) -> tuple[Any, ...]:
+        directory = os.getcwd()
+        paths = [each.path if each.opened_in == directory else each.absolute(each.path) for each in self.indexes]
+        packed = zlib.compress("\0".join(paths).encode(errors="surrogateescape"))
+        lasting = [roots.lasting() for roots in {index.roots for index in self.indexes}]
+        how = self.access, self.io, self.blocks.limit, self.compares
+        return _reopened, (directory, packed, _identity(self.indexes), sorted(set().union(*lasting)), how)
 
-    def _decoder_of(self, index: Index) -> str | Decoder:
-        with index.reporting_malformed_metadata():
-            return format_decoder(_sample_of(index))
-
-    def _fields_of(self, index: Index, given: Fields) -> Decoder:
-        """Return the decoder of the fields that a user wants of the records of an index."""
-        with index.reporting_malformed_metadata():
-            sample = _sample_of(index)
-            if isinstance(sample, FieldsOf):
-                return StoredFields(given, sample.schema, index.path)
-            if isinstance(sample, ArrayOf) or sample == "files":
-                found = decoder_name(format_decoder(sample))
-                raise Error(f"decode = {given!r}, expected records of JSON or named arrays, found records for {found}")
-            return given
-
-    def _alike(self, found: Sequence[str | Decoder]) -> str | Decoder:
-        """Return the one decoder of all indexes."""
-        for index, decode in zip(self.indexes, found, strict=True):
-            if not is_same_decoder(decode, found[0]):
-                if differ := differing_records(found[0], decode, self.indexes[0].path):
-                    raise Error(f"{index.path}: {differ}")
-                raise Error(
-                    f"{index.path}: expected records for decode = {decoder_name(found[0])}, as in "
-                    f"{self.indexes[0].path}, found records for {decoder_name(decode)}; give decode="
-                )
-        return found[0]
+    # ---- sources, which the core asks for ----------------------------------------------------------------------
 
     def source_path(self, member: int) -> str:
         """Return the path of a source."""
@@ -234,126 +210,34 @@ class Catalog:
           size: bytes of all.
           count: how many they are.
         """
-        what = f"a record of {size} bytes" if count == 1 else f"{count} records of {size} bytes together"
-        index, number = self.members[member]
-        blocks = "" if index.sources[number].compression is None else ", and for the blocks that it lies in"
-        fewer = "" if count == 1 else ", take fewer records at a time"
-        raise self._short_of_memory((member, record, begin, begin), f"{what}{blocks}", fewer)
+        what, fewer = f"a record of {size} bytes", ""
+        if count > 1:
+            what, fewer = f"{count} records of {size} bytes together", ", take fewer records at a time"
+        raise self.short_of_memory((member, record, begin, begin), what, fewer)
 
-    def no_room_to_decode(self, located: tuple[int, int, int, int], said: str) -> MemoryError:
-        """Return the error to raise where memory has no room for what a decoder makes of a record.
+    def short_of_memory(self, located: Located, what: str, fewer: str = "") -> MemoryError:
+        """Return the error to raise where memory has no room for something of a record."""
+        hint = f"{RAISE_LIMIT}{fewer}, or leave the record out with exclude= in a sampler"
+        return MemoryError(f"{self.place(located)}: {EXPECTED_ROOM} for {what}, found none; {hint}")
 
-        Args:
-          said: by the decoder.
-        """
-        what = f"decoding a record of {located[3] - located[2]} bytes"
-        remark = said.partition("\n")[0]
-        return self._short_of_memory(located, what, remark=f" ({remark})" if remark else "")
+    # ---- where a record lies, and what to do about a bad one ---------------------------------------------------
 
-    def _short_of_memory(
-        self, located: tuple[int, int, int, int], what: str, fewer: str = "", remark: str = ""
-    ) -> MemoryError:
-        others = f"{fewer}, or leave the record out with exclude= in a sampler{remark}"
-        return MemoryError(f"{self.place(located)}: {EXPECTED_ROOM} for {what}, found none; {RAISE_LIMIT}{others}")
-
-    def location(self, member: int, begin: int, end: int) -> Location:
+    def location(self, located: Located) -> Location:
         """Return where a record lies, as `ds.where` says it."""
-        path = self.source_path(member)
+        member, _, begin, end = located
         index, number = self.members[member]
+        path = self.source_path(member)
         if index.sources[number].compression is None:
             return Location(path, begin, end - begin)
         table = BlockTable(index, number)
         return BlockLocation.of(path, begin, end - begin, table.place(table.find(begin)).begin)
 
-    def place(self, located: tuple[int, int, int, int]) -> str:
-        """Return where a record lies, as messages say it: `train.jsonl:41 (byte 51200)`.
-
-        Args:
-          located: what `Records.locate` gives for the record.
-        """
+    def place(self, located: Located) -> str:
+        """Return where a record lies, as messages say it: `train.jsonl:41 (byte 51200)`."""
         member, record, offset, _ = located
         index, number = self.members[member]
-        path = index.source_path(number)
-        if not formats.of_index(index).is_text:
-            return f"{path}: record {record} (byte {offset})"
-        line = self._line(index, number, record, offset)
-        return f"{path}{f': record {record}' if line is None else f':{line}'} (byte {offset})"
-
-    def check_line(self, located: tuple[int, int, int, int]) -> None:
-        """Raise FormatError where a record that cannot be decoded is not a whole line, so that the index is to blame.
-
-        Args:
-          located: what `Records.locate` gives for the record.
-        """
-        member, record, begin, end = located
-        index, number = self.members[member]
-        if not formats.of_index(index).is_text or index.check == "none":
-            return
-        path = index.source_path(number)
-        try:
-            head, before, after = self._parts(member, (0, min(begin, 3)), (max(begin - 1, 0), begin), (end, end + 2))
-        except (OSError, Error, MemoryError):
-            return  # the decoder's error says more
-        begins = begin == 0 or before == b"\n" or (begin == 3 and head == b"\xef\xbb\xbf")
-        if not begins or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
-            raise index.damaged(f"record {record} of {path}: expected a whole line, found bytes {begin} to {end}")
-
-    def way_out(self, located: tuple[int, int, int, int], position: int, decode: str | Decoder, on_error: str) -> str:
-        """Return what to do about a record that cannot be decoded, as the end of a message.
-
-        Args:
-          located: what `Records.locate` gives for the record.
-          position: of the record in the dataset, which samplers exclude it by.
-          on_error: what the dataset does with such records already.
-        """
-        index, number = self.members[located[0]]
-        exclude = f"exclude=[{position}] in a sampler"
-        ways = f"out with {exclude}" if on_error == "skip" else f"out with {_SKIP}, or {exclude}"
-        converts = os.path.basename(index.path).startswith(".")  # the index is that of a conversion, which removes it
-        if converts and decode != "json":
-            return "; decode takes the bytes of a record, and returns what to write" if callable(decode) else ""
-        remark = f" ({_SKIP} needs a batch that has others)" if on_error == "skip" else ""
-        if decode != "json" or not formats.of_index(index).is_text:
-            return f"; leave record {position} {ways}{remark}"
-        if converts:
-            command = build_command([index.source_path(number)], "--bad skip")
-            return f"; run: {command} (and convert {index.source_path(number)}{INDEX_SUFFIX})"
-        keep = f"leave record {position} {ways}, which keeps positions{remark}"
-        hint = "" if self._may_be_json(located) else f"open it with {option('decode', 'text')} if it is text; or "
-        command = index.hint("--bad skip", force=False)
-        return f"; {hint}{keep}; or leave all such lines out of the index, which changes len; {command}"
-
-    def _may_be_json(self, located: tuple[int, int, int, int]) -> bool:
-        """Whether a record begins as JSON does, so that it was meant to be JSON."""
-        member, _, begin, end = located
-        try:
-            (head,) = self._parts(member, (begin, min(end, begin + _HEAD)))
-        except (OSError, Error, MemoryError):
-            return True
-        return head.lstrip()[:1] in _JSON_BEGINS
-
-    def _parts(self, member: int, *parts: tuple[int, int]) -> list[bytes]:
-        """Return some bytes of a source, or of its content; fewer where it ends.
-
-        Args:
-          parts: where each begins and ends.
-        Raises:
-          OSError, Error: it cannot be read, or another file is there now.
-          MemoryError: there is no room to decode it.
-        """
-        index, number = self.members[member]
-        if index.sources[number].compression is not None:
-            content = self.open(member)[0]
-            assert isinstance(content, BlockReader)
-            return [content.read(begin, end) for begin, end in parts]
-        with open_regular(index.absolute(index.source_path(number))) as file:
-            opened = os.fstat(file.fileno())
-            check_source(index, number, opened.st_size, opened.st_mtime_ns)
-            found = []
-            for begin, end in parts:
-                file.seek(begin)
-                found.append(file.read(end - begin))
-        return found
+        line = self._line(index, number, record, offset) if formats.of_index(index).is_text else None
+        return f"{index.source_path(number)}{f': record {record}' if line is None else f':{line}'} (byte {offset})"
 
     def _line(self, index: Index, number: int, record: int, offset: int) -> int | None:
         """Return the line of a record, counted from 1; None if the index does not have it and it cannot be counted.
@@ -370,7 +254,98 @@ class Catalog:
         except (SourceError, MemoryError):
             return None
 
+    def check_line(self, located: Located) -> None:
+        """Raise FormatError where a record that cannot be decoded is not a whole line: the index is to blame."""
+        member, record, begin, end = located
+        index, number = self.members[member]
+        if not formats.of_index(index).is_text or index.check == "none":
+            return
+        try:
+            content = self.open(member)[0]
+            before, after = _bytes(content, begin - 1, begin), _bytes(content, end, end + 2)
+        except (OSError, EOFError, Error, MemoryError):
+            return  # the decoder's error says more
+        if (record and before != b"\n") or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
+            path = index.source_path(number)
+            raise index.damaged(f"record {record} of {path}: expected a whole line, found bytes {begin} to {end}")
 
-def _sample_of(index: Index) -> Sample:
-    """Return what the records of an index are, as its format says; malformed parameters may raise anything."""
-    return formats.of_index(index).decoder(index.parameters)
+    def hint(self, located: Located, position: int, on_error: str, *, is_json: bool) -> str:
+        """Return what to do about a record that cannot be decoded, as the end of a message.
+
+        Args:
+          position: of the record in the dataset, which samplers exclude it by.
+          on_error: what the dataset does with such records already.
+          is_json: whether it was to be decoded as JSON.
+        """
+        index, number = self.members[located[0]]
+        is_line, skips = is_json and formats.of_index(index).is_text, on_error == "skip"
+        if os.path.basename(index.path).startswith("."):  # the index is that of a conversion, which removes it
+            path = index.source_path(number)
+            command = build_command([path], "--bad skip")
+            return f"; run: {command} (and convert {path}{INDEX_SUFFIX})" if is_line else ""
+        ways = f"exclude=[{position}] in a sampler" if skips else f"{_SKIP}, or exclude=[{position}] in a sampler"
+        remark = f" ({_SKIP} needs a batch that has others)" if skips else ""
+        if not is_line:
+            return f"; leave record {position} out with {ways}{remark}"
+        return (
+            f"; leave record {position} out with {ways}, which keeps positions{remark}; or leave all such lines out of "
+            f"the index, which changes len; {index.hint('--bad skip', force=False)}"
+        )
+
+
+def _bytes(content: _native.Map | BlockReader, begin: int, end: int) -> bytes:
+    """Return some bytes of a source, or of its content; fewer where it begins or ends."""
+    begin, end = max(begin, 0), min(end, content.size)
+    return content.read(begin, end) if isinstance(content, BlockReader) else content.read(begin, max(end - begin, 0))
+
+
+def _identity(indexes: Sequence[Index]) -> int:
+    """Return a checksum over the checksums of indexes: it changes when one of them is built again."""
+    return zlib.crc32(b"".join(index.checksum.to_bytes(8, "little") for index in indexes))
+
+
+def _reopened(
+    directory: str, packed: bytes, identity: int, roots: list[str], how: tuple[str, IoChoice, int, bool]
+) -> Catalog:
+    """Open a pickled catalog again. Sources are checked when they are first read, not all at once in every worker.
+
+    They are then checked as with "stat", as the process that opened them has done more where that was asked for; if it
+    did not compare them at all, neither does this one.
+
+    Raises:
+      StaleIndexError: an index was built again meanwhile.
+    """
+    access, io, block_cache, compares = how
+    paths, allowed = zlib.decompress(packed).decode(errors="surrogateescape").split("\0"), Roots(roots)
+    if os.getcwd() != directory:  # not normalised, as `..` may follow a link
+        paths = [os.path.join(directory, path) for path in paths]
+    indexes = [Index(path, allowed, io_of(io, os.path.join(directory, path))) for path in paths]
+    if _identity(indexes) != identity:
+        more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+        raise StaleIndexError(f"{paths[0]}{more}: not the indexes of the pickled dataset; open the dataset again")
+    for index in indexes:
+        index.check = "stat" if compares else "none"
+    return Catalog(indexes, access, io, block_cache)
+
+
+def warn_of_meanings(indexes: Sequence[Index]) -> None:
+    """Warn of the first column that two indexes measured or computed in different ways.
+
+    Numbers that were given may be those of any function, and are not compared.
+    """
+    firsts: dict[str, tuple[str, Index]] = {}
+    known = None
+    for index in indexes:
+        made = {**index.expressions, **index.functions}
+        if made == known:  # as of most datasets, which have indexes by the thousands
+            continue
+        known = made
+        for name, found in made.items():
+            expected, first = firsts.setdefault(name, (found, index))
+            if expected != found:
+                expected, found = expected.removesuffix(":"), found.removesuffix(":")  # without a version
+                warn(
+                    f"{index.path}: column {name!r}: expected {expected}, as in {first.path}, found {found}; build "
+                    "both alike"
+                )
+                return

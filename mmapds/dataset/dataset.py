@@ -1,19 +1,20 @@
-"""The dataset: what all datasets have in common, whether they are opened, mapped or zipped."""
+"""What all datasets have in common, and what `map` and `concat` make of them."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import Error, shortened
+from ..errors import Error, add_note, shortened
 from ..orders.basic import integer
 from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
-from .location import Location
-from .views import NestedRows, PermutedRows, RangeRows, Rows, rows_of
+from .catalog import Location
+from .decode import decoder_name, is_same_decoder
+from .views import NestedRows, PermutedRows, RangeRows, Rows, is_position, rows_of
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -125,8 +126,6 @@ class Dataset(_Samples):
         Raises:
           Error: the function is not a callable.
         """
-        from .mapped import MappedDataset  # here, as it is a dataset itself
-
         if not callable(function):
             raise Error(f"function = {function!r}, expected a callable")
         return MappedDataset(self, function, batched)
@@ -330,6 +329,177 @@ class Dataset(_Samples):
             remedy = f"ds.column({key!r})" if key in self.columns else f"[sample[{key!r}] for sample in ds]"
             raise IndexError(f"index = {key!r}, expected an int, a slice, or an array of ints or bools; use {remedy}")
         return self._select(rows_of(key, len(self)))
+
+
+class MappedDataset(Dataset):
+    """A dataset whose samples are a function of those of another: what `ds.map` returns. It pickles with the function.
+
+    Args:
+      inner: the other dataset.
+      function: takes a sample, or a batch of them.
+      is_batched: whether it takes a batch and returns a list of as many samples.
+    """
+
+    _MADE_BY = "ds.map"
+
+    def __init__(self, inner: Dataset, function: Callable[[Any], Any], is_batched: bool) -> None:
+        self._inner = inner
+        self._function = function
+        self._is_batched = is_batched
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getitem__(self, key: Any) -> Any:
+        if not is_position(key):
+            return self._view(key)
+        sample = self._inner[key]
+        if self._is_batched:
+            return self._batch([sample], [key])[0]
+        try:
+            made = self._function(sample)
+        except Exception as error:
+            self._raise_at(key, error)
+        return self._refuse_none(key) if made is None else made
+
+    def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
+        samples, _ = self.take_kept(positions)
+        if not len(samples):
+            self._inner.take(positions)  # which raises, unless there are no positions
+        return samples
+
+    __getitems__ = take
+
+    def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
+        samples, kept = self._inner.take_kept(positions)
+        if len(kept) < len(positions):
+            positions = [positions[k] for k in kept]
+        if self._is_batched:
+            return self._batch(samples, positions), kept
+        function = self._function
+        mapped: list[Any] = []
+        for sample in samples:  # of an array file, read here: an error of its own has its place already
+            try:
+                made = function(sample)
+            except Exception as error:
+                self._raise_at(positions[len(mapped)], error)
+            mapped.append(self._refuse_none(positions[len(mapped)]) if made is None else made)
+        return mapped, kept
+
+    def _batch(self, samples: Sequence[Any], positions: Any) -> list[Any]:
+        """Return what the function makes of a batch."""
+        if not len(samples):
+            return []
+        try:
+            mapped = self._function(samples)
+        except Exception as error:
+            self._raise_at(positions[0], error, f"a batch of {len(samples)}, the first at ")
+        is_list = hasattr(mapped, "__len__") and hasattr(mapped, "__getitem__")
+        is_list = is_list and not isinstance(mapped, Mapping | str | bytes)
+        if is_list and len(mapped) == len(samples):
+            return list(mapped)
+        found = str(len(mapped)) if is_list else f"a {type(mapped).__name__}"
+        raise Error(
+            f"function {decoder_name(self._function)!r}: expected a list of {len(samples)} samples, one for each of a "
+            f"batch that it was given, found {found} (the first at {self._inner.place(positions[0])})"
+        )
+
+    def _refuse_none(self, position: SupportsIndex) -> NoReturn:
+        """Raise an error for a function that changed its sample and returned nothing, as some libraries allow."""
+        raise Error(
+            f"function {decoder_name(self._function)!r}: expected a sample, found None; return the sample (of "
+            f"{self._inner.place(position)})"
+        )
+
+    def _raise_at(self, position: SupportsIndex, error: Exception, batch: str = "") -> NoReturn:
+        """Raise an error of the function, which keeps its type, with the place of the record."""
+        place = f"{batch}{self._inner.place(position)}"
+        if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
+            raise RuntimeError(f"function {decoder_name(self._function)!r} raised StopIteration, of {place}") from error
+        add_note(error, f"while mapping {place}")
+        raise error
+
+    @property
+    def _on_error(self) -> str:
+        return self._inner._on_error
+
+    @property
+    def skipped(self) -> list[int]:
+        return self._inner.skipped
+
+    def raw(self, position: SupportsIndex) -> bytes:
+        return self._inner.raw(position)
+
+    def where(self, position: SupportsIndex) -> Location:
+        return self._inner.where(position)
+
+    def place(self, position: SupportsIndex) -> str:
+        return self._inner.place(position)
+
+    def find(self, key: str) -> int:
+        return self._inner.find(key)
+
+    @property
+    def _has_keys(self) -> bool:
+        return self._inner._has_keys
+
+    @property
+    def sources(self) -> list[str]:
+        return self._inner.sources
+
+    @property
+    def indexes(self) -> list[str]:
+        return self._inner.indexes
+
+    @property
+    def fingerprint(self) -> str:
+        return self._inner.fingerprint
+
+    @property
+    def source_starts(self) -> NDArray[np.int64]:
+        return self._inner.source_starts
+
+    @property
+    def block_starts(self) -> NDArray[np.int64]:
+        return self._inner.block_starts
+
+    @property
+    def columns(self) -> list[str]:
+        return self._inner.columns
+
+    def column(self, name: str) -> NDArray[Any]:
+        return self._inner.column(name)
+
+    def _columns_named(self, name: str) -> list[str]:
+        return self._inner._columns_named(name)
+
+    @property
+    def length_order(self) -> LengthOrder | None:
+        return self._inner.length_order
+
+    def _select(self, rows: Rows) -> "MappedDataset":
+        return MappedDataset(self._inner._select(rows), self._function, self._is_batched)
+
+    @classmethod
+    def _chained(cls, parts: Sequence["MappedDataset"]) -> "MappedDataset":
+        first = parts[0]
+        for k, part in enumerate(parts):
+            if not is_same_decoder(part._function, first._function) or part._is_batched != first._is_batched:
+                raise Error(
+                    f"datasets[{k}]: expected datasets of one function, {first._name()} as in datasets[0], found "
+                    f"{part._name()}; use map on what concat returns, or torch.utils.data.ConcatDataset"
+                )
+        return MappedDataset(concat(part._inner for part in parts), first._function, first._is_batched)
+
+    def _name(self) -> str:
+        """Return the function as messages and reprs show it."""
+        return decoder_name(self._function) + (" (batched)" if self._is_batched else "")
+
+    def __repr__(self) -> str:
+        return f"{repr(self._inner).removesuffix('>')}, map={self._name()}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MappedDataset, (self._inner, self._function, self._is_batched)
 
 
 def concat(datasets: Iterable[Dataset]) -> Dataset:

@@ -1,8 +1,9 @@
 """The dataset that `open` returns: samples over one index or many, none of them held in memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
@@ -22,13 +23,11 @@ from ..errors import (
 )
 from ..formats.unmeasured import not_utf_8
 from ..index.keys import candidates
-from ..storage.files import IoChoice
-from ..storage.processes import is_worker
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
 from . import saving, stored
 from .batch import RecordBatch, Refused
-from .catalog import Catalog
+from .catalog import Catalog, Location, warn_of_meanings
 from .dataset import Dataset
 from .decode import (
     Decoder,
@@ -45,10 +44,6 @@ from .decode import (
     wants_view,
 )
 from .fields import Fields
-from .location import Location
-from .meanings import differing
-from .origin import Origin
-from .skips import Skips
 from .stored_fields import StoredFields, differing_records
 from .views import ChainedRows, RangeRows, Rows, as_position, checked, composed, is_position, refuse_mask
 
@@ -59,44 +54,80 @@ _READ_TOGETHER = 1024  # records, at most, where samples are made one by one
 _ROOM = 1 << 20  # bytes of these records; a larger one is read alone
 _TRIED = 4  # records that tell a decoder of other records from a bad record
 _SHOWN = 3  # sources that a repr names
+_NAMED = 10  # skipped records that a process warns of, one by one
+_ENOUGH = 100  # records, of which none was decoded, that make an error
 
 
 def make_dataset(
-    catalog: Catalog, origin: Origin, decode: str | Decoder, on_error: OnError = "raise", rows: Rows | None = None
+    catalog: Catalog, decode: str | Decoder, on_error: OnError = "raise", rows: Rows | None = None
 ) -> "IndexedDataset":
     """Return the dataset of all records of a catalog, or of those that `rows` selects."""
-    records, skips = catalog.records(views=wants_view(resolve(decode))), Skips() if on_error == "skip" else None
-    return IndexedDataset(catalog, records, origin, decode, rows, skips)
+    records = catalog.records(views=wants_view(resolve(decode)))
+    return IndexedDataset(catalog, records, decode, rows, Skips() if on_error == "skip" else None)
+
+
+class Skips:
+    """The records that were left out in this process, each once. Views of a dataset share it, and so do threads."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, object] = {}
+        self.any_kept = False
+        """Whether a record was ever decoded; those who read `Fields` set it."""
+
+    def add(self, record: int, what: Callable[[], str]) -> None:
+        """Take in a record that was left out; warn, if it is the first time.
+
+        Args:
+          what: returns the place of the record, and what is wrong with it. It is called only where that is shown, as
+            it may read the source up to the record to count its lines.
+        """
+        mark = object()
+        if (
+            self._records.setdefault(record, mark) is not mark or len(self._records) > _NAMED + 1
+        ):  # threads need no lock
+            return
+        rest = ", the 11th record in this process; ds.skipped has all, and the next ones are left out without a warning"
+        warn(f"{what()}; left out{rest * (len(self._records) > _NAMED)}", RuntimeWarning)
+
+    def are_all(self, total: int) -> bool:
+        """Whether nothing was ever decoded, of enough records to say that the decoder fits none of `total`."""
+        return not self.any_kept and len(self._records) >= min(total, _ENOUGH)
+
+    @property
+    def records(self) -> list[int]:
+        """The numbers of the records, ascending."""
+        return sorted(self._records)
 
 
 class IndexedDataset(Samples, Dataset):
-    """A dataset of the records of indexes, each made a sample by a decoder: what `mmapds.open` returns."""
+    """A dataset of the records of indexes, each made a sample by a decoder: what `mmapds.open` returns.
+
+    Args:
+      records: all records of the catalog, which views share.
+      rows: which of them; None for all, in order.
+      skips: takes in records that cannot be decoded; None if such a record is an error.
+    """
 
     _MADE_BY = "mmapds.open"
 
     def __init__(
-        self,
-        catalog: Catalog,
-        records: Records,
-        origin: Origin,
-        decode: str | Decoder,
-        rows: Rows | None,
-        skips: Skips | None,
+        self, catalog: Catalog, records: Records, decode: str | Decoder, rows: Rows | None, skips: Skips | None
     ) -> None:
         self._catalog = catalog
         self._records = records
-        self._origin = origin
         self._given_decode = decode
         self._decode = resolve(decode)
         self._is_located, self._takes_views = wants_location(self._decode), wants_view(self._decode)
         may_skip = skips is not None and isinstance(self._decode, StoredFields) and self._decode.converts
         self._gives_arrays = array_columns(self._decode) is not None and not may_skip
-        self._rows = rows  # None: all records, in order
-        self._skips = skips  # None: a record that cannot be decoded is an error
-        self._length = len(records) if rows is None else len(rows)
+        self._rows = rows
+        self._skips = skips
+        self._length = len(self._records) if rows is None else len(rows)
         self._fingerprint: str | None = None
         if rows is None and not self._is_located:
             self._decode_record = None if self._decode is as_bytes else self._decode
+
+    # ---- samples -----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self._length
@@ -216,6 +247,12 @@ class IndexedDataset(Samples, Dataset):
             return self._skips.records if self._skips is not None else []
         return sorted(position for record in self._skips.records for position in self._rows.positions(record))
 
+    @property
+    def _on_error(self) -> OnError:
+        return "raise" if self._skips is None else "skip"
+
+    # ---- records that cannot be decoded ------------------------------------------------------------------------
+
     def _described(self, number: int, reason: str) -> str:
         """Return the place of a record, and what is wrong with it."""
         return f"{self._place(number)}: {reason}"
@@ -230,17 +267,18 @@ class IndexedDataset(Samples, Dataset):
         self._check_source(number)
         located = self._records.locate(number)
         if is_short_of_memory(error):
-            raise self._catalog.no_room_to_decode(located, str(error)) from error
-        record = bytes(self._records[number]) if self._given_decode == "json" else b""
-        if why := not_utf_8(record):
+            remark = str(error).partition("\n")[0]
+            what = f"decoding a record of {located[3] - located[2]} bytes{f' ({remark})' * bool(remark)}"
+            raise self._catalog.short_of_memory(located, what) from error
+        is_json = self._given_decode == "json"
+        if is_json and (why := not_utf_8(bytes(self._records[number]))):
             error = DecodeError(f"not JSON: {why}")
-        position = int(position) % self._length
-        way_out = self._catalog.way_out(located, position, self._given_decode, self._on_error)
+        hint = self._catalog.hint(located, int(position) % self._length, self._on_error, is_json=is_json)
         if tried := self._refused_from_the_first():
-            others = f"; or {way_out.removeprefix('; ')}" if way_out else ""
+            others = f"; or {hint.removeprefix('; ')}" if hint else ""
             given = either("--decode", "decode=...")
-            way_out = f"; give another {given}, as it refuses all of the first {tried} records{others}"
-        raise_at(self._catalog.place(located), error, self._given_decode, way_out)
+            hint = f"; give another {given}, as it refuses all of the first {tried} records{others}"
+        raise_at(self._catalog.place(located), error, self._given_decode, hint)
 
     def _refused(self, numbers: Any, positions: Any) -> Refused:
         """Return what raises the errors of some records; see `_raise_at`."""
@@ -266,6 +304,8 @@ class IndexedDataset(Samples, Dataset):
                 return 0
         return tried
 
+    # ---- records, sources and columns --------------------------------------------------------------------------
+
     def raw(self, position: SupportsIndex) -> bytes:
         return self._records.copy(as_position(position) if self._rows is None else self._record(position))
 
@@ -279,8 +319,7 @@ class IndexedDataset(Samples, Dataset):
         if not isinstance(key, str):
             raise TypeError(f"key = {shortened(key)}, expected a string")
         if self._rows is None:
-            record = next(self._records_of(key), None)
-            found = [] if record is None else [record]
+            found = list(islice(self._records_of(key), 1))
         else:
             found = [position for record in self._records_of(key) for position in self._rows.positions(record)]
         if found:
@@ -315,14 +354,11 @@ class IndexedDataset(Samples, Dataset):
     @property
     def fingerprint(self) -> str:
         if self._fingerprint is None:  # not a cached_property: see `Index.bounds_at`
-            self._fingerprint = self._compute_fingerprint()
+            rows = np.linspace(0, self._length - 1, min(self._length, _ROWS_COMPARED)).astype(np.int64)
+            if self._rows is not None and self._length:
+                rows = self._rows.many(rows)
+            self._fingerprint = self._catalog.fingerprint(f"{self._length}".encode() + rows.tobytes())
         return self._fingerprint
-
-    def _compute_fingerprint(self) -> str:
-        rows = np.linspace(0, self._length - 1, min(self._length, _ROWS_COMPARED)).astype(np.int64)
-        if self._rows is not None and self._length:
-            rows = self._rows.many(rows)
-        return self._catalog.fingerprint(f"{self._length}".encode() + np.ascontiguousarray(rows).tobytes())
 
     @property
     def source_starts(self) -> NDArray[np.int64]:
@@ -352,42 +388,38 @@ class IndexedDataset(Samples, Dataset):
         rows = RangeRows(range(self._length)) if self._rows is None else self._rows
         saving.save(path, self._catalog.indexes, rows, self.columns)
 
+    # ---- views -------------------------------------------------------------------------------------------------
+
     def _select(self, inner: Rows) -> "IndexedDataset":
         rows = composed(self._rows, inner, len(self._records))
-        return IndexedDataset(self._catalog, self._records, self._origin, self._given_decode, rows, self._skips)
+        return IndexedDataset(self._catalog, self._records, self._given_decode, rows, self._skips)
 
     @classmethod
     def _chained(cls, parts: Sequence["IndexedDataset"]) -> "IndexedDataset":
-        decode, access, io = parts[0]._given_decode, parts[0]._catalog.access, parts[0]._catalog.io
+        first, access, io = parts[0], parts[0]._catalog.access, parts[0]._catalog.io
         for k, part in enumerate(parts):
             alike = (part._catalog.access, part._catalog.io) == (access, io)
-            if not is_same_decoder(part._given_decode, decode) or not alike:
-                if differ := differing_records(decode, part._given_decode, "datasets[0]"):
+            if not is_same_decoder(part._given_decode, first._given_decode) or not alike:
+                if differ := differing_records(first._given_decode, part._given_decode, "datasets[0]"):
                     raise Error(f"datasets[{k}]: {differ}")
                 raise Error(
-                    f"datasets[{k}]: expected decode = {decoder_name(decode)}, access = {access!r} and io = {io!r}, as "
-                    f"in datasets[0], found {decoder_name(part._given_decode)}, {part._catalog.access!r} and "
-                    f"{part._catalog.io!r}; open them alike"
+                    f"datasets[{k}]: expected decode = {decoder_name(first._given_decode)}, access = {access!r} and io "
+                    f"= {io!r}, as in datasets[0], found {decoder_name(part._given_decode)}, {part._catalog.access!r} "
+                    f"and {part._catalog.io!r}; open them alike"
                 )
-            if part._on_error != parts[0]._on_error:
+            if part._on_error != first._on_error:
                 raise Error(f"datasets[{k}]: expected on_error = 'skip' for all datasets or for none; open them alike")
-            if part._catalog.compares != parts[0]._catalog.compares:
+            if part._catalog.compares != first._catalog.compares:
                 raise Error(f"datasets[{k}]: expected check = 'none' for all datasets or for none; open them alike")
-        if told := differing([part._catalog.indexes[0] for part in parts]):  # `open` compares those of one dataset
-            warn(told)
+        warn_of_meanings([part._catalog.indexes[0] for part in parts])  # `open` compares those of one dataset
         indexes = [index for part in parts for index in part._catalog.indexes]
-        block_cache = max(part._catalog.blocks.limit for part in parts)
-        catalog = Catalog(indexes, access, io, block_cache)
-        origin = Origin.joined([part._origin for part in parts], indexes)
-        if all(part._rows is None for part in parts):
-            return make_dataset(catalog, origin, decode, parts[0]._on_error)
-        firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
-        rows = [part._rows or RangeRows(range(len(part))) for part in parts]
-        return make_dataset(catalog, origin, decode, parts[0]._on_error, ChainedRows(zip(firsts, rows, strict=False)))
-
-    @property
-    def _on_error(self) -> OnError:
-        return "raise" if self._skips is None else "skip"
+        catalog = Catalog(indexes, access, io, max(part._catalog.blocks.limit for part in parts))
+        rows = None
+        if any(part._rows is not None for part in parts):
+            firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
+            every = [RangeRows(range(len(part))) if part._rows is None else part._rows for part in parts]
+            rows = ChainedRows(zip(firsts, every, strict=False))
+        return make_dataset(catalog, first._given_decode, first._on_error, rows)
 
     def _record(self, position: SupportsIndex) -> int:
         """Return the number of the record at a position."""
@@ -402,8 +434,7 @@ class IndexedDataset(Samples, Dataset):
         return numbers if self._rows is None else self._rows.many(numbers)
 
     def _locate(self, record: SupportsIndex) -> Location:
-        member, _, begin, end = self._records.locate(record)
-        return self._catalog.location(member, begin, end)
+        return self._catalog.location(self._records.locate(record))
 
     def _place(self, record: SupportsIndex) -> str:
         return self._catalog.place(self._records.locate(record))
@@ -416,56 +447,4 @@ class IndexedDataset(Samples, Dataset):
         return f"<mmapds.Dataset {names}: {count}, decode={decoder_name(self._given_decode)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        catalog = self._catalog
-        access = catalog.access, catalog.io, catalog.blocks.limit, catalog.compares
-        return _reopen, (self._origin, access, self._given_decode, self._on_error, self._rows)
-
-
-class Unopened:
-    """What a worker process has in place of a dataset that it cannot open: the error, for whoever asks it for anything.
-
-    A worker that raised while it starts would end, and torch would only say that it did.
-    """
-
-    def __init__(self, error: Error):
-        self._error = error
-
-    def __getitem__(self, i: Any) -> Any:
-        raise self._error
-
-    __getitems__ = __getitem__
-
-    def __len__(self) -> int:
-        raise self._error
-
-    def __iter__(self) -> Iterator[Any]:
-        raise self._error
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python itself looks for, as copy and pickle do
-            raise AttributeError(name)
-        raise self._error
-
-
-def _reopen(
-    origin: Origin,
-    access: tuple[str, IoChoice, int, bool],
-    decode: str | Decoder,
-    on_error: OnError,
-    rows: Rows | None,
-) -> IndexedDataset | Unopened:
-    """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker.
-
-    They are then checked as with "stat", as the process that opened them has done more where that was asked for; if it
-    did not compare them at all, neither does this one.
-    """
-    how, io, block_cache, compares = access
-    try:
-        indexes = origin.open(io)
-    except Error as error:
-        if is_worker():
-            return Unopened(error)
-        raise
-    for index in indexes:
-        index.check = "stat" if compares else "none"
-    return make_dataset(Catalog(indexes, how, io, block_cache), origin, decode, on_error, rows)
+        return make_dataset, (self._catalog, self._given_decode, self._on_error, self._rows)

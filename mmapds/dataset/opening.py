@@ -3,24 +3,27 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+from .. import formats
 from ..compression.cache import DEFAULT_SIZE
-from ..errors import Error, build_command, warn
+from ..errors import Error, IndexMissingError, SourceError, StaleIndexError, build_command, either, warn
+from ..formats.format import ArrayOf, FieldsOf
 from ..index.build import Request, build_and_warn
 from ..storage import current
 from ..storage.current import BLOCKS
-from ..storage.files import IoChoice, check_io
-from ..storage.index_file import Index
-from ..storage.sources import Roots, StrPath, given_twice, listed
+from ..storage.files import Io, IoChoice, check_io, io_of
+from ..storage.index_file import Index, SavedViewFoundError, names_index
+from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, check_name, expand, given_twice, listed, way_to_index
 from ..storage.view_file import SavedView, is_saved_view
-from .catalog import Catalog
+from .catalog import Catalog, warn_of_meanings
 from .dataset import Dataset
-from .decode import Decoder
+from .decode import Decoder, TensorDecoder, decoder_name, format_decoder, is_same_decoder
+from .fields import Fields
 from .indexed import OnError, make_dataset
-from .meanings import differing
-from .origin import Origin, expand_indexed, open_indexes, overlap
 from .saving import unfolded
+from .stored_fields import StoredFields, differing_records
+from .webdataset import check_pillow
 
 
 def open(  # noqa: A001 - mmapds.open is the public name
@@ -76,37 +79,11 @@ def open(  # noqa: A001 - mmapds.open is the public name
     patterns, paths = _expanded(source_or_index)
     allowed = Roots(roots, paths)
     if build and paths:
-        _build(paths, allowed)
+        build_and_warn([path for path in paths if not is_saved_view(path)], Request(by_sample=True, roots=allowed))
     indexes, rows = unfolded(_opened(paths, patterns, allowed, io))
-    _warn(indexes, current.check(indexes, check), patterns)
-    catalog = Catalog(indexes, access, io, block_cache)
-    origin = Origin.of(patterns if rows is None else None, indexes)
-    return make_dataset(catalog, origin, catalog.decoder(decode), on_error, rows)
-
-
-def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]:
-    """Return the patterns that are given and what they match.
-
-    Warns of what is passed over in directories, and of files that are given twice.
-    """
-    patterns = [os.fspath(pattern) for pattern in listed(given)]
-    paths = expand_indexed(patterns, warn)
-    if line := given_twice(paths):
-        warn(line)
-    return patterns, paths
-
-
-def _build(paths: list[str], roots: Roots) -> None:
-    """Build the indexes that are missing or stale."""
-    build_and_warn([path for path in paths if not is_saved_view(path)], Request(by_sample=True, roots=roots))
-
-
-def _opened(paths: list[str], patterns: list[str], roots: Roots, io: IoChoice) -> list[Index | SavedView]:
-    """Open indexes and saved views; warn where some that nobody named have the same source."""
-    found = open_indexes(paths, patterns, roots, io)
-    if told := overlap(paths, patterns, found):
-        warn(told)
-    return found
+    warn_of_meanings(indexes)
+    _warn_of_samples(current.check(indexes, check), patterns)
+    return make_dataset(Catalog(indexes, access, io, block_cache), _decoder(indexes, decode), on_error, rows)
 
 
 def _check_choices(**choices: tuple[str, Collection[str]]) -> None:
@@ -115,10 +92,118 @@ def _check_choices(**choices: tuple[str, Collection[str]]) -> None:
             raise Error(f"{name} = {value!r}, expected one of {', '.join(map(repr, known))}")
 
 
-def _warn(indexes: list[Index], sampled: list[tuple[Index, int]], patterns: list[str]) -> None:
-    """Warn of a column that is not the same in all indexes, and of sources of another time that a sample decided on."""
-    if told := differing(indexes):
-        warn(told)
+# ---- indexes --------------------------------------------------------------------------------------------------------
+
+
+def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]:
+    """Return the patterns that are given and what they match; warn of what is passed over, and of what comes twice."""
+    patterns = [os.fspath(pattern) for pattern in listed(given)]
+    paths = expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX), warn)
+    if line := given_twice(paths):
+        warn(line)
+    return patterns, paths
+
+
+def open_stored(path: str, roots: Roots, io: Io) -> Index | SavedView:
+    """Open an index or a saved view; raises as they do."""
+    try:
+        return Index(path, roots, io)
+    except SavedViewFoundError:
+        return SavedView(path, roots, io)
+
+
+def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoChoice) -> list[Index | SavedView]:
+    """Open the indexes of sources, and saved views.
+
+    Args:
+      paths: sources, indexes and saved views.
+      patterns: what the user gave for them.
+      roots: where their sources may lie.
+      io: how they are read.
+    Raises:
+      IndexMissingError: a source is not indexed.
+      StaleIndexError: the index beside a source is that of another file.
+      SourceError: a source is also among those of an index that was given, or one that is not indexed cannot be.
+      FormatError: an index is damaged, or a source must be converted.
+    """
+    indexes: list[Index | SavedView] = []
+    missing: list[str] = []
+    directory = os.getcwd()
+    for path in paths:
+        index_path = _index_path(path)
+        try:
+            index = open_stored(index_path, roots, io_of(io, os.path.join(directory, index_path)))
+        except IndexMissingError:
+            missing.append(path)
+            continue
+        if isinstance(index, Index):
+            index.check_covers(path)
+        elif not path.endswith(INDEX_SUFFIX):
+            raise StaleIndexError(
+                f"{index.path}: STALE: expected the index of {path}, found a saved view; rename it, or give it by its "
+                "name"
+            )
+        indexes.append(index)
+    if missing:
+        raise _not_indexed(missing, patterns)
+    _check_given_once(paths, patterns, indexes)
+    return indexes
+
+
+def _index_path(path: str) -> str:
+    """Return the path of a source's index: beside it or, for a link, beside the file that it leads to."""
+    if names_index(path):
+        return path
+    beside = path + INDEX_SUFFIX
+    if not os.path.lexists(beside) and os.path.islink(path):
+        followed = os.path.realpath(path) + INDEX_SUFFIX
+        if os.path.exists(followed):
+            return followed
+    return beside
+
+
+def _not_indexed(missing: list[str], patterns: Sequence[str]) -> IndexMissingError:
+    """Return the error for sources without an index; raise what says that they cannot have one."""
+    first, more = missing[0], f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+    if os.path.exists(first):
+        formats.check_in_place(first)
+    if first.endswith(INDEX_SUFFIX):
+        return IndexMissingError(f"{first}{more}: no such index; {way_to_index(first)}")
+    for path in missing:
+        check_name(path)
+    command = build_command(missing if len(missing) == 1 else list(patterns))
+    opened = either("", " (or open it with build=True)")
+    return IndexMissingError(f"{first}{more}: not indexed yet; run: {command}{opened}")
+
+
+def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Sequence[Index | SavedView]) -> None:
+    """Refuse a source that is given by its name and by an index; warn of one that two indexes of a pattern have."""
+    by_name = {path for path in paths if not path.endswith(INDEX_SUFFIX)}
+    if len(by_name) == len(paths):
+        return
+    same = os.path.realpath if by_name else os.path.normpath  # a directory may have indexes by the thousands
+    holders, named = {same(path): path for path in by_name}, set(patterns)
+    for path, index in zip(paths, indexes, strict=True):
+        if path in by_name or (isinstance(index, SavedView) if by_name else path in named):
+            continue
+        for base in index.open_bases() if isinstance(index, SavedView) else [index]:
+            for source in map(base.source_path, range(len(base.sources))):
+                holder = holders.setdefault(same(base.absolute(source)), path)
+                if holder in by_name:
+                    raise SourceError(
+                        f"{path}: expected each source once, found {source} by its name and as one of this index; give "
+                        "one of the two"
+                    )
+                if holder != path and path not in named:
+                    warn(
+                        f"{source}: its records may come more than once, as {holder} and {path} both have some; give "
+                        "the index that you mean by its name"
+                    )
+                    return
+
+
+def _warn_of_samples(sampled: Sequence[tuple[Index, int]], patterns: list[str]) -> None:
+    """Warn of sources of another time that a sample decided on."""
     if not sampled:
         return
     index, number = sampled[0]
@@ -129,3 +214,52 @@ def _warn(indexes: list[Index], sampled: list[tuple[Index, int]], patterns: list
         f"{index.source_path(number)}{more}: expected the time of change of when it was indexed, found another and the "
         f"same bytes in {BLOCKS} blocks of it; {hint} (or give check='sample', if that is enough)",
     )
+
+
+# ---- decoders -------------------------------------------------------------------------------------------------------
+
+
+def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Decoder:
+    """Return the decoder that the user means: the one given, or else that of the format.
+
+    Raises:
+      Error: the indexes have different decoders, or torch or Pillow is missing.
+      FormatError: the format's records cannot be given to this decoder.
+    """
+    for index in indexes:
+        formats.check_decoder(index, given)
+    if given == "pil":
+        check_pillow()
+    if given is not None and given != "torch" and not isinstance(given, Fields):
+        return given
+    found = [_decoder_of(index, given if isinstance(given, Fields) else None) for index in indexes]
+    for index, decode in zip(indexes, found, strict=True):
+        if not is_same_decoder(decode, found[0]):
+            if differ := differing_records(found[0], decode, indexes[0].path):
+                raise Error(f"{index.path}: {differ}")
+            raise Error(
+                f"{index.path}: expected records for decode = {decoder_name(found[0])}, as in {indexes[0].path}, found "
+                f"records for {decoder_name(decode)}; give decode="
+            )
+    if given != "torch":
+        return found[0]
+    try:
+        return TensorDecoder(found[0])
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise Error("decode = 'torch' needs torch; run: pip install 'mmapds[torch]'") from None
+
+
+def _decoder_of(index: Index, fields: Fields | None) -> str | Decoder:
+    """Return the decoder of an index, as its format says; or that of the fields that a user wants of its records."""
+    with index.reporting_malformed_metadata():
+        sample = formats.of_index(index).decoder(index.parameters)
+        if fields is None:
+            return format_decoder(sample)
+        if isinstance(sample, FieldsOf):
+            return StoredFields(fields, sample.schema, index.path)
+        if isinstance(sample, ArrayOf) or sample == "files":
+            found = decoder_name(format_decoder(sample))
+            raise Error(f"decode = {fields!r}, expected records of JSON or named arrays, found records for {found}")
+        return fields

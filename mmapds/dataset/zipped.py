@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64
 
-from ..errors import ColumnError, Error, did_you_mean
+from ..errors import ColumnError, Error
 from ..storage.runs import LengthOrder
 from .batch import LazyBatch, ZippedBatch
 from .dataset import Dataset, concat
@@ -120,34 +120,29 @@ class ZippedDataset(Dataset):
         Raises:
           ColumnError: no dataset has it, or several have.
         """
-        found = self._columns_named(name)
+        found = self._owners(name)
         if len(found) > 1:
-            several = ", ".join(map(repr, found))
+            several = ", ".join(repr(f"{key}.{own}") for key, own in found)
             raise ColumnError(f"column {name!r}: expected one column of that name, found {len(found)}; use {several}")
-        whole = found[0] if found else name
-        for key, member in self._members.items():
-            own = whole.removeprefix(f"{key}.")
-            if own != whole and (own in member.columns or not found):
-                return member.column(own)
-        try:
-            return self._first.column(name)
-        except ColumnError as error:
+        if not found:
             known = ", ".join(map(repr, self.columns)) or "those of the datasets, which have none"
-            names = [each for column in self.columns for each in (column, column.partition(".")[2])]
-            remedy = str(error).partition("; ")[2].partition(" (")[0]
-            remark = did_you_mean(name, names) or " (or use mmapds.add_column)" * remedy.startswith("run: ")
-            raise ColumnError(f"column {name!r}: expected one of {known}; {remedy}{remark}") from None
+            raise ColumnError(f"column {name!r}: expected one of {known}; add it to a dataset with mmapds.add_column")
+        key, own = found[0]
+        return self._members[key].column(own)
+
+    def _owners(self, name: str) -> list[tuple[str, str]]:
+        """Return the columns that a name may mean: the name of the dataset, and that of the column there."""
+        exact = [(key, own) for key, each in self._members.items() for own in each.columns if f"{key}.{own}" == name]
+        return exact or [(key, own) for key, each in self._members.items() for own in each._columns_named(name)]
 
     def _columns_named(self, name: str) -> list[str]:
-        if name in self.columns:
-            return [name]
-        return [f"{key}.{own}" for key, member in self._members.items() for own in member._columns_named(name)]
+        return [f"{key}.{own}" for key, own in self._owners(name)]
 
     @property
     def length_order(self) -> LengthOrder | None:
         """That of the one dataset that has lengths."""
-        having = [member for member in self._members.values() if member._columns_named("length")]
-        return having[0].length_order if len(having) == 1 else None
+        having = self._owners("length")
+        return self._members[having[0][0]].length_order if len(having) == 1 else None
 
     def _select(self, rows: Rows) -> "ZippedDataset":
         return ZippedDataset({name: member._select(rows) for name, member in self._members.items()})

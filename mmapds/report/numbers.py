@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataset.catalog import Location
 from ..dataset.dataset import Dataset
-from ..dataset.location import Location
 from .plans import Epoch
 
 Array = NDArray[Any]
