@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import formats
 from .clusters import Engine
 from .errors import ColumnError, Error, refuse_unknown, shortened, warn
-from .index.build import BuildResult, Complete, Request, build_and_warn
+from .index.build import Complete, Request, build_and_warn
 from .storage.sources import INDEX_SUFFIX, Roots, StrPath, expand, given_twice, index_path
 from .storage.threads import cores
 
@@ -75,37 +75,35 @@ def build(
       Error: an index cannot be written, or another process builds it for too long.
       TypeError: an argument is unknown.
     """
-    _check_given(parameters, out=out, parts=parts)
+    refuse_unknown("build", parameters, formats.OPTIONS)
+    _check_paths(out=out, parts=parts)
     expressions, computed = _by_kind(length, columns)
-    paths = _expanded(sources, once=out is not None)
-    request = Request(format, parameters, expressions, missing, validate, bad, tuple(computed), hash=hash, force=force)
-    complete, engine = _completing(computed, version, workers), _engine(executor, parts, out, workers)
-    request = request._replace(complete=complete, engine=engine, grown=grown, workers=workers)
-    return _paths(build_and_warn(paths, request._replace(roots=Roots(roots, paths)), out))
-
-
-def _paths(results: Iterable[BuildResult]) -> Path | list[Path]:
-    """Return the paths of indexes; a single one where there is one."""
-    from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
-
-    paths = [Path(done.summary.path) for done in results]
-    return paths[0] if len(paths) == 1 else paths
-
-
-def _expanded(sources: StrPath | Iterable[StrPath], *, once: bool) -> list[str]:
-    """Return the sources that are meant; warn where one index has a source twice."""
     paths = expand(sources, formats.SUFFIXES, warn)
-    if once and (line := given_twice(paths)):
+    if out is not None and (line := given_twice(paths)):
         warn(line)
-    return paths
-
-
-def _engine(executor: Any, parts: StrPath | None, out: StrPath | None, workers: int | None) -> Engine | None:
-    """Return what scans in the place of this process."""
     engine = Engine.of(executor, parts, workers or 1)
     if engine is not None and out is None:
         raise Error("executor: expected the place of one index with it, found none; give out=...")
-    return engine
+    request = Request(
+        format,
+        parameters,
+        expressions,
+        missing,
+        validate,
+        bad,
+        tuple(computed),
+        _completing(computed, version, workers) if computed else None,
+        hash=hash,
+        force=force,
+        grown=grown,
+        roots=Roots(roots, paths),
+        engine=engine,
+        workers=workers,
+    )
+    from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
+
+    found = [Path(done.summary.path) for done in build_and_warn(paths, request, out)]
+    return found[0] if len(found) == 1 else found
 
 
 def merge(
@@ -136,15 +134,14 @@ def merge(
 
     from .index.merge import merge as merge_indexes
 
-    _check_given({}, out=out)
+    _check_paths(out=out)
     paths = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,))]
     done = merge_indexes(paths, os.fspath(out), roots=Roots(roots, paths), workers=workers or cores())
     return Path(done.path)
 
 
-def _check_given(parameters: Mapping[str, Any], **given: Any) -> None:
-    """Raise TypeError for a parameter that no format has, and Error for an argument that is neither a path nor None."""
-    refuse_unknown("build", parameters, formats.OPTIONS)
+def _check_paths(**given: Any) -> None:
+    """Raise Error for an argument that is neither a path nor None."""
     for name, path in given.items():
         if path is not None and not isinstance(path, str | os.PathLike):
             raise Error(f"{name} = {shortened(path)}, expected a path")
@@ -179,10 +176,8 @@ def _by_kind(
 
 def _completing(
     computed: Mapping[str, Callable[[Any], float]], version: str | int | None, workers: int | None
-) -> Complete | None:
+) -> Complete:
     """Return what adds computed columns to each index."""
-    if not computed:
-        return None
     from .columns import complete, identities  # start-up time: it loads NumPy and datasets
 
     return partial(complete, computed, identities(computed, version), workers)

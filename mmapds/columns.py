@@ -107,20 +107,20 @@ def complete(
     computed: Mapping[str, Callable[[Any], float]],
     functions: Mapping[str, str],
     workers: int | None,
-    index_path: str,
-    unfinished: str | None,
+    place: str,
+    path: str,
 ) -> None:
     """Add columns that functions compute to an index, all at once.
 
     Args:
       functions: what these are known by.
-      unfinished: the file that has the rest of the index, which then comes into its place; None for the index itself.
+      place: of the index.
+      path: of the file that has the rest of it: a new file that is not there yet, or the index itself.
     """
-    path, target = unfinished or index_path, index_path if unfinished else os.path.realpath(index_path)
-    with locked(index_path):
+    with locked(place):
         # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
         dataset = open_dataset(path, roots=Index(path).roots_needed())
-        _write(dataset, computed, functions, workers, None, target)
+        _write(dataset, computed, functions, workers, None, os.path.realpath(place) if path == place else place)
 
 
 def _index_path(dataset: Dataset) -> str:
@@ -191,19 +191,18 @@ def _spooled(
     pieces = _computed(dataset, name, values, workers or cores()) if callable(values) else _given(name, values, records)
     bar = Progress(f"column {name!r}", unit="samples", total=lambda: records, quiet=progress is not None)
     with bar, closing(pieces):  # which ends workers, whatever happens
-        for piece in pieces:
-            cells = _cells(name, piece, spool.count)
+        for cells in pieces:
             with writer.writing():
                 spool.append(BY_DTYPE[cells.dtype.str].cell, cells.view(np.uint64).data)
-            (progress or bar.update)(len(piece))
+            (progress or bar.update)(len(cells))
     return spool
 
 
 def _given(name: str, values: ArrayLike, records: int) -> Generator[NDArray[Any], None, None]:
-    numbers = _as_numbers(name, values, 0)
-    if numbers.ndim != 1 or len(numbers) != records:
-        raise ColumnError(f"values: expected shape ({records},), a number for each record, found {numbers.shape}")
-    yield numbers
+    cells = _cells(name, values, 0)
+    if cells.shape != (records,):
+        raise ColumnError(f"values: expected shape ({records},), a number for each record, found {cells.shape}")
+    yield cells
 
 
 def _computed(
@@ -239,16 +238,16 @@ def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece
         if not isinstance(number, int | float | np.number | np.bool_):
             raise ColumnError(f"{dataset.place(position)}: expected a number from the callable, found {number!r}")
         numbers.append(number)
-    return _as_numbers(name, numbers, piece.start)
+    return _cells(name, numbers, piece.start)
 
 
-def _as_numbers(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
-    """Return numbers as an array.
+def _cells(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
+    """Return numbers as u64, as i64 if any is negative, or as f64; lengths as u64, also if they are whole floats.
 
     Args:
       first: the record that the first of them belongs to.
     Raises:
-      ColumnError: an integer would be rounded, as others are floats.
+      ColumnError: they are not numbers, or no lengths; or an integer would be rounded, as others are floats.
     """
     try:
         if masked_count(values):
@@ -258,34 +257,25 @@ def _as_numbers(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
         raise ColumnError(
             f"column {name!r}: expected numbers, one for each record, found {type(values).__name__} ({error})"
         ) from None
+    kind = numbers.dtype.kind if numbers.size else "u"
+    if kind not in "buif":
+        raise ColumnError(f"column {name!r}: expected numbers, found {numbers.dtype}")
     if found := first_rounded(values, numbers):
         at, number = found
         raise ColumnError(
             f"column {name!r}: expected {EXACT} found {number} at record {first + at}; give all as floats, "
             "which are rounded, or add two columns"
         )
-    return numbers
-
-
-def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
-    """Return numbers as u64, as i64 if any is negative, or as f64; lengths as u64, also if they are whole floats.
-
-    Args:
-      first: the record that values[0] belongs to.
-    """
-    kind = values.dtype.kind if values.size else "u"
-    if kind not in "buif":
-        raise ColumnError(f"column {name!r}: expected numbers, found {values.dtype}")
     if name == "length" and kind in "if":
-        fits = (values >= 0) & (values == np.floor(values)) & (values < 2.0**63)
+        fits = (numbers >= 0) & (numbers == np.floor(numbers)) & (numbers < 2.0**63)
         if not fits.all():
             wrong = int(fits.argmin())
             raise ColumnError(
-                f"column 'length': expected integers of 0 or more, found {values[wrong]} at record {first + wrong}; "
-                "give whole numbers, as milliseconds for seconds, or give the column another name"
+                f"column 'length': expected integers of 0 or more, found {numbers.flat[wrong]} at record "
+                f"{first + wrong}; give whole numbers, as milliseconds for seconds, or give the column another name"
             )
     elif kind == "f":
-        return np.ascontiguousarray(values, np.float64)
-    elif kind == "i" and (values < 0).any():
-        return np.ascontiguousarray(values, np.int64)
-    return np.ascontiguousarray(values, np.uint64)
+        return np.ascontiguousarray(numbers, np.float64)
+    elif kind == "i" and (numbers < 0).any():
+        return np.ascontiguousarray(numbers, np.int64)
+    return np.ascontiguousarray(numbers, np.uint64)

@@ -36,9 +36,9 @@ from .write import Report, written
 
 _NAMED = 3  # sources in a warning
 
-Complete = Callable[[str, str | None], object]
-"""What adds columns to an index. It is called with its path and, where it is being built, with that of a file that has
-all the rest: it then puts the whole index into its place."""
+Complete = Callable[[str, str], object]
+"""What adds columns to an index. It is called with its place, and with the path of the file that has all the rest: a
+new one that is not there yet, or the index itself. It puts the whole index into its place."""
 
 
 class Request(NamedTuple):
@@ -168,7 +168,7 @@ def _built(request: Request, place: str, given: str | list[str]) -> BuildResult:
     summary = summarise(Index(place, request.roots))
     request.report(summary.size)
     if request.complete is not None:
-        request.complete(place, None)
+        request.complete(place, place)
     return BuildResult(summary, fresh=False)
 
 

@@ -214,16 +214,18 @@ def _check_source(index: Index, report: Report, number: int) -> tuple[Source | N
 
 def _check_records(findings: Findings, index: Index, sources: list[Source], workers: int, report: Report) -> None:
     """Index the sources again, as this index was made, and compare the two."""
-    job = None
-    with findings.catching("parameters"):
-        chosen = formats.of_index(index)
-        job = Job("", sources, chosen, _parameters(index, chosen), Measuring.of(index.measuring), is_part=True)
-    if job is None:  # a scan would stumble over the same
+    try:
+        with index.reporting_malformed_metadata():
+            chosen = formats.of_index(index)
+            parameters, measuring = _parameters(index, chosen), Measuring.of(index.measuring)
+    except Error as error:  # a scan would stumble over the same
+        findings.add("parameters", error)
         findings.not_checked.append("records and keys, as the parameters are damaged")
         return
     with place_beside(index) as place:
         try:
-            again = written(job._replace(index_path=place), [Scan(sources)], workers, report)
+            job = Job(place, sources, chosen, parameters, measuring, is_part=True)
+            again = written(job, [Scan(sources)], workers, report)
             with again.writer:
                 _compare(findings, index, Index(again.path))
         except (FormatError, ColumnError, DecodeError, SourceError) as error:
