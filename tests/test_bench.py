@@ -190,7 +190,6 @@ def test_a_trial_that_ends_without_a_result_is_an_error(path, monkeypatch):
         (["--seconds", "0"], "--seconds = 0.0, expected a number above 0"),
         (["--collate", "pat"], "--collate = 'pat', expected 'list' or 'pad'"),
         (["--batch-size", "0"], "--batch-size = 0, expected an integer of 1 or more"),
-        (["--max-tokens", "0"], "--max-tokens = 0, expected an integer of 1 or more"),
     ],
 )
 def test_mistakes_are_usage_errors(path, arguments, message, capsys):

@@ -54,6 +54,7 @@ def test_a_command_ends_with_a_status_and_at_most_one_line(work, status, stdout,
     [
         ("print('done')", 141, ""),
         ("print('done', flush=True)", 141, ""),
+        ("print('help'); sys.exit(0)", 141, ""),
         ("print('half'); raise Error('a.jsonl: wrong')", 1, "a.jsonl: wrong\n"),
     ],
 )

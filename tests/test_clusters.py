@@ -146,7 +146,6 @@ def given(executor):
 
 EXECUTORS = {
     "processes": lambda: ProcessPoolExecutor(2),
-    "threads": lambda: ThreadPoolExecutor(2),
     "twice": lambda: given(Twice()),
     "submitit": submitit,
     "dask": dask,

@@ -1,7 +1,6 @@
 """`mmapds`: its commands, what they share with the modules, help, and exit statuses."""
 
 import os
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -109,34 +108,6 @@ def test_exit_statuses(write, tmp_path):
         ran = mmapds(*arguments)
         assert ran.returncode == status, (arguments, ran.stderr)
         assert "Traceback" not in ran.stderr
-
-
-@pytest.mark.parametrize("buffered", ["", "1"])
-def test_a_closed_pipe_gives_no_traceback(write, buffered):
-    path = indexed(write, records=[{"n": number, "text": "x" * 100} for number in range(3000)])
-    environment = {**os.environ, "PYTHONUNBUFFERED": buffered}
-    every = (["show", path, ":"], ["--help"], ["show", "--help"], ["info", path], ["head", path], ["verify", path])
-    for arguments in every:
-        reading, writing = os.pipe()
-        os.close(reading)
-        with open(writing, "w") as closed:
-            ran = run(
-                "-m", "mmapds", *arguments, stdout=closed, stderr=subprocess.PIPE, capture_output=False, env=environment
-            )
-        swallowed = buffered and "--help" in arguments  # argparse keeps it to itself
-        assert (ran.returncode, ran.stderr) == (0 if swallowed else 141, ""), arguments
-
-
-def test_ctrl_c_is_one_line(write):
-    path = indexed(write, records=[{"n": number, "text": "x" * 1000} for number in range(3000)])
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background has none
-    code += "import mmapds.cli.commands as command; raise SystemExit(command.main())"
-    run = [sys.executable, "-c", code, "show", path, ":"]
-    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.read(1)  # it prints, and waits for this pipe to be read
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert (process.stderr.read(), process.wait(60)) == (b"interrupted\n", 130)
 
 
 def test_a_name_that_steers_a_terminal_is_escaped_in_all_that_is_printed(write):

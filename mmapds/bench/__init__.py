@@ -19,7 +19,7 @@ from .. import __version__
 from ..dataset.dataset import Dataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
-from ..errors import Error, OrderError
+from ..errors import Error, OrderError, is_command
 from ..orders.basic import integer
 from ..storage.sources import StrPath, listed
 from ..storage.threads import cores
@@ -150,7 +150,7 @@ def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
       Error: what the process raised, or that it ended without a result.
     """
     try:
-        given = pickle.dumps(trial)
+        given = pickle.dumps((is_command(), trial))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise Error(f"decode = {trial['decode']!r}, expected a function of a module ({error})") from None
     ran = subprocess.run([sys.executable, "-m", f"{__name__}.trial"], input=given, capture_output=True, check=False)

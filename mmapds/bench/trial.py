@@ -1,7 +1,8 @@
 """One way to read a dataset, measured in a process of its own: `python -m mmapds.bench.trial`.
 
-The process holds nothing of other trials: no maps, which would keep pages in memory, and no objects. It takes the
-pickled arguments of `measure` on standard input, and gives a pickled result or error on standard output.
+The process holds nothing of other trials: no maps, which would keep pages in memory, and no objects. It takes a pickle
+on standard input, of whether a command asks and of the arguments of `measure`. It gives a pickled result or error on
+standard output.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import chain, cycle, islice
 from typing import Any
@@ -22,7 +23,7 @@ from ..dataset.collate import pad_collate
 from ..dataset.dataset import Dataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
-from ..errors import Error
+from ..errors import Error, as_command
 from ..loader import DataLoader
 from ..loops import Waits
 from ..samplers.planned import TokenBudgetBatchSampler
@@ -144,10 +145,11 @@ def _usage() -> tuple[int | None, int | None]:
 
 
 if __name__ == "__main__":
-    arguments = pickle.load(sys.stdin.buffer)
+    is_of_command, arguments = pickle.load(sys.stdin.buffer)
     results, sys.stdout = sys.stdout.buffer, sys.stderr  # decoders of users may print
     try:
-        outcome: Any = measure(**arguments)
+        with as_command() if is_of_command else nullcontext():
+            outcome: Any = measure(**arguments)
     except Error as error:
         outcome = error
     results.write(pickle.dumps(outcome))

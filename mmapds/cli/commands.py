@@ -100,8 +100,13 @@ def _index(parser: Parser) -> None:
 
 
 def _info(parser: Parser) -> None:
+    parser.set_defaults(info=True, verify=False)
     parser.add_argument("--all", action="store_true", help="list all sources, also where there are thousands")
     parser.add_argument("--histogram", metavar="NAME", help="column whose spread is shown; default: length, or bytes")
+
+
+def _verify(parser: Parser) -> None:
+    parser.set_defaults(info=False, verify=True)
 
 
 def _convert(parser: Parser) -> None:
@@ -222,7 +227,7 @@ class _Command(NamedTuple):
     help: str
     common: tuple[str, ...]
     """Names of options in `_COMMON`."""
-    add_options: Callable[[Parser], None] | None
+    add_options: Callable[[Parser], None]
     """Adds its own options."""
     examples: tuple[str, ...]
 
@@ -240,17 +245,17 @@ _COMMANDS = {
         ),
     ),
     "info": _Command(
-        "inspect.info",
+        "inspect.inspect",
         "what an index covers: records, columns, sources",
         ("workers", "root", "json", "quiet"),
         _info,
         ("mmapds info train.jsonl", "mmapds info corpus.mmx --all", "mmapds info --json train.jsonl"),
     ),
     "verify": _Command(
-        "inspect.verify",
+        "inspect.inspect",
         "compare an index in full with its sources",
         ("workers", "root", "json", "quiet"),
-        None,
+        _verify,
         ("mmapds verify train.jsonl", "mmapds verify --json 'shards/*.jsonl'"),
     ),
     "convert": _Command(
@@ -339,8 +344,7 @@ def _add_options(parser: Parser, name: str) -> None:
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file, directory, glob or brace pattern")
     for common in command.common:
         parser.add_argument(f"--{common}", **_COMMON[common])
-    if command.add_options is not None:
-        command.add_options(parser)
+    command.add_options(parser)
     parser.set_defaults(work=command.work)
 
 

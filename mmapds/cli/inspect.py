@@ -29,20 +29,8 @@ _SHOWN = ("median", "90 %", "99 %")  # percentiles, of more than a line of a ter
 Inspected = Index | SavedView
 
 
-def info(options: argparse.Namespace) -> int:
-    """Print what indexes cover; return the exit status."""
-    options.info, options.verify = True, False
-    return inspect(options)
-
-
-def verify(options: argparse.Namespace) -> int:
-    """Compare indexes in full with their sources; return the exit status."""
-    options.info, options.verify = False, True
-    return inspect(options)
-
-
 def inspect(options: argparse.Namespace) -> int:
-    """Print what indexes cover, for `info`; for `verify`, compare them in full with their sources.
+    """Print what indexes cover, with the option `info`; with `verify`, compare them in full with their sources.
 
     Returns:
       The exit status: 1 if an index cannot be read or has a problem, or a source is not what it was.
