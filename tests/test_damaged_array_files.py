@@ -18,6 +18,7 @@ import mmapds
 from tests.support.array_files import equal, store, utterances
 from tests.support.commands import SECONDS, command
 from tests.support.files import patched
+from tests.support.index_file import rewrite
 
 
 @pytest.mark.parametrize(
@@ -265,3 +266,35 @@ def test_what_is_no_array_file(write):
     for content in (b"", b"abc", bytes(200), b"\x89MMA\r\n\x1a\n" + bytes(200)):
         with pytest.raises(mmapds.FormatError, match=r"x.mma: (NOT AN ARRAY FILE|VERSION)"):
             mmapds.build(write(content, "x.mma"))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("records", None, "expected a section 'records', found none"),
+        ("offsets", None, "section 'offsets': expected 3 numbers, found no such section"),
+        ("column:n", None, "section 'column:n': expected 3 numbers, found no such section"),
+        ("offsets", {"shape": [2]}, "section 'offsets': expected 3 numbers, found 2"),
+        ("column:x_length", {"shape": [4]}, "section 'column:x_length': expected 3 numbers, found 4"),
+        ("offsets", {"dtype": "|u1"}, "section 'offsets': expected numbers of <u4 or <u8, found \\|u1"),
+        ("column:n", {"dtype": "|u1"}, "section 'column:n': expected numbers of <u4 or <u8 or <i8, found \\|u1"),
+        ("column:n", {"xxh3": "0"}, "section 'column:n' does not match its checksum: expected 0, found [0-9a-f]{16}"),
+    ],
+)
+def test_a_section_that_does_not_fit_is_named(tmp_path, name, change, message):
+    schema = {"x": ("float32", (None,)), "n": "int64"}
+    path = store(tmp_path, [{"x": np.ones(i, np.float32), "n": i} for i in range(3)], schema, index=False)
+
+    def changed(metadata):
+        sections = metadata["sections"]
+        assert name in sections
+        if change is None:
+            del sections[name]
+        else:
+            sections[name] |= change
+        return metadata
+
+    rewrite(path, metadata=changed)
+    with pytest.raises(mmapds.FormatError) as refused:
+        mmapds.build(path)
+    assert re.fullmatch(f"{re.escape(path)}: DAMAGED: {message}; write or copy it again", str(refused.value))

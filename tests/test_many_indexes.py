@@ -169,7 +169,7 @@ def test_any_parts_of_any_orders(lengths_of_files, data):
         return
     found = LengthOrder(parts, column)
     wanted = falling(total)
-    assert found.order.tolist() == wanted.tolist()
+    assert arrays(found)[0].tolist() == wanted.tolist()
     assert np.repeat(found.values, found.counts.astype(np.int64)).tolist() == total[wanted].tolist()
     assert column.at(wanted).tolist() == total[wanted].tolist()
 

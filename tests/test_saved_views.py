@@ -22,7 +22,7 @@ from mmapds.storage.lock import locked
 from mmapds.storage.view_file import SavedView
 from tests.support.commands import command
 from tests.support.commands import mmapds as main
-from tests.support.index_file import forge_section, rewrite
+from tests.support.index_file import arrays, forge_section, rewrite
 from tests.support.messages import check
 from tests.support.tars import archive
 
@@ -93,7 +93,7 @@ def test_a_saved_view_is_the_view(folder, name):
         assert saved.column(column).dtype == view.column(column).dtype
     for i in range(0, len(view), 97):
         assert (saved.where(i), saved.place(i), saved.raw(i)) == (view.where(i), view.place(i), view.raw(i))
-    assert saved.length_order.order.tolist() == np.argsort(-view.lengths.astype(int), kind="stable").tolist()
+    assert arrays(saved.length_order)[0].tolist() == np.argsort(-view.lengths.astype(int), kind="stable").tolist()
     if len(view):
         assert list(TokenBudgetBatchSampler(saved, 300)) == list(TokenBudgetBatchSampler(view, 300))
     again = pickle.loads(pickle.dumps(saved))
@@ -118,7 +118,7 @@ def test_views_of_saved_views(folder):
     joined = mmapds.concat([saved, base[:9], saved[5:50]])
     assert list(joined) == list(mmapds.concat([view, base[:9], view[5:50]]))
     expected = np.argsort(-joined.lengths.astype(int), kind="stable")
-    assert joined.length_order.order.tolist() == expected.tolist()
+    assert arrays(joined.length_order)[0].tolist() == expected.tolist()
     (folder / "v.mmx").unlink()
     assert list(mmapds.open(folder / "w.mmx")) == list(view[view.lengths > 10])
 
@@ -130,7 +130,7 @@ def test_saved_views_open_among_others(folder):
     given = [str(folder / "v.mmx"), str(folder / "a.jsonl"), str(folder / "w.mmx")]
     found = mmapds.open(given)
     assert list(found) == [*base[base.lengths < 30], *mmapds.open(given[1]), *base[[1, 5]]]
-    assert found.length_order.order.tolist() == np.argsort(-found.lengths.astype(int), kind="stable").tolist()
+    assert arrays(found.length_order)[0].tolist() == np.argsort(-found.lengths.astype(int), kind="stable").tolist()
     assert list(pickle.loads(pickle.dumps(found))) == list(found)
     assert list(mmapds.open(given, build=True)) == list(found)
 

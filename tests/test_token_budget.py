@@ -249,7 +249,7 @@ def test_padded_batches_of_datasets_and_views_are_within_the_budget(write):
     mmapds.build(path, length="items(tokens)")
     ds = mmapds.open(path)
     by_length = TokenBudgetBatchSampler(ds, 300)._contents.selection.by_length
-    assert np.shares_memory(by_length.order, ds.length_order.order)
+    assert np.shares_memory(by_length.values, ds.length_order.values)
 
     def largest(collate, workers=0, **options):
         sampler = TokenBudgetBatchSampler(ds, 300, **options)

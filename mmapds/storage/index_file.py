@@ -180,6 +180,16 @@ class IndexFile(SectionFile):
         """Return a path relative to the working directory in which the file was opened."""
         return path if path.startswith("/") else os.path.join(self.opened_in, path)
 
+    def path_of(self, relative: str) -> str:
+        """Return where a file is that this one names, as messages say it; nothing has checked where it leads."""
+        if "/" not in relative:
+            return self.path[: self.path.rfind("/") + 1] + relative
+        # `..` starts from the real place of this file, not from that of a link to it.
+        home = self.home
+        while relative.startswith("../"):  # up from a real path, so that is its parent; not so behind a name
+            home, relative = os.path.dirname(home), relative[3:]
+        return os.path.join(home, relative)
+
     def check_reach(self, path: str) -> None:
         """Raise SourceError unless a file that this one leads to may be read; see `mmapds.storage.sources`."""
         real = os.path.realpath(self.absolute(path))
@@ -321,14 +331,7 @@ class Index(IndexFile):
 
         Nothing has checked where it leads: `readable_path` does, and all that read a source ask that.
         """
-        relative = self.sources[number].path
-        # `..` starts from the real place of the index, not from that of a link to it.
-        if "/" not in relative:
-            return self.path[: self.path.rfind("/") + 1] + relative
-        home = self.home
-        while relative.startswith("../"):  # up from a real path, so that is its parent; not so behind a name
-            home, relative = os.path.dirname(home), relative[3:]
-        return os.path.join(home, relative)
+        return self.path_of(self.sources[number].path)
 
     def readable_path(self, number: int) -> str:
         """Return where a source is; raise SourceError where it lies outside, and the user has not allowed that."""

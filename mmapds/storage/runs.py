@@ -205,13 +205,6 @@ class LengthOrder:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @property
-    def order(self) -> NDArray[Any]:
-        """All records, the longest first, equally long ones ascending: mapped if they lie in one file, else a copy."""
-        if len(self._parts) == 1 and self._parts[0].is_whole:
-            return self._parts[0].order
-        return self.at(np.arange(len(self), dtype=np.int64))
-
     def at(self, ranks: Int64s) -> Int64s:
         """Return the records at some places of the order, which are in range.
 

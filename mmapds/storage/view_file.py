@@ -1,7 +1,6 @@
 """The .mmx file of a saved view: some records of other indexes, in any order. See docs/index-file.md."""
 
 import json
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -89,8 +88,7 @@ class SavedView(IndexFile):
 
     def base_path(self, number: int) -> str:
         """Return where a base is, as messages say it; nothing has checked where it leads."""
-        relative = self.bases[number].path
-        return os.path.join(os.path.dirname(self.path) if "/" not in relative else self.home, relative)
+        return self.path_of(self.bases[number].path)
 
     def open_bases(self) -> list[Index]:
         """Open the indexes whose records the view has; see `open_base`."""

@@ -5,7 +5,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from xxhash import xxh3_64
 
@@ -36,12 +36,8 @@ _PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them fro
 _WRITE_OUT = 8 << 20  # bytes that the kernel is told to write out at once
 
 
-class Mark(NamedTuple):
-    """A place in a section that is being written."""
-
-    offset: int
-    digest: Any
-    """The checksum of the section up to there."""
+Mark = tuple[int, Any]
+"""A place in a section that is being written: the offset in the file, and the checksum of the section up to there."""
 
 
 class SectionWriter(Replacement):
@@ -172,19 +168,20 @@ class SectionWriter(Replacement):
     def mark(self) -> Mark:
         """Return the place in the section that was begun last where `write` goes on."""
         assert self._open_section is not None
-        return Mark(self.file.tell(), self._open_section[3].copy())
+        return self.file.tell(), self._open_section[3].copy()
 
     def take_back(self, mark: Mark) -> Spool:
         """Remove from the section what was written to it since a mark, and return it."""
         assert self._open_section is not None
+        begin, digest = mark
         taken, end = Spool(self.directory), self.file.tell()
         with self.writing():
-            for at in range(mark.offset, end, _PIECE):
+            for at in range(begin, end, _PIECE):
                 taken.append_bytes(os.pread(self.file.fileno(), min(_PIECE, end - at), at))
-            self.file.seek(mark.offset)
+            self.file.seek(begin)
             self.file.truncate()
-            self._written_out = min(self._written_out, mark.offset)
-        self._open_section = *self._open_section[:3], mark.digest
+        self._written_out = min(self._written_out, begin)
+        self._open_section = *self._open_section[:3], digest
         return taken
 
     def _end_section(self) -> None:

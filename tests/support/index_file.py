@@ -4,6 +4,7 @@ import json
 import struct
 from pathlib import Path
 
+import numpy as np
 import xxhash
 
 HEADER = struct.Struct("<8sIIQQQQQQ")
@@ -43,4 +44,4 @@ def forge_section(path, name, numbers):
 
 def arrays(by_length):
     """A length order as arrays: the records, the distinct lengths, how many records have each."""
-    return by_length.order, by_length.values, by_length.counts
+    return by_length.at(np.arange(len(by_length))), by_length.values, by_length.counts
