@@ -19,8 +19,8 @@ from ..arrays.schema import Schema
 from ..clusters import Engine
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, counted, either, refuse_unknown, warn
-from ..storage.lock import create_temporary, locked
-from ..storage.replaced import is_same_file
+from ..storage.lock import locked
+from ..storage.replaced import Replacement, is_same_file
 from ..storage.sources import (
     INDEX_SUFFIX,
     StrPath,
@@ -241,11 +241,8 @@ def _target(paths: list[str], out: StrPath | None) -> str:
             f"{target}: cannot write the array file here (no such directory); give another place with {_place()}"
         )
     try:
-        probe, file = create_temporary(os.path.join(os.getcwd(), target))
-        try:
-            file.close()
-        finally:
-            os.unlink(probe)
+        with Replacement(os.path.join(os.getcwd(), target)):
+            pass
     except OSError as error:
         raise Error(
             f"{target}: cannot write the array file here ({reason(error)}); give another place with {_place()}"

@@ -39,7 +39,6 @@ class Spool:
         self._file: IO[bytes] = BytesIO()
         self._size = 0  # bytes in the file
         self._runs: list[_Run] = []
-        self._types: set[NumberType] = set()
 
     def append(self, cell: int, cells: memoryview) -> None:
         """Append 64-bit cells, all of them of one type of the core (`NUMBER_U64` and so on)."""
@@ -62,11 +61,7 @@ class Spool:
         if last and last.number_type is number_type and isinstance(last.place, range):
             begin = last.place.start
             self._runs.pop()
-        self._add(_Run(number_type, range(begin, self._size)), count)
-
-    def _add(self, run: _Run, count: int) -> None:
-        self._runs.append(run)
-        self._types.add(run.number_type)
+        self._runs.append(_Run(number_type, range(begin, self._size)))
         self.count += count
 
     def append_stored(
@@ -85,7 +80,12 @@ class Spool:
         if is_part and number_type in (U64, I64):
             found = _narrowest(number_type, map(_cells, pieces()))
         is_narrowed = found is U32 and number_type is not U32
-        self._add(_Run(found, (lambda: map(narrowed, map(_cells, pieces()))) if is_narrowed else pieces), count)
+        self._runs.append(_Run(found, (lambda: map(narrowed, map(_cells, pieces()))) if is_narrowed else pieces))
+        self.count += count
+
+    @property
+    def _types(self) -> set[NumberType]:
+        return {run.number_type for run in self._runs}
 
     @property
     def number_type(self) -> NumberType:
