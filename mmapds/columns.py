@@ -22,11 +22,10 @@ from .errors import ColumnError, add_note, shortened
 from .progress import Progress
 from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
-from .storage.numbers import BY_DTYPE, EXACT, as_numbers, first_rounded
+from .storage.numbers import BY_DTYPE, EXACT, Spool, as_numbers, first_rounded
 from .storage.processes import in_processes
 from .storage.sections import COLUMN
 from .storage.sources import StrPath
-from .storage.spool import Spool
 from .storage.threads import cores
 from .storage.writer import IndexWriter
 

@@ -18,10 +18,9 @@ from .arrays.schema import Field, Schema
 from .arrays.values import pack
 from .errors import Error, FormatError
 from .storage.lock import locked
-from .storage.numbers import BY_CELL, BY_DTYPE
+from .storage.numbers import BY_CELL, BY_DTYPE, Spool
 from .storage.sections import COLUMN
 from .storage.sources import INDEX_SUFFIX, StrPath
-from .storage.spool import Spool
 
 if TYPE_CHECKING:
     from .arrays.columns import Columns

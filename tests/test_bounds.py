@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds import _native
 from mmapds.index.verify import verify
-from mmapds.storage import spool
+from mmapds.storage import numbers
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import IndexedSource
 from mmapds.storage.writer import BoundsWriter, IndexWriter
@@ -96,7 +96,7 @@ def test_the_width_is_the_smallest_that_fits(tmp_path, width, behind, more):
 @pytest.mark.parametrize("last", [70_000, 2**25, 2**33])
 def test_a_long_record_at_the_end_widens_all_before_it(tmp_path, monkeypatch, last, in_memory):
     """Its groups are in memory, or in a scratch file; sources before it stay as they are."""
-    monkeypatch.setattr(spool, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(numbers, "_IN_MEMORY", in_memory)
     sources = [bounds_from([5] * 1000), bounds_from([340] * 200_000 + [last]), bounds_from([7] * 3)]
     index = write(tmp_path / "a.mmx", sources, [4096, 1])
     assert bytes(index.section("offsets")) == b"".join(narrowest(bounds)[1] for bounds in sources)

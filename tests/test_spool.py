@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from mmapds import _native
-from mmapds.storage.numbers import I64, U32, U64
-from mmapds.storage.spool import Spool
+from mmapds.storage.numbers import I64, U32, U64, Spool
 
 CELLS = {"u": _native.NUMBER_U64, "i": _native.NUMBER_I64, "f": _native.NUMBER_F64}
 MANY = 2_200_000

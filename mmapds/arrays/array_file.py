@@ -18,7 +18,7 @@ from ..storage.sources import kind_of_file, unreadable
 from ..storage.writer import SectionWriter
 
 if TYPE_CHECKING:
-    from ..storage.spool import Spool
+    from ..storage.numbers import Spool
 
 SUFFIX = ".mma"
 MAGIC = b"\x89MMA\r\n\x1a\n"

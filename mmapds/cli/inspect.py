@@ -13,7 +13,7 @@ from .. import formats
 from ..errors import ColumnError, Error, counted
 from ..index.build import check_workers
 from ..index.inspect import LISTED, State, bad_lines, describe, format_of, opened, states_of, summarise
-from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Numbers, histogram, made_of, measure
+from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Statistics, histogram, made_of, measure
 from ..index.verify import Findings, examine, work
 from ..progress import Progress
 from ..storage.index_file import Index
@@ -174,7 +174,7 @@ def _print_sources(states: dict[Index, list[State]], *, list_all: bool) -> None:
         print_line(f"  {totals}; --all lists them", "dim")
 
 
-def _print_columns(indexes: Sequence[Index], measured: dict[str | None, Numbers]) -> None:
+def _print_columns(indexes: Sequence[Index], measured: dict[str | None, Statistics]) -> None:
     """Print a table with a row for each column, and one for the sizes of records."""
     with_left_out = ", left-out ones included" * any(summarise(index).sizes_have_left_out for index in indexes)
     has_others = any(numbers.others for numbers in measured.values())

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ..errors import Error
 from ..storage.blocks import BlockTable
 from ..storage.index_file import LENGTH_SECTIONS, Index
+from ..storage.numbers import scratch
 from ..storage.runs import FileOrder, LengthOrder, Numbers
-from ..storage.spool import scratch
 from .views import Part, RangeRows, Rows, pieces
 
 _MOST_CUT = 16  # parts of indexes whose records of each length are searched for

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from .. import _native
 from ..errors import FormatError
 from ..storage.index_file import Index
-from ..storage.numbers import BY_DTYPE, U32, U64, order_type, sort_digits
-from ..storage.spool import Spool
+from ..storage.numbers import BY_DTYPE, U32, U64, Spool, order_type, sort_digits
 from ..storage.writer import IndexWriter
 
 _PIECE = 1 << 20  # hashes written at a time

@@ -13,11 +13,10 @@ from ..arrays.masks import masked_count
 from ..errors import FormatError, OrderError, shortened
 from ..storage.index_file import LENGTH_SECTIONS
 from ..storage.lock import locked
-from ..storage.numbers import as_numbers, sort_lengths
+from ..storage.numbers import as_numbers, scratch, sort_lengths
 from ..storage.runs import LengthOrder
 from ..storage.sections import MALFORMED, SectionFile
 from ..storage.sources import StrPath, kind_of_file, reason
-from ..storage.spool import scratch
 from ..storage.writer import SectionWriter
 
 Uint64s = NDArray[np.uint64]

@@ -22,7 +22,7 @@ _BINS = 12
 Number = int | float
 
 
-class Numbers(NamedTuple):
+class Statistics(NamedTuple):
     """What is known of a column; `least`, `most`, `mean` and `percentiles` are 0 where it has no finite number."""
 
     type: str
@@ -47,7 +47,7 @@ def made_of(indexes: Sequence[Index], name: str) -> str:
     return meanings.pop() if len(meanings) == 1 else "several"
 
 
-def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], object]) -> Numbers:
+def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], object]) -> Statistics:
     """Return the statistics of a column that all indexes have, or of the sizes of their records.
 
     Args:
@@ -76,10 +76,12 @@ def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], 
     least, most = min(extremes, default=0), max(extremes, default=0)
     mean = float(total / max(count, 1))
     shown = total if isinstance(total, int) else float(total) if np.isfinite(np.float64(total)) else None
-    return Numbers(", ".join(types), least, most, mean, shown, count, others, tuple(found), len(whole))
+    return Statistics(", ".join(types), least, most, mean, shown, count, others, tuple(found), len(whole))
 
 
-def histogram(indexes: Sequence[Index], name: str | None, numbers: Numbers) -> list[tuple[Number, Number | None, int]]:
+def histogram(
+    indexes: Sequence[Index], name: str | None, numbers: Statistics
+) -> list[tuple[Number, Number | None, int]]:
     """Return bins of a column: where each begins and ends, and how many numbers it has. The last one may have no end.
 
     Bins begin at round numbers, and are as wide as suits 99 % of the numbers. Those of integers end at the last one.

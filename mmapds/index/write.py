@@ -15,10 +15,9 @@ from ..formats.measuring import Measuring
 from ..storage.blocks import BlocksWriter, end_of
 from ..storage.current import each, fingerprint, full_hash
 from ..storage.index_file import OF_COMPRESSED, Index, relative_to_index
-from ..storage.numbers import BY_DTYPE, U64
+from ..storage.numbers import BY_DTYPE, U64, Spool
 from ..storage.sections import COLUMN, BadLines, Compression, IndexedSource
 from ..storage.sources import INDEX_SUFFIX, Roots, Source, changed, check_unchanged
-from ..storage.spool import Spool
 from ..storage.writer import BoundsWriter, IndexWriter
 from .keys import copy_hashes, has_keys, hashes_by_record, write_keys
 from .plan import Grown, Job, Plan, Scan, Stored

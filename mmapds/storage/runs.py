@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import ColumnError, Error
-from .numbers import APART, BY_DTYPE, EXACT
-from .spool import scratch
+from .numbers import APART, BY_DTYPE, EXACT, scratch
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]

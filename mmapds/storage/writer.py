@@ -14,7 +14,7 @@ from ..errors import ColumnError, Error, StaleIndexError
 from .files import open_file
 from .index_file import Index
 from .lock import locked
-from .numbers import APART, BY_DTYPE, EXACT, U32, U64, sort_lengths
+from .numbers import APART, BY_DTYPE, EXACT, U32, U64, Spool, scratch, sort_lengths
 from .replaced import Replacement
 from .sections import (
     ALIGNMENT,
@@ -30,7 +30,6 @@ from .sections import (
     unpacked,
 )
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, reason
-from .spool import Spool, scratch
 
 _PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
 _WRITE_OUT = 8 << 20  # bytes that the kernel is told to write out at once

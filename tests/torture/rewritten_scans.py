@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from mmapds import _native
-from mmapds.storage.numbers import sort_lengths
-from mmapds.storage.spool import scratch
+from mmapds.storage.numbers import scratch, sort_lengths
 from tests.support.compressed import bgzf, frames, text
 from tests.support.forged import one_member, small_tar
 from tests.support.rewriting import written_to
