@@ -19,8 +19,8 @@ from bench.support import texts
 from bench.support.indexing import forget_index
 from bench.support.timing import processor_ratios, timed
 from mmapds import _native
-from mmapds.compression.seek_table import read_table, table_bytes
-from mmapds.compression.zstd_frames import walk
+from mmapds.compression.zstd import walk
+from mmapds.recompress import _table_bytes, read_table
 from tests.support.zstd_files import zstd
 
 SIZE, LARGE = 64_000_000, 512_000_000
@@ -81,9 +81,9 @@ def test_size(row, text, tmp_path, frame):
     larger = ours.stat().st_size / whole.stat().st_size - 1
     row(f"size of {name} in frames of {frame}", "`zstd -3`", f"{larger:+.1%}", "<= +7 %" if frame == "256K" else "")
     data, table = ours.read_bytes(), read_table(_native.Map(str(ours)))
-    some = [data[begin:end] for begin, end in itertools.pairwise(table.begins)][:50]
+    some = [data[begin:end] for begin, end in itertools.pairwise(walk(_native.Map(str(ours)), str(ours)).begins)][:50]
     seconds = statistics.median(min(timed(partial(zstd.decompress, each)) for _ in range(7)) for each in some)
-    rate = statistics.mean(table.contents[: len(some)]) / seconds
+    rate = statistics.mean(table[: len(some)]) / seconds
     row(f"decoding such a frame, {frame}", "", f"{seconds * 1e6:,.0f} us, {rate / 1e9:.1f} GB/s", "")
 
 
@@ -129,9 +129,9 @@ def test_finding_a_million_frames(row, tmp_path):
     """The smallest there are, so that nothing else takes time."""
     path, each = tmp_path / "a.zst", zstd.compress(b"{}\n")
     sizes, contents = array("I", [len(each)]) * FRAMES, array("I", [3]) * FRAMES
-    path.write_bytes(each * FRAMES + table_bytes(sizes, contents, contents))
+    path.write_bytes(each * FRAMES + _table_bytes(sizes, contents, contents))
     file = _native.Map(str(path))
-    assert len(walk(file, str(path)).contents) == len(read_table(file).contents) == FRAMES
+    assert len(walk(file, str(path)).contents) == len(read_table(file)) == FRAMES
     for what, work in (("walk over", lambda: walk(file, str(path))), ("seek table of", lambda: read_table(file))):
         seconds = min(timed(work) for _ in range(5))
         row(f"{what} 1 M frames", "", f"{seconds * 1e3:.0f} ms", "")

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from .dataset.zipped import zip as zip  # noqa: A004 - the same
     from .loader import DataLoader
     from .orders.permutation import Permutation
-    from .recompress.seekable import seekable as seekable
+    from .recompress import seekable as seekable
     from .samplers.planned import PackingBatchSampler, TokenBudgetBatchSampler
     from .samplers.ranks import check_ranks
     from .samplers.samplers import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
@@ -121,7 +121,7 @@ _LAZY = {
     "open": "dataset.opening",
     "pack_collate": "dataset.pack",
     "pad_collate": "dataset.collate",
-    "seekable": "recompress.seekable",
+    "seekable": "recompress",
     "takes_location": "dataset.decode",
     "takes_view": "dataset.decode",
     "zip": "dataset.zipped",

@@ -7,7 +7,7 @@ if __name__ == "__main__":
 
     sys.exit(main(["seekable", *sys.argv[1:]]))
 
-from .recompress.seekable import seekable
+from .recompress import seekable
 
 # Whoever imports this module would otherwise have it in the place of the function.
 sys.modules[__name__] = seekable  # type: ignore[assignment]

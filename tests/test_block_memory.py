@@ -9,31 +9,29 @@ import pytest
 from isal import isal_zlib
 
 import mmapds
-from mmapds import _native
-from mmapds.compression import gzip_blocks, libzstd, zstd_blocks
-from mmapds.compression.cache import BlockCache
+from mmapds import _native, recompress
+from mmapds.compression import gzip as gzip_codec
+from mmapds.compression import zstd
 from mmapds.compression.parts import BlockError
-from mmapds.compression.reader import BlockReader
-from mmapds.recompress import seekable
-from mmapds.recompress import text as source_text
+from mmapds.compression.reader import BlockCache, BlockReader
 from mmapds.storage.blocks import Edges
 from mmapds.storage.index_file import Index
-from tests.support.compressed import WRITERS, codec, frames, one_frame, skippable, text
+from tests.support.compressed import WRITERS, InMemory, codec, frames, one_frame, skippable, text
 
 PAGE = os.sysconf("SC_PAGESIZE")
 DATA = text(3000)
 ZSTD = [name for name, (suffix, _) in WRITERS.items() if suffix == ".zst"]
 LARGEST_WINDOW = 128 << 20
 
-has_library = pytest.mark.skipif(libzstd.library() is None, reason="the system has no libzstd")
+has_library = pytest.mark.skipif(zstd.library() is None, reason="the system has no libzstd")
 
 
 @pytest.fixture(params=["library", "codec"])
 def engine(request, monkeypatch):
     """What decodes blocks of zstd: the system's library, or Python's codec."""
     if request.param == "codec":
-        monkeypatch.setattr(libzstd, "library", lambda: None)
-    elif libzstd.library() is None:
+        monkeypatch.setattr(zstd, "library", lambda: None)
+    elif zstd.library() is None:
         pytest.skip("the system has no libzstd")
     return request.param
 
@@ -89,7 +87,7 @@ def test_what_is_damaged_is_an_error_in_the_same_words(write, monkeypatch):
             return str(error)
 
     found = [read(ds) for _, ds in damaged_copies(write, data, 701)]
-    monkeypatch.setattr(libzstd, "library", lambda: None)
+    monkeypatch.setattr(zstd, "library", lambda: None)
     assert [read(ds) for _, ds in damaged_copies(write, data, 701)] == found
     assert sum("not zstd: " in each for each in found) > len(found) // 2
 
@@ -99,7 +97,7 @@ def test_what_is_damaged_is_an_error_in_the_same_words(write, monkeypatch):
 
 def decode(write, data, size, max_window=LARGEST_WINDOW):
     file = _native.Map(str(write(data, "a.zst")))
-    block = libzstd.library().decode(_native.BlockMemory(), file, 0, len(data), size, max_window)
+    block = zstd.library().decode(_native.BlockMemory(), file, 0, len(data), size, max_window)
     return None if block is None else bytes(block)
 
 
@@ -142,7 +140,7 @@ def test_a_dictionary_and_a_large_window_are_refused(write):
 def test_bytes_beyond_the_file_are_refused(write):
     file = _native.Map(str(write(b"x" * 10, "a.zst")))
     with pytest.raises(ValueError, match="expected bytes within 0 to 10, found 0 to 11"):
-        libzstd.library().decode(_native.BlockMemory(), file, 0, 11, 10, LARGEST_WINDOW)
+        zstd.library().decode(_native.BlockMemory(), file, 0, 11, 10, LARGEST_WINDOW)
 
 
 def test_a_library_that_is_not_there(tmp_path):
@@ -186,7 +184,7 @@ def test_more_blocks_than_a_process_should_map():
 def test_the_cache_counts_the_memory_of_blocks_and_makes_room_before_the_next():
     cache = BlockCache(10 * PAGE)
     for key in range(8):
-        cache.put(key, (cache.memory.copy((bytes(PAGE + 1),)),))
+        cache.put(key, cache.memory.copy((bytes(PAGE + 1),)))
     assert cache.size == 10 * PAGE
     assert [key for key in range(8) if cache.find(key)] == [3, 4, 5, 6, 7]
     cache.make_room(3 * PAGE)
@@ -228,12 +226,10 @@ def test_memory_that_is_short_is_a_memory_error_and_no_damage(write, tmp_path, m
     file = _native.Map(path)
     refusing = without_memory(said)
     with pytest.raises(MemoryError):
-        zstd_blocks.decode(refusing, bytes(memoryview(file)), len(DATA))
-    with pytest.raises(MemoryError):
-        zstd_blocks.Stream(refusing, file, 0, file.size).read()
-    for module in (source_text, seekable):
+        zstd.Stream(refusing, file, 0, file.size).read()
+    for module in (zstd, recompress):
         with monkeypatch.context() as patch:
-            patch.setattr(module, "zstd", lambda _: refusing)
+            patch.setattr(module, "codec", lambda _: refusing)
             for workers in (1, 2):
                 with pytest.raises(MemoryError):
                     mmapds.seekable(path, tmp_path / "out.zst", frame=1 << 14, workers=workers, force=True)
@@ -248,10 +244,10 @@ def test_zlib_says_that_memory_is_short_by_a_number():
         **{**vars(zlib), "decompressobj": lambda *_: SimpleNamespace(decompress=refuse, eof=False)}
     )
     with pytest.raises(MemoryError):
-        gzip_blocks.decode(refusing, gzip.compress(DATA), len(DATA), Edges())
+        gzip_codec.Stream(refusing, InMemory(gzip.compress(DATA)), 0, 100, Edges()).read()
 
 
 def test_a_wrapper_that_isal_refuses_is_damage():
     """It says so by the number that zlib has for memory."""
     with pytest.raises(BlockError, match="wrapper"):
-        gzip_blocks.decode(isal_zlib, b"\x1f\x8b\x00" + bytes(20), 100, Edges())
+        gzip_codec.Stream(isal_zlib, InMemory(b"\x1f\x8b\x00" + bytes(20)), 0, 23, Edges()).read()

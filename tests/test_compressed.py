@@ -17,8 +17,7 @@ import pytest
 from hypothesis import given, settings
 
 import mmapds
-from mmapds.compression.cache import BlockCache
-from mmapds.compression.reader import BlockReader
+from mmapds.compression.reader import BlockCache, BlockReader
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import LARGEST_BLOCK
@@ -293,7 +292,7 @@ def test_the_cache_keeps_what_was_used_last_within_its_limit():
     cache, made = BlockCache(100), []
 
     def get(key, size=30):
-        return cache.get(key, lambda: (made.append(key), (bytes(size),))[1])
+        return cache.get(key, lambda: (made.append(key), bytes(size))[1])
 
     for key in "abcabd":
         get(key)

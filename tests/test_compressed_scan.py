@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import mmapds
-from mmapds.compression import zstd_blocks
+from mmapds.compression import zstd
 from mmapds.formats import compressed_lines
 from mmapds.index.verify import verify
 from mmapds.storage import blocks
@@ -23,7 +23,7 @@ SIZES = st.lists(st.sampled_from([1, 2, 3, 4, 7, 50]), min_size=1, max_size=8)
 @pytest.fixture
 def small(monkeypatch):
     """Blocks of a few bytes, as many as a byte order mark has and more, and runs of single blocks."""
-    monkeypatch.setattr(zstd_blocks, "SMALLEST", 4)
+    monkeypatch.setattr(zstd, "SMALLEST", 4)
     monkeypatch.setattr(compressed_lines, "_STEP", 1)
 
 
@@ -53,7 +53,7 @@ def test_lines_that_blocks_cut_anywhere(tmp_path, lines, sizes, has_mark, is_end
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
 def test_a_byte_order_mark_that_a_block_as_large_as_may_be_cuts(write, monkeypatch, cut):
-    monkeypatch.setattr(zstd_blocks, "LARGEST_BLOCK", 200)
+    monkeypatch.setattr(zstd, "LARGEST_BLOCK", 200)
     data = (b"\xef\xbb\xbf" + b"[1]\n" * 49).ljust(200 + cut)
     path = write(framed(data, [cut, 200]), "a.jsonl.zst")
     assert list(mmapds.open(path, build=True)) == [[1]] * 49

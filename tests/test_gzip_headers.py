@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 import mmapds
-from mmapds.compression import gzip_blocks, gzip_content
+from mmapds.compression import gzip as gzip_codec
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.compressed import one_member, text
@@ -18,7 +18,7 @@ MEMBER = one_member(LINES)
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
     """Access points that lie close together, so that blocks begin inside members."""
-    monkeypatch.setattr(gzip_content, "SPACING", 20_000)
+    monkeypatch.setattr(gzip_codec, "SPACING", 20_000)
 
 
 def build(write, data):
@@ -55,8 +55,8 @@ def test_headers_of_any_kind_may_lie_anywhere_in_what_decoders_are_given(write, 
     assert gzip.decompress(odd) == LINES
     path = build(write, MEMBER + odd)
     behind = (LINES.splitlines() * 2)[3600:4400:40]
-    for part in (gzip_blocks._PART, 1, 2, 5, 11):
-        monkeypatch.setattr(gzip_blocks, "_PART", part)
+    for size in (gzip_codec._READ, 1, 2, 5, 11):
+        monkeypatch.setattr(gzip_codec, "_READ", size)
         ds = mmapds.open(path)
         assert [ds.raw(number) for number in range(3600, 4400, 40)] == behind
     assert [ds.raw(number) for number in range(len(ds))] == LINES.splitlines() * 2

@@ -19,7 +19,7 @@ from isal import isal_zlib
 from xxhash import xxh3_64
 
 import mmapds
-from mmapds.compression import gzip_blocks, gzip_content
+from mmapds.compression import gzip as gzip_codec
 from mmapds.compression.parts import BlockError
 from mmapds.index.verify import verify
 from mmapds.storage.blocks import BlockTable, Edges
@@ -27,7 +27,7 @@ from mmapds.storage.files import open_file
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import LARGEST_BLOCK, POINT_BOUNDS, POINTS, WINDOW
 from tests.support import oracle
-from tests.support.compressed import bgzf, many_frames, many_members, one_block, one_member, text
+from tests.support.compressed import InMemory, bgzf, many_frames, many_members, one_block, one_member, text
 from tests.support.index_file import forge_section, rewrite
 
 LINES = text(4000, longest=300)
@@ -36,7 +36,7 @@ LINES = text(4000, longest=300)
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
     """Access points that lie close together, so that small files have many."""
-    monkeypatch.setattr(gzip_content, "SPACING", 20_000)
+    monkeypatch.setattr(gzip_codec, "SPACING", 20_000)
 
 
 def member(data, *, level=6, strategy=zlib.Z_DEFAULT_STRATEGY, window=15, memory=8, flush=None, step=7001):
@@ -60,8 +60,10 @@ def by_isal(level):
 
 @pytest.mark.parametrize("module", [isal_zlib, zlib])
 @pytest.mark.parametrize("step", [100, 5000, 1 << 20])
-def test_what_a_decoder_held_back_is_read_though_there_is_no_more_input(module, step):
+def test_what_a_decoder_held_back_is_read_though_there_is_no_more_input(monkeypatch, module, step):
     """isal may have read all of its input when it has given as much as was asked for."""
+    monkeypatch.setattr(gzip_codec, "_READ", step)
+    monkeypatch.setattr(gzip_codec, "_PIECE", 4096)
     for seed in range(20):
         chosen = random.Random(seed)
         words = [chosen.randbytes(4).hex().encode() for _ in range(200)]
@@ -69,9 +71,8 @@ def test_what_a_decoder_held_back_is_read_though_there_is_no_more_input(module, 
         data = b" ".join(chosen.choice(words) for _ in range(size))[:size]
         packer = isal_zlib.compressobj(0, isal_zlib.DEFLATED, 31)
         packed = packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)
-        parts = iter([packed[at : at + step] for at in range(0, len(packed), step)])
-        stream = gzip_blocks.Stream(module, lambda parts=parts: next(parts, b""), Edges(end_crc=zlib.crc32(data)))
-        assert b"".join(iter(lambda stream=stream: stream.read(4096), b"")) == data
+        stream = gzip_codec.Stream(module, InMemory(packed), 0, len(packed), Edges(end_crc=zlib.crc32(data)))
+        assert b"".join(iter(stream.read, b"")) == data
 
 
 def by(*command):
@@ -123,19 +124,19 @@ def build(write, data, name="a.jsonl.gz", **options):
     return path
 
 
-def decode(zlib_, data, size, edges):
-    """The content of a block; None if it is more than this."""
-    pieces = gzip_blocks.decode(zlib_, data, size, edges)
-    return None if pieces is None else b"".join(pieces)
+def decode(zlib_, data, edges):
+    """The content of a block."""
+    stream = gzip_codec.Stream(zlib_, InMemory(data), 0, len(data), edges)
+    return b"".join(iter(stream.read, b""))
 
 
 def blocks_of(path):
-    """What the reader decodes each block by: its bytes, its content's size, and its edges."""
+    """What the reader decodes each block by: its bytes, and its edges."""
     index, file = Index(f"{path}.mmx"), open_file(str(path))
     table = BlockTable(index, 0)
     for block in range(table.count):
         place = table.place(block)
-        yield file.read(place.begin, place.end - place.begin), place.size, table.edges(block)
+        yield file.read(place.begin, place.end - place.begin), table.edges(block)
 
 
 # ---- every record
@@ -163,8 +164,8 @@ def test_all_bits_of_a_byte_begin_blocks(write):
     found = set()
     for writer in ("level 1", "level 6", "level 9", "fixed codes", "no matches"):
         path = build(write, WRITERS[writer](LINES))
-        for data, size, edges in blocks_of(path):
-            contents = {decode(zlib_, data, size, edges) for zlib_ in (zlib, isal_zlib)}
+        for data, edges in blocks_of(path):
+            contents = {decode(zlib_, data, edges) for zlib_ in (zlib, isal_zlib)}
             assert len(contents) == 1
             found.add(edges.bit if edges.window else None)
     assert found == {None, *range(8)}
@@ -205,7 +206,7 @@ def test_members_and_blocks_of_any_kind(tmp_path_factory, layout, zeros):
     path = tmp_path_factory.mktemp("layout") / "a.jsonl.gz"
     path.write_bytes(packed + bytes(zeros))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gzip_content, "SPACING", 3000)
+        patch.setattr(gzip_codec, "SPACING", 3000)
         mmapds.build(path)
         verify(Index(f"{path}.mmx"))
     ds = mmapds.open(path)
@@ -262,18 +263,18 @@ def test_damaged_blocks_are_refused_or_have_their_content(write, zlib_):
         each for name in ("level 6", "all sizes", "level 0") for each in blocks_of(build(write, WRITERS[name](LINES)))
     ]
     for _ in range(1500):
-        data, size, edges = random_.choice(blocks)
-        good = decode(zlib_, data, size, edges)
+        data, edges = random_.choice(blocks)
+        good = decode(zlib_, data, edges)
         bad = bytearray(data)
         for _ in range(random_.choice([1, 1, 2, 9])):
             at = random_.randrange(len(bad))
             bad[at : at + random_.choice([0, 1, 1, 3])] = random_.randbytes(random_.choice([0, 1, 1, 2]))
         try:
-            found = decode(zlib_, bytes(bad), size, edges)
+            found = decode(zlib_, bytes(bad), edges)
         except BlockError:
             found = None
         caught += found is None
-        assert found in (None, good) or len(found) != size, "the reader compares the size"
+        assert found in (None, good) or len(found) != len(good), "the reader compares the size"
     assert caught > 1000
 
 
@@ -282,36 +283,36 @@ def test_damaged_blocks_are_refused_or_have_their_content(write, zlib_):
 def test_a_checksum_is_compared_where_the_decoder_is_given_it_later(write, monkeypatch, zlib_, apart):
     """That of a member behind the one which the block begins inside."""
     last = b'{"n": 1}\n'
-    data, size, edges = list(blocks_of(build(write, member(LINES) + member(last, level=0))))[-1]
+    data, edges = list(blocks_of(build(write, member(LINES) + member(last, level=0))))[-1]
     assert edges.window
-    monkeypatch.setattr(gzip_blocks, "_PART", len(data) - apart)
-    assert decode(zlib_, data, size, edges).endswith(last)
+    monkeypatch.setattr(gzip_codec, "_READ", len(data) - apart)
+    assert decode(zlib_, data, edges).endswith(last)
     with pytest.raises(BlockError):
-        decode(zlib_, data.replace(last, b'{"n": 2}\n'), size, edges)
+        decode(zlib_, data.replace(last, b'{"n": 2}\n'), edges)
 
 
 def test_windows_and_checksums_that_lie_are_refused(write):
     path = build(write, WRITERS["level 6"](LINES))
     caught = 0
-    for data, size, edges in blocks_of(path):
-        good = decode(zlib, data, size, edges)
+    for data, edges in blocks_of(path):
+        good = decode(zlib, data, edges)
         if edges.window:
             window = edges.window
             for other in (b"", bytes(len(window)), window[::-1], window[100:], window + b"x", bytes(WINDOW)):
                 try:
-                    found = decode(zlib, data, size, edges._replace(window=other))
+                    found = decode(zlib, data, edges._replace(window=other))
                 except BlockError:
                     caught += 1
                 else:
                     assert found == good, "a block may look back at few bytes of its window"
             with pytest.raises(BlockError, match="expected content with checksum"):
-                decode(zlib, data, size, edges._replace(crc=edges.crc ^ 1))
+                decode(zlib, data, edges._replace(crc=edges.crc ^ 1))
         if edges.end_crc is not None:
             with pytest.raises(BlockError, match="expected content with checksum"):
-                decode(zlib, data, size, edges._replace(end_crc=edges.end_crc ^ 1))
+                decode(zlib, data, edges._replace(end_crc=edges.end_crc ^ 1))
         if edges.window and edges.end_crc is not None:
             with pytest.raises(BlockError, match="a member is truncated"):
-                decode(zlib, data, size, edges._replace(end_crc=None))
+                decode(zlib, data, edges._replace(end_crc=None))
     assert caught > 20
 
 
@@ -401,7 +402,7 @@ def test_a_file_that_is_replaced_or_cut_short(write):
 
 def test_a_file_that_changes_while_it_is_indexed(write, monkeypatch):
     path = write(member(LINES), "a.jsonl.gz")
-    decode_, changed = gzip_content.GzipContent._decode, []
+    decode_, changed = gzip_codec.GzipContent._decode, []
 
     def change(content):
         if content.block > 2 and not changed:
@@ -410,7 +411,7 @@ def test_a_file_that_changes_while_it_is_indexed(write, monkeypatch):
                 file.write(member(b"{}\n"))
         return decode_(content)
 
-    monkeypatch.setattr(gzip_content.GzipContent, "_decode", change)
+    monkeypatch.setattr(gzip_codec.GzipContent, "_decode", change)
     with pytest.raises(mmapds.SourceError, match=r"a.jsonl.gz: .*while"):
         mmapds.build(path)
     assert not os.path.exists(f"{path}.mmx")

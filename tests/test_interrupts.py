@@ -9,9 +9,8 @@ import sys
 import pytest
 
 import mmapds
-from mmapds.compression import forward
-from mmapds.compression.cache import BlockCache
-from mmapds.compression.forward import Forward
+from mmapds.compression import reader
+from mmapds.compression.reader import BlockCache, Forward
 from mmapds.storage import lock
 from mmapds.storage.lock import create_temporary
 from mmapds.storage.replaced import replacing
@@ -119,7 +118,7 @@ def test_a_file_of_somebody_else_stays(tmp_path, monkeypatch):
 
 
 def test_a_block_that_is_read_in_order_goes_on_wherever_a_signal_raises(monkeypatch):
-    monkeypatch.setattr(forward, "PIECE", 4)
+    monkeypatch.setattr(reader, "PIECE", 4)
     content = bytes(range(30))
 
     class Decoding:

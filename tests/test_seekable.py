@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -18,14 +18,13 @@ from xxhash import xxh64_intdigest
 
 import mmapds
 from mmapds import _native
-from mmapds.compression.seek_table import read_table
-from mmapds.compression.zstd_frames import walk
-from mmapds.recompress import seekable as module
+from mmapds import recompress as module
+from mmapds.compression.zstd import walk
 from tests.support.commands import mmapds as command
 from tests.support.commands import python, run
 from tests.support.docs import blocks
 from tests.support.messages import check
-from tests.support.zstd_files import frame, raw, skippable, zstd
+from tests.support.zstd_files import entries_of, frame, raw, skippable, zstd
 
 LINES = [b'{"id": %d, "text": "%s"}\n' % (n, b"some words " * (n % 40)) for n in range(1500)]
 TEXT = b"".join(LINES)
@@ -54,15 +53,15 @@ SOURCES = {
 
 def frames_of(path):
     """The texts of the frames, once it is certain that walk and seek table agree and all checksums are right."""
-    file = _native.Map(str(path))
-    table, frames = read_table(file), walk(file, str(path))
-    assert list(table.contents) == list(frames.contents)
-    assert list(table.begins[:-1]) == list(frames.begins[:-1])
+    frames = walk(_native.Map(str(path)), str(path))
     with open(path, "rb") as opened:
         data = opened.read()
-    texts = [zstd.decompress(data[begin:end]) for begin, end in pairwise(table.begins)]
-    assert [xxh64_intdigest(text) & 0xFFFFFFFF for text in texts] == list(table.checksums)
-    assert list(accumulate(map(len, texts), initial=0)) == list(table.bounds)
+    begins = [*frames.begins[:-1], sum(size for size, _, _ in entries_of(data))]
+    texts = [zstd.decompress(data[begin:end]) for begin, end in pairwise(begins)]
+    checksums = [xxh64_intdigest(text) & 0xFFFFFFFF for text in texts]
+    sizes = [end - begin for begin, end in pairwise(begins)]
+    assert entries_of(data) == list(zip(sizes, map(len, texts), checksums, strict=True))
+    assert list(frames.contents) == list(map(len, texts))
     return texts
 
 
@@ -186,7 +185,7 @@ def test_the_standard_library_reads_gzip_where_isal_is_missing(write, monkeypatc
     monkeypatch.setitem(sys.modules, "isal", None)
     path = write(SOURCES["members.jsonl.gz"](TEXT), "part.jsonl.gz")
     assert b"".join(frames_of(mmapds.seekable(path).path)) == TEXT
-    with pytest.raises(mmapds.FormatError, match="not gzip: compressed file ended before the end-of"):
+    with pytest.raises(mmapds.FormatError, match="not gzip: a member is truncated"):
         mmapds.seekable(write(gzip.compress(TEXT)[:-9], "cut.jsonl.gz"))
 
 
@@ -214,12 +213,18 @@ def test_a_source_with_long_windows_is_read_if_that_is_said(write):
 
 GZIP, ZSTD = gzip.compress(TEXT), zstd.compress(TEXT, options={zstd.CompressionParameter.checksum_flag: True})
 REFUSED = {
-    "a gzip file that is cut": (GZIP[:-20], "not gzip: compressed file ended before the end-of-stream "),
-    "a gzip file with a wrong checksum": (GZIP[:-8] + b"sums" + GZIP[-4:], "not gzip: crc check failed "),
-    "a gzip file with garbage behind": (GZIP + b"garbage", "not gzip: "),
+    "a gzip file that is cut": (GZIP[:-20], r"block 0 \(byte 0\): not gzip: a member is truncated; "),
+    "a gzip file with a wrong checksum": (
+        GZIP[:-8] + b"sums" + GZIP[-4:],
+        ".*: not gzip: expected content with checksum ",
+    ),
+    "a gzip file with garbage behind": (
+        GZIP + b"garbage",
+        "block 1 .*: not gzip: something that is not a member ",
+    ),
     "a zstd file that is cut": (ZSTD[:-9], r"frame 0 \(byte 0\): expected a whole frame, found the end of the file "),
-    "a zstd file with a wrong checksum": (ZSTD[:-4] + b"sums", "not zstd: restored data doesn"),
-    "a zstd file that is damaged": (ZSTD[:90] + bytes(9) + ZSTD[99:], "not zstd: "),
+    "a zstd file with a wrong checksum": (ZSTD[:-4] + b"sums", r"block 0 \(byte 0\): not zstd: restored data doesn"),
+    "a zstd file that is damaged": (ZSTD[:90] + bytes(9) + ZSTD[99:], r"block 0 \(byte 0\): not zstd: "),
     "garbage behind zstd": (ZSTD + b"garbage", r"frame 1 \(byte \d+\): expected a zstd frame or the end of the file, "),
     "a dictionary": (frame(raw(b"x"), dictionary=5), r"frame 0 .* found one that needs dictionary 5"),
     "xz": (lzma.compress(TEXT), r"compressed \(xz\): expected "),
@@ -257,17 +262,6 @@ def whole(data):
         return bool(gzip.GzipFile(fileobj=io.BytesIO(data)).read()) if data[:2] == b"\x1f\x8b" else False
     except (EOFError, OSError):
         return False
-
-
-def test_a_header_of_gzip_that_is_too_long_is_refused_with_a_command(write):
-    header = b"\x1f\x8b\x08\x08" + bytes(6) + b"n" * (512 << 10) + b"\0"
-    path = write(GZIP + header + GZIP[10:], "part.jsonl.gz")
-    with pytest.raises(mmapds.FormatError, match="headers of members of up to 524288 bytes, found a longer") as error:
-        mmapds.seekable(path)
-    check(str(error.value))
-    subprocess.run(str(error.value).partition("; run: ")[2], shell=True, check=True)
-    done = mmapds.seekable(path.replace("part.jsonl", "part.jsonl.plain"))
-    assert b"".join(frames_of(done.path)) == TEXT * 2
 
 
 def test_what_is_not_a_file_is_refused(tmp_path):
@@ -321,7 +315,7 @@ def test_a_source_that_changes_meanwhile_is_refused(write, tmp_path):
 
 
 def test_more_frames_than_a_seek_table_has_are_refused(write, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MOST_FRAMES", 3)
+    monkeypatch.setattr(module, "_MOST_FRAMES", 3)
     path = write(b"x" * 4095 + b"\n" + TEXT[:9000])
     with pytest.raises(
         mmapds.Error, match="expected at most 3 frames, found more; give larger ones with frame="

@@ -15,10 +15,8 @@ from xxhash import xxh64_intdigest
 
 import mmapds
 from mmapds import _native
-from mmapds.compression import codec
-from mmapds.compression.frames import UNKNOWN
-from mmapds.compression.seek_table import read_table, table_bytes
-from mmapds.compression.zstd_frames import find_frames, walk
+from mmapds.compression.zstd import UNKNOWN, codec, walk
+from mmapds.recompress import read_table
 from tests.support.commands import python
 from tests.support.messages import check
 from tests.support.zstd_files import (
@@ -42,10 +40,10 @@ CHECKED = {zstd.CompressionParameter.checksum_flag: True}
 def found(tmp_path):
     """Write a file and return its frames."""
 
-    def found(data, find=find_frames, **options):
+    def found(data, **options):
         path = tmp_path / "a.jsonl.zst"
         path.write_bytes(data)
-        return find(_native.Map(str(path)), str(path), **options)
+        return walk(_native.Map(str(path)), str(path), **options)
 
     return found
 
@@ -54,9 +52,9 @@ def found(tmp_path):
 def refused(found, tmp_path):
     """Return the message about a file, without its path, once it is certain that it is one."""
 
-    def refused(data, find=find_frames, **options):
+    def refused(data):
         with pytest.raises(mmapds.FormatError) as error:
-            found(data, find, **options)
+            found(data)
         check(str(error.value))
         return str(error.value).replace(f"{tmp_path}/", "")
 
@@ -102,16 +100,14 @@ WRITERS = {
 @pytest.mark.parametrize("writer", WRITERS)
 def test_every_frame_decodes_between_its_bounds(found, writer):
     data = WRITERS[writer](TEXT)
-    frames = found(data)
+    frames = found(data).with_text()
     texts = [zstd.ZstdDecompressor().decompress(data[a:b]) for a, b in pairwise(frames.begins)]
     assert b"".join(texts) == zstd.decompress(data)
     assert all(said in (len(text), UNKNOWN) for said, text in zip(frames.contents, texts, strict=True))
     if "streamed" in writer:
         assert set(frames.contents) == {UNKNOWN}
-        assert frames.bounds is None
     else:
-        assert list(frames.bounds) == [sum(map(len, texts[:k])) for k in range(len(texts) + 1)]
-    assert (frames.checksums is not None) == (writer == "a seek table")
+        assert list(frames.contents) == list(map(len, texts))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -145,7 +141,7 @@ def test_a_walk_finds_what_a_plain_one_does(found, parts, changes):
             data[at % len(data)] = byte
     expected, wrong = plain_walk(bytes(data))
     try:
-        frames = found(bytes(data), walk)
+        frames = found(bytes(data))
     except mmapds.FormatError as error:
         check(str(error))
         place = re.search(r"frame (\d+) \(byte (\d+)\)", str(error))
@@ -177,10 +173,10 @@ def test_a_file_cut_at_any_byte_is_refused_or_whole_up_to_there(found):
     seams = {len(b"".join(parts[:k])) for k in range(5)}
     for end in range(len(data) + 1):
         if end in seams:
-            assert found(data[:end], walk).begins[-1] == end
+            assert found(data[:end]).begins[-1] == end
         else:
             with pytest.raises(mmapds.FormatError):
-                found(data[:end], walk)
+                found(data[:end])
 
 
 def test_frames_above_4_gib(tmp_path):
@@ -193,10 +189,9 @@ def test_frames_above_4_gib(tmp_path):
             file.seek(2**32 - 1, os.SEEK_CUR)
         begin = file.tell()
         file.write(frame(*runs, size=5 << 30, window=56) + zstd.compress(b"text"))
-    frames = find_frames(_native.Map(str(path)), "a.zst")
+    frames = walk(_native.Map(str(path)), "a.zst")
     assert begin > 2**33
     assert listed(frames) == ([begin, begin + 4 * 40_960 + 14, os.path.getsize(path)], [5 << 30, 4])
-    assert list(frames.bounds) == [0, 5 << 30, (5 << 30) + 4]
 
 
 GOOD = zstd.compress(b"good")
@@ -256,7 +251,7 @@ def test_the_remedy_keeps_the_frames_before(tmp_path):
     path = tmp_path / "a.zst"
     path.write_bytes(GOOD + GOOD + b"garbage")
     with pytest.raises(mmapds.FormatError) as error:
-        find_frames(_native.Map(str(path)), str(path))
+        walk(_native.Map(str(path)), str(path))
     subprocess.run(re.search(r"run: (.*) \(or", str(error.value))[1], shell=True, check=True)
     assert (tmp_path / "a.whole.zst").read_bytes() == GOOD + GOOD
 
@@ -279,42 +274,13 @@ def test_a_file_read_by_pread_cannot_be_walked(tmp_path):
 # ---- seek tables
 
 
-def test_the_bytes_of_a_seek_table():
-    table = table_bytes(array("I", [13, 300]), array("I", [4, 2**32 - 1]), array("I", [1, 2**31]))
-    assert table.hex(" ", -4) == (
-        "5e2a4d18 21000000 "  # skippable frame 14 of 33 bytes
-        "0d000000 04000000 01000000 "
-        "2c010000 ffffffff 00000080 "
-        "02000000 80b1ea92 8f"  # two frames, with checksums
-    )
-
-
-def test_a_table_reads_back_and_is_passed_over_by_decoders(found):
-    parts = [TEXT[at : at + 5000] for at in range(0, len(TEXT), 5000)]
-    data = with_table(parts)
-    frames = found(data, lambda file, _: read_table(file))
-    assert list(frames.contents) == [len(part) for part in parts]
-    assert list(frames.checksums) == [xxh64_intdigest(part) & 2**32 - 1 for part in parts]
-    assert frames == found(
-        data, lambda file, path: walk(file, path)._replace(begins=frames.begins, checksums=frames.checksums)
-    )
-    assert zstd.decompress(data) == TEXT
-    checks = [int.from_bytes(data[end - 4 : end], "little") for end in frames.begins[1:]]
-    assert checks == list(frames.checksums), "a frame's own checksum is that of the table"
-
-
-def test_a_table_says_the_sizes_that_headers_lack(found):
-    frames = [streamed(b"text" * 100), skippable(b"between"), streamed(b"other" * 70), streamed(b"" * 101)]
-    sizes = [400, 0, 350, 0]
-    data = b"".join(frames) + seek_table([(len(each), size) for each, size in zip(frames, sizes, strict=True)])
-    assert listed(found(data)) == ([0, len(frames[0] + frames[1]), len(data)], [400, 350])
-
-
-TWO = [b"one" * 99, b"two" * 77]
-SIZES = [len(zstd.compress(part, options=CHECKED)) for part in TWO]
+PARTS = [b"one" * 99, b"two" * 77]
+SIZES = [len(zstd.compress(part, options=CHECKED)) for part in PARTS]
 ENTRIES = [(SIZES[0], 297, 0), (SIZES[1], 231, 0)]
-FRAMES = b"".join(zstd.compress(part, options=CHECKED) for part in TWO)
+FRAMES = b"".join(zstd.compress(part, options=CHECKED) for part in PARTS)
 UNUSABLE = {
+    "nothing": b"",
+    "no table": FRAMES,
     "another magic number": FRAMES + seek_table(ENTRIES, magic=0x8F92EAB2),
     "a reserved bit": FRAMES + seek_table(ENTRIES, flags=0x84),
     "another skippable frame": FRAMES + seek_table(ENTRIES, number=13),
@@ -326,80 +292,39 @@ UNUSABLE = {
     "joined files": FRAMES + seek_table(ENTRIES) + FRAMES + seek_table(ENTRIES),
     "a table of nothing": FRAMES + seek_table([]),
 }
-LIES = {
-    "a seam inside a frame": (
-        seek_table([(SIZES[0] - 9, 297), (SIZES[1] + 9, 231)]),
-        r"seek table: expected where fra",
-    ),
-    "another size of text": (
-        seek_table([(SIZES[0], 296), (SIZES[1], 231)]),
-        r"frame 0 \(byte 0\): expected 297 bytes of text, as its header says, found 296 in the seek table; run: h",
-    ),
-    "a frame without text": (
-        seek_table([(SIZES[0], 297), (SIZES[1], 0)]),
-        r"frame 1 .* expected 231 bytes of text, as ",
-    ),
-    "one entry for two frames": (seek_table([(sum(SIZES), 528)]), r"frame 0 .* expected 297 .* found 528 in the seek"),
-}
+
+
+@pytest.fixture
+def table_of(write):
+    """Return what the seek table of a file says."""
+    return lambda data: read_table(_native.Map(write(data, "a.zst")))
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_a_table_that_does_not_cover_the_file_is_passed_over(found, case):
-    assert found(UNUSABLE[case], lambda file, _: read_table(file)) is None
-    frames = found(UNUSABLE[case])
-    assert list(frames.contents) == [297, 231] * (2 if case == "joined files" else 1)
-    assert frames.checksums is None
+def test_a_table_that_does_not_cover_the_file_is_passed_over(table_of, case):
+    assert table_of(UNUSABLE[case]) is None
 
 
-@pytest.mark.parametrize("case", LIES)
-def test_a_table_that_lies_is_refused(refused, tmp_path, case):
-    table, expected = LIES[case]
-    message = refused(FRAMES + table)
-    assert re.search(expected, message), message
-    subprocess.run(re.search(r"run: (.*)", message)[1], shell=True, check=True, cwd=tmp_path)
-    assert (tmp_path / "a.jsonl.whole.zst").read_bytes() == FRAMES, "what the table says is gone, and nothing else"
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(changes=st.lists(st.tuples(st.integers(1, 41), st.integers(0, 255)), min_size=1, max_size=4))
-def test_a_mutated_table_is_right_passed_over_or_refused(found, changes):
-    data = bytearray(with_table(TWO))
-    for at, byte in changes:
-        data[-at] = byte
-    try:
-        frames = found(bytes(data))
-    except mmapds.FormatError as error:
-        check(str(error))
-    else:
-        assert list(frames.contents) == [297, 231]
-
-
-def test_a_million_frames_are_found_in_arrays(tmp_path):
-    """They make no Python objects."""
-    path = tmp_path / "a.zst"
-    each = zstd.compress(b"text")
-    count = 1_000_000
-    sizes, contents = array("I", [len(each)]) * count, array("I", [4]) * count
-    path.write_bytes(each * count + table_bytes(sizes, contents, contents))
-    frames = find_frames(_native.Map(str(path)), str(path))
-    assert len(frames.contents) == count
-    assert frames.bounds[-1] == 4 * count
-    assert frames.begins[-2] == (count - 1) * len(each)
+@pytest.mark.parametrize("width", [2, 3])
+def test_a_table_says_how_much_text_each_frame_has(table_of, width):
+    data = FRAMES + seek_table([entry[:width] for entry in ENTRIES])
+    assert list(table_of(data)) == [297, 231]
+    assert zstd.decompress(data) == b"".join(PARTS)
 
 
 # ---- the codec
 
 
 def test_the_codec_is_imported_when_it_is_asked_for():
-    code = "import sys, mmapds.compression.zstd_frames, mmapds.compression.codec as c\n"
-    code += f"assert not {{{zstd.__name__!r}, 'numpy'}} & set(sys.modules)\nprint(c.zstd('a').compress(b'x'))"
+    code = "import sys, mmapds.compression.zstd as c\n"
+    code += f"assert not {{{zstd.__name__!r}, 'numpy'}} & set(sys.modules)\nprint(c.codec('a').compress(b'x'))"
     assert python(code).stdout == f"{zstd.compress(b'x')}\n"
 
 
 def test_a_missing_codec_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, zstd.__name__.partition(".")[0], None)
     with pytest.raises(mmapds.Error) as error:
-        codec.zstd("a.jsonl.zst")
+        codec("a.jsonl.zst")
     needed = "backports.zstd; run: pip install backports.zstd"
     if sys.version_info >= (3, 14):
         needed = "a Python that is built with libzstd; build it again"
@@ -419,4 +344,4 @@ def test_a_codec_that_cannot_be_loaded_is_said(monkeypatch):
     monkeypatch.delattr(sys.modules[package], name)
     monkeypatch.setattr(sys, "meta_path", [Unloadable(), *sys.meta_path])
     with pytest.raises(mmapds.Error, match=r"^a\.jsonl\.zst: .* cannot be loaded: _zstd\.so: failed to map"):
-        codec.zstd("a.jsonl.zst")
+        codec("a.jsonl.zst")

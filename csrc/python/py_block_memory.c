@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define MOST_SPARE 4            /* runs of pages that wait for the next block */
-#define LARGEST_SPARE (1 << 20) /* bytes that all of them have */
+#define LARGEST_SPARE (4 << 20) /* bytes that all of them have */
 #define MOST_RUNS 8192  /* in use: a process may have 65530 maps, of whatever kind; the allocator has the rest */
 #define MOST_CONTEXTS 8 /* that wait for the next call, each with some memory */
 #define LARGEST_SCRATCH (512 << 10) /* bytes of a context that waits */

@@ -119,43 +119,32 @@ static int make_others(const block_work *work)
 
 /* ---- blocks of a source ---------------------------------------------------------------------------------------- */
 
-/* Take the next piece of a block, which begins at *at in the content, and go on behind it. */
-static int take_piece(const block_work *work, uint64_t *at, PyObject *piece)
-{
-    uint64_t end;
-    int result = -1;
-    MDS_PY_BUFFERS(buffers, 1);
-    const uint8_t *data = mds_py_take_bytes(&buffers, piece, MDS_PY_READ);
-    if (!data)
-        return -1;
-    if (__builtin_add_overflow(*at, buffers.entries, &end))
-        PyErr_SetString(PyExc_OverflowError, "reader.blocks: expected a block that ends below 2^64");
-    else if (work->made)
-        result = make_records(work, *at, end, data);
-    else if (buffers.entries > COPY_WITH_GIL)
-        RELEASE_GIL(mds_blocks_copy(work->records, work->n, *at, end, data));
-    else
-        mds_blocks_copy(work->records, work->n, *at, end, data);
-    mds_py_give_back(&buffers);
-    *at = end;
-    if (result != 0 && work->made && !PyErr_Occurred())
-        PyErr_NoMemory();
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-/* Take a block from the reader: (where it begins in the content, its pieces). */
+/* Take a block from the reader: (where it begins in the content, its bytes). */
 static int take_block(const block_work *work, PyObject *item)
 {
     unsigned long long begin;
-    PyObject *pieces;
+    uint64_t end;
+    PyObject *block;
+    int result = -1;
     if (mds_py_expect_tuple(item, "reader.blocks") != 0 ||
-        !PyArg_ParseTuple(item, "O&O!:blocks", mds_py_size, &begin, &PyTuple_Type, &pieces))
+        !PyArg_ParseTuple(item, "O&O:blocks", mds_py_size, &begin, &block))
         return -1;
-    uint64_t at = begin;
-    int result = 0;
-    for (Py_ssize_t k = 0; result == 0 && k < PyTuple_Size(pieces); k++)
-        result = take_piece(work, &at, PyTuple_GetItem(pieces, k));
-    return result;
+    MDS_PY_BUFFERS(buffers, 1);
+    const uint8_t *data = mds_py_take_bytes(&buffers, block, MDS_PY_READ);
+    if (!data)
+        return -1;
+    if (__builtin_add_overflow(begin, buffers.entries, &end))
+        PyErr_SetString(PyExc_OverflowError, "reader.blocks: expected a block that ends below 2^64");
+    else if (work->made)
+        result = make_records(work, begin, end, data);
+    else if (buffers.entries > COPY_WITH_GIL)
+        RELEASE_GIL(mds_blocks_copy(work->records, work->n, begin, end, data));
+    else
+        mds_blocks_copy(work->records, work->n, begin, end, data);
+    mds_py_give_back(&buffers);
+    if (result != 0 && work->made && !PyErr_Occurred())
+        PyErr_NoMemory();
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /* The bounds of the records, u64, in pairs. */

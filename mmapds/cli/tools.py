@@ -15,9 +15,8 @@ from ..convert import OPTIONS, convert, expanded
 from ..convert import check_arguments as check_convert
 from ..dataset.decode import check_name
 from ..errors import Error, FormatError, counted, printable, shortened
-from ..recompress.seekable import check_arguments as check_seekable
-from ..recompress.seekable import seekable
-from ..recompress.targets import check_apart
+from ..recompress import check_apart, seekable
+from ..recompress import check_arguments as check_seekable
 from ..report import report
 from ..report.plans import Wanted, wanted_plans
 from ..storage.sources import expand

@@ -8,10 +8,9 @@ from ..storage.blocks import BlockStart, byte_of, packed_point
 from ..storage.files import open_source
 from ..storage.sources import Source
 from ..storage.threads import ahead, in_order
-from .gzip_content import Found, GzipContent
+from .gzip import Found, GzipContent
 from .parts import COPY, BlockError, kept, not_decoded
-from .zstd_blocks import FileBlock
-from .zstd_source import ZstdSource
+from .zstd import LARGEST_WINDOW, FileBlock, ZstdSource
 
 
 class Content(NamedTuple):
@@ -27,16 +26,18 @@ class Content(NamedTuple):
     is_last: bool
 
 
-def content_of(source: Source, workers: int) -> Generator[Content, None, None]:
+def content_of(source: Source, workers: int, *, largest_window: int = LARGEST_WINDOW) -> Generator[Content, None, None]:
     """Yield the content of a source, in order, decoded by threads where it has several blocks.
 
+    Args:
+      largest_window: bytes of content that a decoder of zstd may keep.
     Raises:
       FormatError: the source is damaged.
       EOFError: it became shorter.
     """
     begin = scanned = 0
     last: Content | None = None
-    found = ahead(_gzip(source)) if source.codec == "gzip" else _zstd(ZstdSource(source), workers)
+    found = ahead(_gzip(source)) if source.codec == "gzip" else _zstd(ZstdSource(source, largest_window), workers)
     with closing(found) as pieces:
         for block, point, data in pieces:
             start = None
@@ -59,8 +60,7 @@ def _zstd(zstd: ZstdSource, workers: int) -> Generator[Found, None, None]:
 
     def decode(task: tuple[int, FileBlock], _: int) -> tuple[int, FileBlock, bytes | None]:
         number, block = task
-        pieces = None if block.is_large else zstd.decode(number, block)
-        return number, block, None if pieces is None else b"".join(pieces)
+        return number, block, None if block.is_large else zstd.decode(number, block)
 
     workers = max(min(workers, zstd.frames), 1)
     slots = list(range(workers + 2 if workers > 1 else 1))

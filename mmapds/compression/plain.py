@@ -9,7 +9,7 @@ from typing import BinaryIO
 from ..errors import SourceError, check_memory
 from ..storage import files
 from ..storage.sources import Source, codec_of, open_regular, unreadable
-from .codec import zstd
+from . import zstd
 from .parts import COPY
 
 _PIECE = 1 << 20  # bytes read at a time
@@ -30,7 +30,7 @@ def opened(path: str, codec: str | None = None) -> Iterator[BinaryIO]:
                 codec = codec_of(file.read(4))
                 file.seek(0)
             if codec == "zstd":
-                module = zstd(path)
+                module = zstd.codec(path)
                 with _reporting_damage(path, codec, module.ZstdError), module.ZstdFile(file) as content:
                     yield content
             elif codec == "gzip":

@@ -1,9 +1,13 @@
 """Random access into a compressed source: the blocks that hold some bytes of its content, from the cache or decoded."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _native
 from ..errors import Error, quoted, tool
@@ -11,16 +15,17 @@ from ..storage.blocks import BlockTable, Edges, Place
 from ..storage.processes import is_worker
 from ..storage.sections import LARGEST_BLOCK
 from ..storage.threads import cores, in_order
-from . import zstd_frames
-from .cache import BlockCache
-from .codecs import decoder_of
-from .forward import PIECE, Forward
-from .parts import Block, BlockError, Pieces, not_decoded
+from . import gzip, zstd
+from .parts import BlockError, not_decoded
 
 if TYPE_CHECKING:
     from ..storage.index_file import Index
     from ..storage.sections import IndexedSource
 
+CACHE = 64 << 20
+"""Bytes of a cache, by default."""
+PIECE = 1 << 20
+"""Bytes of content of a large block that are kept as one; it ends with a smaller piece."""
 _WORTH_THREADS = 4  # blocks to decode
 _MOST_THREADS = 4
 _MOST_FORWARD = 4  # large blocks at a time whose decoders are kept, each with its window
@@ -31,9 +36,198 @@ _BYTES_A_SECOND = 100 << 20  # that a core makes seekable
 _TIMES, _MORE = 32, 1 << 20  # bytes that the frames of a block may have: so many times its content, and some more
 
 
-def _most_bytes(place: Place) -> int:
-    """Return how many bytes of the file are read at once for a block."""
-    return _TIMES * place.size + _MORE
+Block = bytes | _native.Block
+"""The content of a block, or a piece of it, as the cache keeps it."""
+
+
+# ---- the cache --------------------------------------------------------------------------------------------------
+
+
+class _Cached:
+    """What a process has. A forked child begins with nothing: its parent's lock may be held, and blocks cost memory."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.lock = threading.Lock()
+        self.blocks: OrderedDict[Hashable, Block] = OrderedDict()
+        self.decoding: dict[Hashable, threading.Lock] = {}
+        """Of blocks that a thread decodes; others wait for it."""
+        self.size = 0
+        self.memory = _native.BlockMemory()
+
+
+class BlockCache:
+    """Decoded blocks; the least recently used ones are dropped.
+
+    Args:
+      limit: bytes of memory that they take at most. A block that is larger is not kept.
+    """
+
+    def __init__(self, limit: int = CACHE) -> None:
+        self.limit = limit
+        self._state = _Cached()
+
+    def _own(self) -> _Cached:
+        if self._state.process != os.getpid():
+            self._state = _Cached()
+        return self._state
+
+    def find(self, key: Hashable) -> Block | None:
+        """Return a block, if it is there."""
+        return self.find_all([key])[0]
+
+    def find_all(self, keys: Sequence[Hashable]) -> list[Block | None]:
+        """Return those of some blocks that are there, and None for others."""
+        state = self._own()
+        with state.lock:
+            for key in keys:
+                if key in state.blocks:
+                    state.blocks.move_to_end(key)
+            return [state.blocks.get(key) for key in keys]
+
+    def get(self, key: Hashable, decode: Callable[[], Block]) -> Block:
+        """Return a block; where it is not there, decode it, or wait for a thread that does. Raises what that raises."""
+        state = self._own()
+        with state.lock:
+            turn = state.decoding.setdefault(key, threading.Lock())
+        try:
+            with turn:  # and no event: an interrupt at any place lets the next one go on
+                block = self.find(key)
+                if block is None:
+                    block = decode()
+                    self.put(key, block)
+                return block
+        finally:
+            with state.lock:
+                state.decoding.pop(key, None)
+
+    @property
+    def memory(self) -> _native.BlockMemory:
+        """What blocks are made in: the memory of those that were dropped is used again."""
+        return self._own().memory
+
+    def make_room(self, size: int) -> None:
+        """Drop what is in the way of a block of `size` bytes, so that the block gets its memory."""
+        state = self._own()
+        if size <= self.limit:
+            with state.lock:
+                self._drop(state, size)
+
+    def put(self, key: Hashable, block: Block) -> None:
+        """Keep a block that was decoded by other means, unless it is larger than the limit."""
+        state, size = self._own(), _memory_of(block)
+        with state.lock:
+            if key not in state.blocks and size <= self.limit:
+                state.blocks[key] = block
+                state.size += size
+                self._drop(state, 0)
+
+    def _drop(self, state: _Cached, more: int) -> None:
+        while state.blocks and state.size > self.limit - more:
+            key, block = next(iter(state.blocks.items()))
+            size = _memory_of(block)
+            # No call between the two: a signal may raise after any, and the block would still be counted.
+            del state.blocks[key]
+            state.size -= size
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the blocks take."""
+        return self._own().size
+
+
+def _memory_of(block: Block) -> int:
+    return block.room if isinstance(block, _native.Block) else len(block)
+
+
+# ---- decoding ---------------------------------------------------------------------------------------------------
+
+
+class Decoding(Protocol):
+    """The content of a block as it is decoded."""
+
+    def read(self) -> bytes:
+        """Return the next bytes, as many as there are at once; none at the end."""
+
+
+def _streams(codec: str, path: str) -> Callable[[_native.Map, int, int, Edges], Decoding]:
+    """Return what begins to decode a block: it takes the file, where the block begins and ends there, and its edges.
+
+    Args:
+      codec: of the source, one of `sources.CODECS`.
+      path: of the source, for messages.
+    """
+    if codec == "gzip":
+        return partial(gzip.Stream, gzip.inflater())
+    module = zstd.codec(path)
+    return lambda file, begin, end, _: zstd.Stream(module, file, begin, end)
+
+
+class _Forwarded:
+    """What a process has; a forked child begins with nothing, as its parent's lock may be held."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.lock = threading.Lock()
+        self.decoding: Decoding | None = None
+        self.next = 0
+        """The piece that is decoded next."""
+        self.last = b""
+        """The piece before it: the one that is being read, whatever the cache keeps."""
+        self.rest = b""
+        """Bytes of the next piece."""
+
+
+class Forward:
+    """A block that is read in order.
+
+    Args:
+      begin: begins to decode it.
+      cache: keeps its pieces, by `key` and their numbers.
+    """
+
+    def __init__(self, begin: Callable[[], Decoding], cache: BlockCache, key: tuple[int, int]) -> None:
+        self._begin, self._cache, self._key = begin, cache, key
+        self._state = _Forwarded()
+
+    def piece(self, number: int) -> Block | None:
+        """Return a piece; None if it lies behind, and is not kept. The first one can be read again at any time."""
+        if self._state.process != os.getpid():
+            self._state = _Forwarded()
+        state, key = self._state, (*self._key, number)
+        if (kept := self._cache.find(key)) is not None:
+            return kept
+        with state.lock:
+            if (kept := self._cache.find(key)) is not None:  # another thread may have decoded it meanwhile
+                return kept
+            if state.decoding is None or (number == 0 and state.next):
+                state.next, state.rest, state.decoding = 0, b"", self._begin()
+            if state.next and number == state.next - 1:
+                return state.last
+            if number < state.next:
+                return None
+            while state.next <= number:
+                self._next(state)
+            return state.last
+
+    def _next(self, state: _Forwarded) -> None:
+        """Decode the next piece, and keep it; it is empty behind the end.
+
+        The state has no decoder meanwhile: after an error, or a signal that raises, the next read begins anew.
+        """
+        decoding, state.decoding = state.decoding, None
+        assert decoding is not None
+        number, parts, size = state.next, [state.rest], len(state.rest)
+        while size <= PIECE and (part := decoding.read()):  # one byte more, so that the last piece ends with the block
+            parts.append(part)
+            size += len(part)
+        content = b"".join(parts)
+        piece, rest = content[:PIECE], content[PIECE:]
+        state.last, state.next, state.rest, state.decoding = piece, number + 1, rest, decoding
+        self._cache.put((*self._key, number), piece)
+
+
+# ---- reading ----------------------------------------------------------------------------------------------------
 
 
 def random_access_error(path: str, source: "IndexedSource", found: str) -> Error:
@@ -73,7 +267,8 @@ class BlockReader:
         self._cache, self._key, self._lost = cache, key, lost
         self._table = BlockTable(index, number)
         self._codec = compression.codec
-        self._decoder = decoder_of(compression.codec, self._path)
+        self._library = zstd.library() if compression.codec == "zstd" else None
+        self._stream = _streams(compression.codec, self._path)
         self._size = compression.size
         self._forward: dict[int, Forward] = {}
         self._known: dict[int, Place] = {}
@@ -96,8 +291,8 @@ class BlockReader:
         if begin >= end:
             return b""
         wanted = b"".join(each.to_bytes(8, "little") for each in (begin, end))
-        found = ((at, b"".join(block)) for at, block in sorted(self.blocks(wanted)))
-        return b"".join(content[max(begin - at, 0) : end - at] for at, content in found)
+        found = [(at, memoryview(block)) for at, block in self.blocks(wanted)]
+        return b"".join(block[max(begin - at, 0) : end - at] for at, block in sorted(found, key=itemgetter(0)))
 
     def blocks(self, wanted: bytes) -> Iterator[tuple[int, Block]]:
         """Yield where each block with some of the wanted bytes begins in the content, and its content; in any order.
@@ -195,7 +390,7 @@ class BlockReader:
         forward = self._forward.get(block)
         if forward is None:
             self._check(place)
-            begin = partial(self._decoder.stream, self._file, place.begin, place.end, self._table.edges(block))
+            begin = partial(self._stream, self._file, place.begin, place.end, self._table.edges(block))
             forward = self._forward[block] = Forward(begin, self._cache, (self._key, block))
             for old in list(self._forward)[:-_MOST_FORWARD]:
                 self._forward.pop(old, None)
@@ -208,9 +403,9 @@ class BlockReader:
             piece = self._piece(forward, block, place, number)
             if piece is None:
                 raise self._not_in_order(place, number)
-            yield place.content + number * PIECE, (piece,)
+            yield place.content + number * PIECE, piece
 
-    def _piece(self, forward: Forward, block: int, place: Place, number: int) -> "bytes | _native.Block | None":
+    def _piece(self, forward: Forward, block: int, place: Place, number: int) -> Block | None:
         try:
             piece = forward.piece(number)
             left = place.size - number * PIECE
@@ -238,49 +433,35 @@ class BlockReader:
     def _decode(self, block: int, place: Place) -> Block:
         self._check(place)
         self._cache.make_room(place.size)
-        found = self._decode_at_once(place)
-        return (found or self._cache.memory.copy(self._decode_in_pieces(block, place)),)
-
-    def _check(self, place: Place) -> None:
-        """Raise an error where the file was too short for a block when it was opened, and not compared."""
-        if place.end > self._file.size:
-            self._lost(0)
-
-    def _decode_at_once(self, place: Place) -> _native.Block | None:
-        """Return a block; None if there is no library for that, or something is wrong with the block."""
-        library = self._decoder.library
-        if library is None or not 0 < place.end - place.begin <= _most_bytes(place):
-            return None
-        return library.decode(
-            self._cache.memory, self._file, place.begin, place.end, place.size, zstd_frames.LARGEST_WINDOW
-        )
-
-    def _decode_in_pieces(self, block: int, place: Place) -> Pieces:
+        if self._library is not None and 0 < place.end - place.begin <= _TIMES * place.size + _MORE:
+            found = self._library.decode(
+                self._cache.memory, self._file, place.begin, place.end, place.size, zstd.LARGEST_WINDOW
+            )
+            if found is not None:
+                return found
         try:
-            content = self._content(place, self._table.edges(block))
-            size = None if content is None else sum(map(len, content))
-            if content is None or size != place.size:
-                found = f"more than {place.size}" if size is None else str(size)
-                raise BlockError(f"expected {place.size} bytes of content, found {found}")
+            return self._decode_in_pieces(block, place)  # which says what is wrong
         except BlockError as error:
             raise not_decoded(self._path, block, place.begin, self._codec, error, self._records_of(place)) from None
         except (EOFError, OSError) as error:
             self._lost(error.errno or 0 if isinstance(error, OSError) else 0)
             raise
-        return content
 
-    def _content(self, place: Place, edges: Edges) -> Pieces | None:
-        """Return the content of a block; None if it is more than the index says."""
-        if place.end - place.begin <= _most_bytes(place):
-            return self._decoder.decode(self._file.read(place.begin, place.end - place.begin), place.size, edges)
-        # Mostly a frame without content, such as the seek table of a file to which another was appended.
-        stream = self._decoder.stream(self._file, place.begin, place.end, edges)
-        pieces: list[bytes] = []
-        left = place.size
+    def _decode_in_pieces(self, block: int, place: Place) -> Block:
+        stream = self._stream(self._file, place.begin, place.end, self._table.edges(block))
+        pieces, left = [], place.size
         while left >= 0 and (piece := stream.read()):
             pieces.append(piece)
             left -= len(piece)
-        return tuple(pieces) if left >= 0 else None
+        if left:
+            found = f"more than {place.size}" if left < 0 else str(place.size - left)
+            raise BlockError(f"expected {place.size} bytes of content, found {found}")
+        return self._cache.memory.copy(tuple(pieces))
+
+    def _check(self, place: Place) -> None:
+        """Raise an error where the file was too short for a block when it was opened, and not compared."""
+        if place.end > self._file.size:
+            self._lost(0)
 
     def _records_of(self, place: Place) -> str:
         """Return which records a block has, as the remark of a message."""

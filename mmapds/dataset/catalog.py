@@ -11,9 +11,8 @@ import numpy as np
 from xxhash import xxh3_64
 
 from .. import _native, formats
-from ..compression import cache
 from ..compression.plain import line_number
-from ..compression.reader import BlockReader, random_access_error
+from ..compression.reader import CACHE, BlockCache, BlockReader, random_access_error
 from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, SourceError, StaleIndexError, build_command, shortened, warn
 from ..storage.blocks import BlockTable
 from ..storage.current import check_source
@@ -71,15 +70,13 @@ class Catalog:
       block_cache: the same.
     """
 
-    def __init__(
-        self, indexes: Sequence[Index], access: str, io: IoChoice, block_cache: int = cache.DEFAULT_SIZE
-    ) -> None:
+    def __init__(self, indexes: Sequence[Index], access: str, io: IoChoice, block_cache: int = CACHE) -> None:
         if access not in _ADVICE:
             raise Error(f"access = {access!r}, expected one of {', '.join(map(repr, _ADVICE))}")
         check_io(io)
         if type(block_cache) is not int or block_cache < 0:
             raise Error(f"block_cache = {shortened(block_cache)}, expected a number of bytes, 0 or more")
-        self.blocks = cache.BlockCache(block_cache)
+        self.blocks = BlockCache(block_cache)
         """Decoded blocks of compressed sources."""
         self.indexes = indexes
         self.access = access

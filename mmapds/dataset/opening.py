@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 
 from .. import formats
-from ..compression.cache import DEFAULT_SIZE
+from ..compression.reader import CACHE
 from ..errors import Error, IndexMissingError, SourceError, StaleIndexError, build_command, either, warn
 from ..formats.format import ArrayOf, FieldsOf
 from ..index.build import Request, build_and_warn
@@ -33,7 +33,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     access: str = "auto",
     check: str = "stat",
     io: IoChoice = "mmap",
-    block_cache: int = DEFAULT_SIZE,
+    block_cache: int = CACHE,
     on_error: OnError = "raise",
     build: bool = False,
     roots: StrPath | Iterable[StrPath] = (),

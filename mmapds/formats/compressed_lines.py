@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from .. import _native
 from ..compression.content import Content, content_of
-from ..compression.zstd_blocks import PIECE, FileBlock
-from ..compression.zstd_source import ZstdSource
+from ..compression.zstd import PIECE, FileBlock, ZstdSource
 from ..storage.blocks import BlockStart
 from ..storage.files import shrank
 from ..storage.sections import LARGEST_BLOCK
@@ -117,10 +116,9 @@ def _in_runs(number: int, source: Source, zstd: ZstdSource, workers: int) -> Ite
 def _scan_run(zstd: ZstdSource, run: _Run, _: int) -> tuple[_Run, "_Records"]:
     records = _Records(run.begin, run.begin, run.size, 2 * len(run.blocks) + run.size // PIECE)
     for number, block in enumerate(run.blocks, run.first):
-        pieces = zstd.decode(number, block)
-        assert pieces is not None  # which block.is_large would say
-        for piece in pieces:
-            records.add(piece)
+        content = zstd.decode(number, block)
+        assert content is not None  # which block.is_large would say
+        records.add(content)
     return run, records
 
 

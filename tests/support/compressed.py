@@ -7,9 +7,21 @@ import zlib
 
 from isal import isal_zlib
 
-from mmapds.compression.codec import zstd
+from mmapds.compression import zstd
 
-codec = zstd("tests")
+codec = zstd.codec("tests")
+
+
+class InMemory:
+    """Bytes that are read like a file."""
+
+    def __init__(self, data):
+        self.data, self.size = data, len(data)
+
+    def read(self, at, size):
+        return self.data[at : at + size]
+
+
 CHECKSUM = {codec.CompressionParameter.checksum_flag: 1}
 NO_SIZE = {codec.CompressionParameter.content_size_flag: 0}
 

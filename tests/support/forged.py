@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 import mmapds
-from mmapds.compression import gzip_content, zstd_blocks
+from mmapds.compression import gzip, zstd
 from mmapds.index.verify import verify
 from mmapds.storage.blocks import packed_point, unpacked_point
 from mmapds.storage.index_file import Index
@@ -58,9 +58,9 @@ COMPRESSED = ["jsonl.zst", "jsonl.gz", "jsonl.bgz", "tar.zst", "tar.gz"]
 def small_blocks() -> Iterator[None]:
     """Let blocks be small, so that small compressed files have several."""
     with (
-        patch.object(zstd_blocks, "SMALLEST", 64),
-        patch.object(gzip_content, "SMALLEST", 64),
-        patch.object(gzip_content, "SPACING", 1500),
+        patch.object(zstd, "SMALLEST", 64),
+        patch.object(gzip, "SMALLEST", 64),
+        patch.object(gzip, "SPACING", 1500),
     ):
         yield
 

@@ -2,9 +2,9 @@
 
 import struct
 
-from mmapds.compression import codec
+from mmapds.compression.zstd import codec
 
-zstd = codec.zstd("tests")
+zstd = codec("tests")
 """What writes frames: `compression.zstd`, or its backport before Python 3.14."""
 
 UNKNOWN = 2**64 - 1
@@ -48,6 +48,15 @@ def seek_table(entries, *, flags=None, magic=0x8F92EAB1, number=14):
     flags = (0x80 if entries and len(entries[0]) == 3 else 0) if flags is None else flags
     content += struct.pack("<IBI", len(entries), flags, magic)
     return skippable(content, number)
+
+
+def entries_of(data):
+    """The entries of the seek table with checksums that ends a file: (bytes in the file, bytes of text, checksum)."""
+    count, flags, magic = struct.unpack("<IBI", data[-9:])
+    assert (flags, magic) == (0x80, 0x8F92EAB1)
+    begin = len(data) - 9 - 12 * count
+    assert struct.unpack("<II", data[begin - 8 : begin]) == (0x184D2A5E, 12 * count + 9)
+    return list(struct.iter_unpack("<III", data[begin:-9]))
 
 
 def plain_walk(data, largest_window=128 << 20):
