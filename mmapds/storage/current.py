@@ -112,6 +112,11 @@ def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]
         for number, source in enumerate(index.sources if how != "none" else ()):
             found = stat_source(index, number)
             index.check_size(number, found.st_size)
+            if how == "full" and not source.xxh3_128:
+                raise Error(
+                    f"{index.path}: check = 'full': expected a hash of each source, found none of "
+                    f"{index.source_path(number)}; run: {index.rebuild_command('--hash')}"
+                )
             (others if found.st_mtime_ns == source.mtime_ns else touched).append((index, number))
     _compare(touched if how == "stat" else touched + others, full=how == "full")
     return [(index, number) for index, number in touched if how == "stat" and index.sources[number].size > COVERED]
@@ -119,12 +124,6 @@ def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]
 
 def _compare(sources: Sequence[tuple[Index, int]], *, full: bool = False) -> None:
     """Compare fingerprints or, if `full`, hashes; raise as `check` does."""
-    for index, number in sources if full else ():
-        if not index.sources[number].xxh3_128:
-            raise Error(
-                f"{index.path}: check = 'full': expected a hash of each source, found none of "
-                f"{index.source_path(number)}; run: {index.rebuild_command('--hash')}"
-            )
     paths = [index.absolute(index.readable_path(number)) for index, number in sources]
     digests = each(full_hash if full else fingerprint, paths, workers=cores() if full else WAITING)
     for (index, number), found in zip(sources, digests, strict=True):

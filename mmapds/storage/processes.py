@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 _POLL = 1.0  # seconds between two checks of the parent
+_AHEAD = 4  # pieces for each worker that are computed before their turn, at most
 
 
 def in_processes(work: Callable[[P], R], pieces: Sequence[P], count: int) -> Iterator[R]:
@@ -30,8 +32,14 @@ def in_processes(work: Callable[[P], R], pieces: Sequence[P], count: int) -> Ite
     from concurrent.futures import ProcessPoolExecutor  # start-up time: most processes compute nothing in others
 
     with ProcessPoolExecutor(count, initializer=_begin, initargs=(work,)) as pool:
+        waiting: deque[Any] = deque()  # few, as `pool.map` would hold all pieces of a large dataset in memory
         try:
-            yield from pool.map(_compute, pieces)
+            for piece in pieces:
+                waiting.append(pool.submit(_compute, piece))
+                if len(waiting) > _AHEAD * count:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
