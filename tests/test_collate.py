@@ -189,24 +189,6 @@ def test_a_mask_that_hides_nothing_counts_for_nothing():
     assert pad_collate([np.ma.array([1, 2], mask=[0, 0]), masked.filled(7)])[0].tolist() == [[1, 2], [1, 7]]
 
 
-def test_an_empty_list_goes_with_anything():
-    batch, lengths = pad_collate([[], np.ones((2, 3), np.float16)], pad_value=-1)
-    assert (batch.dtype, batch.shape, lengths.tolist()) == (torch.float16, (2, 2, 3), [0, 2])
-    assert batch[0].tolist() == [[-1] * 3] * 2
-    assert pad_collate([[], torch.ones(1, dtype=torch.bfloat16)])[0].dtype == torch.bfloat16
-
-
-def test_a_batch_of_nothing_but_empty_arrays():
-    for sample, pad, dtype, shape in [
-        ([], 0, torch.int64, (2, 0)),
-        ([], 0.5, torch.float32, (2, 0)),
-        (np.zeros((0, 3), np.int8), 0, torch.int8, (2, 0, 3)),
-        (torch.zeros(0), 0, torch.float32, (2, 0)),
-    ]:
-        batch, lengths = pad_collate([sample, sample], pad_value=pad, pad_to_multiple_of=8)
-        assert (batch.dtype, batch.shape, lengths.tolist()) == (dtype, shape, [0, 0])
-
-
 def test_dtypes_are_promoted_by_torchs_rules():
     for one, other in [("uint8", "int8"), ("int64", "float16"), ("float16", "bfloat16"), ("bool", "int32")]:
         samples = [torch.ones(2, dtype=getattr(torch, one)), torch.ones(1, dtype=getattr(torch, other))]
@@ -298,28 +280,6 @@ def test_without_lengths_an_array_is_a_tensor_wherever_it_stands():
     assert list(nested["a"]) == ["x"]
 
 
-def test_the_shape_of_the_result_does_not_depend_on_the_lengths():
-    assert list(pad_collate([{"x": [1, 2]}, {"x": [3, 4]}])) == ["x", "x_lengths"]
-    assert list(pad_collate([{"x": [1]}])) == ["x", "x_lengths"]
-
-
-def test_numbers_become_a_tensor():
-    for values, dtype in [
-        ([1, 2], torch.int64),
-        ([1, 2.5], torch.float64),
-        ([True, False], torch.bool),
-        ([True, 2], torch.int64),
-        ([np.float32(1), np.float32(2)], torch.float32),
-        ([np.int8(1), 2], torch.int64),
-        ([np.bool_(True), np.bool_(False)], torch.bool),
-        ([torch.tensor(1, dtype=torch.bfloat16), torch.tensor(2)], torch.bfloat16),
-        ([np.array(1, np.uint16), np.array(2, np.uint16)], torch.uint16),
-    ]:
-        batch = pad_collate(values)
-        assert batch.dtype == dtype
-        assert batch.tolist() == values
-
-
 def test_all_else_is_passed_through():
     for values in (["a", "b"], [b"a", b"b"], [None, "a"], [{1}, {2}], [np.str_("a")], [1j], [np.timedelta64(1)]):
         assert pad_collate([{"x": value} for value in values]) == {"x": values}
@@ -398,9 +358,7 @@ def test_it_pickles():
 
 SUPPORTED = "expected bool, an integer of 8 to 64 bits, a float of 16 to 64 bits or bfloat16"
 ERRORS = [
-    ([], {}, "samples: expected one sample or more, found 0"),
     ({"x": [1]}, {}, "samples: expected a list of samples, found dict"),
-    ([[1]], {"max_length": 0}, "max_length = 0, expected an integer of 1 or more"),
     ([[1]], {"max_length": 1.5}, "max_length = 1.5, expected an integer of 1 or more"),
     ([[1]], {"pad_to_multiple_of": -8}, "pad_to_multiple_of = -8, expected an integer of 1 or more"),
     ([[1]], {"pad_to_multiple_of": True}, "pad_to_multiple_of = True, expected an integer of 1 or more"),
@@ -413,8 +371,6 @@ ERRORS = [
         {"pad_value": {"x": {}}},
         "pad_value['x'] = {}, expected a number, as samples[0]['x'] has no fields",
     ),
-    ([{"x": [1]}], {"pad_value": {"y": 1}}, "pad_value: expected fields among 'x', found 'y'"),
-    ([{"name": [1]}], {"pad_value": {"nmae": 1}}, "among 'name', found 'nmae' (did you mean 'name')"),
     ([{"x": {"y": [1]}}], {"pad_value": {"x": {"z": 1}}}, "pad_value['x']: expected fields among 'y', found 'z'"),
     (
         [{"x": {"y": [True]}}],
@@ -422,29 +378,14 @@ ERRORS = [
         "pad_value = -100, expected an integer from 0 to 1 for the bool numbers of samples[...]['x']['y']; give each",
     ),
     ([np.zeros(1, np.uint8)], {"pad_value": -1}, "pad_value = -1, expected an integer from 0 to 255 for the uint8"),
-    (
-        [np.zeros((2, 3)), np.zeros((2, 4))],
-        {},
-        "samples[1]: expected shape (n, 3), as in samples[0], found (2, 4); only",
-    ),
-    ([np.zeros((2, 3)), np.zeros(2)], {}, "samples[1]: expected shape (n, 3), as in samples[0], found (2,)"),
     ([np.zeros(2), np.zeros((2, 3))], {}, "samples[1]: expected shape (n,), as in samples[0], found (2, 3)"),
-    ([{"x": [1]}, {"y": [1]}], {}, "samples[1]: expected a field 'x', as in samples[0], found 'y'"),
     ([{"x": [1]}, {"x": [1], "y": 1}], {}, "samples[0]: expected a field 'y', as in samples[1], found 'x'"),
     ([{"a": {"x": 1}}, {"a": {}}], {}, "samples[1]['a']: expected a field 'x', as in samples[0]['a'], found no fields"),
-    ([{"x": [1], "x_lengths": 1}], {}, "samples[0]: field 'x_lengths' clashes with the lengths of 'x' in the batch"),
-    ([(1,), (1, 2)], {}, "samples[1]: expected 1 items, as in samples[0], found 2"),
     ([([1],), ([1],)], {"pad_value": {1: 0}}, "pad_value: expected positions among 0, found 1"),
-    (
-        [{"x": [1]}, {"x": [2]}, {"x": None}],
-        {},
-        "samples[2]['x']: expected an array or a list of numbers, as in samples[0]['x'], found None; give lists=",
-    ),
     ([[], {"x": 1}], {}, "samples[0]: expected a dict, as in samples[1], found an empty list"),
     ([[1], ["a"]], {}, "samples[1]: expected an array or a list of numbers, as in samples[0], found a list that holds"),
     ([1, [1]], {}, "samples[1]: expected a number, as in samples[0], found an array or a list of numbers"),
     ([(1, "a"), (2, 3)], {}, "samples[0][1]: expected a number, as in samples[1][1], found str"),
-    ([[1], [2**63]], {}, "samples[1]: expected numbers that fit int64, found 9223372036854775808"),
     ([[1.0, 10**400]], {}, "samples[0]: expected numbers that fit float32, found 1000"),
     ([[]], {"pad_value": 10**400}, "for the int64 numbers of samples[...]"),
     ([1, 2**63], {}, "samples[1]: expected numbers that fit int64, found 9223372036854775808; give those of all"),
@@ -472,14 +413,7 @@ ERRORS = [
     ([([1], 2)], {"mask": "m"}, "mask = 'm', expected None for samples that have no fields"),
     ([{"x": 1}], {"mask": "m"}, "mask = 'm', expected None for samples that have no field of arrays"),
     ([{"x": [1]}], {"mask": 3}, "mask = 3, expected a name, or a dict of a name for each field"),
-    ([{"x": [1]}], {"mask": "x"}, "mask = 'x', expected a new name, found the field 'x'; leave mask out"),
     ([{"x": [1], "y": 1}], {"mask": {"y": "m"}}, "mask: expected fields of arrays among 'x', found 'y'"),
-    (
-        [{"x": [1], "y": [1, 2]}],
-        {"mask": "m"},
-        "mask = 'm', expected fields of arrays of the same lengths, found 'x' and 'y', which differ; "
-        "give the field that it is of: mask={'x': 'm'}",
-    ),
     ([torch.zeros(1, device="meta")], {}, "without a gradient (can't convert meta device type tensor"),
     ([torch.zeros(1).to_sparse()], {}, "without a gradient (can't convert Sparse layout tensor"),
 ]

@@ -192,12 +192,6 @@ def test_unsigned_tokens_become_labels():
     assert batch["labels"].tolist() == [[-100, 2, -100, 4, 5]]
 
 
-def test_arrays_alone_have_a_name():
-    arrays = [np.arange(2), np.arange(3)]
-    assert pack_collate(arrays)["tokens"].tolist() == [0, 1, 0, 1, 2]
-    assert pack_collate([each.tolist() for each in arrays], layout="hf")["input_ids"].tolist() == [[0, 1, 0, 1, 2]]
-
-
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     path = tmp_path_factory.mktemp("packs") / "train.mma"
@@ -275,35 +269,18 @@ TWO = made([2, 3])
 @pytest.mark.parametrize(
     ("samples", "options", "message"),
     [
-        ([], {}, "samples: expected one sample or more, found 0"),
         ({}, {}, "samples: expected a list of samples, found dict"),
         (["a"], {}, r"samples\[0\]: expected a dict of fields, or an array, found str"),
         ([TWO[0], {"id": 3}], {}, r"samples\[1\]: expected a field 'input_ids', as in samples\[0\], found 'id'"),
-        ([{"id": 3}], {}, r"samples\[0\]: expected a field of arrays to pack, found 'id'"),
-        (TWO, {"layout": "thd"}, "layout = 'thd', expected 'flash' or 'hf' or 'megatron' or 'segments'"),
         (TWO, {"truncate": "both"}, "truncate = 'both', expected 'right' or 'left'"),
-        (TWO, {"pad_to": 4}, "pad_to = 4, expected 5 or more, the tokens of 2 samples; give max_length=N"),
         (TWO, {"pad_to": 0}, "pad_to = 0, expected an integer of 1 or more"),
         (TWO, {"max_length": 0}, "max_length = 0, expected an integer of 1 or more"),
-        (TWO, {"max_sequences": 1}, "max_sequences = 1, expected 2 or more, the number of samples"),
-        (TWO, {"round_to": 8}, "round_to = 8, expected 1 with layout='flash'"),
-        (TWO, {"packs": 2, "pad_to": 9}, "packs = 2, expected None with layout='flash', where several packs are one"),
-        (TWO, {"packs": 2, "layout": "hf"}, "packs = 2, expected pad_to beside it"),
-        (TWO, {"packs": 1, "pad_to": 4, "layout": "hf"}, "packs = 1, expected 2 or more, the rows of 4 tokens"),
-        (
-            TWO,
-            {"packs": 1, "pad_to": 2, "layout": "hf"},
-            r"samples\[1\]: expected up to pad_to = 2 tokens, found 3; give max_length=2 to cut it",
-        ),
-        (TWO, {"seq_idx": True}, "seq_idx = True, expected False with layout='flash'"),
         (TWO, {"flash_attn_kwargs": True}, "flash_attn_kwargs = True, expected False with layout='flash'"),
-        (TWO, {"labels": "target"}, r"samples\[0\]: expected arrays of integers as field 'target', for labels, found"),
         ([{"x": np.arange(2)}], {"layout": "hf"}, "expected arrays of integers as field 'input_ids', for labels"),
         ([np.ones(2)], {"layout": "hf"}, "expected arrays of integers as field 'input_ids', for labels"),
         (TWO, {"pad_value": {"x": 1}}, "pad_value: expected fields among 'input_ids', 'id', found 'x'"),
         (TWO, {"pad_value": 0.5, "pad_to": 9}, "pad_value = 0.5, expected an integer"),
         ([{"a": np.ones((2, 2))}, {"a": np.ones((2, 3))}], {}, r"samples\[1\]\['a'\]: expected shape \(n, 2\)"),
-        ([{"cu_seqlens": np.arange(2)}], {}, r"samples\[0\]: field 'cu_seqlens' clashes with that of layout='flash'"),
     ],
 )
 def test_bad_input_is_named(samples, options, message):

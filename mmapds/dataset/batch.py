@@ -1,13 +1,18 @@
 """Batches that are made into samples only when these are asked for."""
 
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, NoReturn, overload
 
+import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
+from ..arrays.schema import EXTENDED
+from ..storage.numbers import plain_dtype
 from ..storage.processes import sendable
 
 Refused = Callable[[int, Exception], NoReturn]
@@ -32,12 +37,19 @@ class StoredField(NamedTuple):
 
 
 class Columns(ABC):
-    """The fields of records that the core reads as a batch."""
+    """The fields of records that the core reads as a batch; a decoder, or a part of one."""
 
     names: Collection[str]
     """The names of the fields, which every sample has."""
     ragged: Collection[str] = ()
     """The fields whose values are lists of arrays."""
+    identity: tuple[Any, ...]
+    """What two of a class have in common that read the same."""
+
+    def __init__(self, dtypes: Mapping[str, str]) -> None:
+        # The dtypes of arrays that only tensors have.
+        missing = EXTENDED.keys() - (EXTENDED.keys() if _has_ml_dtypes() else ())
+        self._as_tensors = {name: dtype for name, dtype in dtypes.items() if dtype in missing}
 
     @abstractmethod
     def stored(self, found: Any, name: str) -> StoredField | None:
@@ -46,6 +58,71 @@ class Columns(ABC):
     @abstractmethod
     def values(self, found: Any, name: str) -> list[Any] | None:
         """Return the value of a field in each sample; None where samples have to be made for it."""
+
+    def finished(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return a sample of the core with tensors where NumPy lacks the dtype."""
+        for name in self._as_tensors:
+            sample[name] = self.finished_value(name, sample[name])
+        return sample
+
+    def finished_value(self, name: str, value: Any) -> Any:
+        """Return the value of a field, as tensors where NumPy lacks the dtype."""
+        dtype = self._as_tensors.get(name)
+        if dtype is None or isinstance(value, float):
+            return value
+        return [as_tensor(row, dtype) for row in value] if isinstance(value, list) else as_tensor(value, dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.identity == self.identity
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.names))
+
+
+def _has_ml_dtypes() -> bool:
+    try:
+        import ml_dtypes  # noqa: F401 - optional
+    except ImportError:
+        return False
+    return True
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return the dtype of a name; one of integers of the same size where NumPy lacks it and ml_dtypes is missing."""
+    if name not in EXTENDED:
+        return plain_dtype(name).newbyteorder("<")
+    if not _has_ml_dtypes():
+        return np.dtype(EXTENDED[name])
+    import ml_dtypes  # optional
+
+    extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return extended
+
+
+def as_tensor(array: Any, dtype: str) -> Any:
+    """Return an array as a tensor that shares its memory.
+
+    Args:
+      dtype: name of the tensor's dtype, where NumPy may show the memory as another.
+    """
+    import torch  # optional: the extra mmapds[torch]
+
+    expect_read_only()
+    if dtype not in EXTENDED:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(EXTENDED[dtype])).view(getattr(torch, dtype))
+
+
+@cache
+def expect_read_only() -> None:
+    """Provoke and hide the warning that torch gives once in a process, for the first read-only array."""
+    import torch  # optional: the extra mmapds[torch]
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        empty = np.empty(1)
+        empty.flags.writeable = False
+        torch.from_numpy(empty)
 
 
 class LazyBatch(Sequence[Any]):

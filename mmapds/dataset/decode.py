@@ -3,22 +3,21 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import pickle
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 import orjson
 
 from .. import _native
-from ..arrays.schema import EXTENDED, Schema
+from ..arrays.schema import Schema
 from ..errors import DecodeError, Error, FormatError, add_note, did_you_mean, is_command, says_no_memory
 from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..storage.numbers import plain_dtype
 from . import webdataset
-from .batch import Columns, RecordBatch, Refused, StoredField
+from .batch import Columns, RecordBatch, Refused, StoredField, as_tensor, expect_read_only, numpy_dtype
 from .tf_example import tf_example
 
 Decoder = Callable[..., Any]
@@ -252,23 +251,14 @@ class ArrayDecoder(Columns):
         self.schema = dict(schema)
         """Field name to type, in the order in which fields lie in a record."""
         self.names = self.schema.keys()
-        self._given = self.schema, frozenset(copied), loads
+        self.identity = tuple(self.schema.items()), frozenset(copied), loads
         parsed = Schema(schema)
-        extended = {field.name: field.dtype for field in parsed.fields if field.dtype in EXTENDED}
-        self._as_tensors = extended if not _has_ml_dtypes() else {}
+        super().__init__({field.name: field.dtype for field in parsed.fields})
         self._numbered = {field.name: (number, field) for number, field in enumerate(parsed.fields)}
         self.native = parsed.native(numpy_dtype, np.ndarray, loads, copied)
 
     def __call__(self, record: Any) -> dict[str, Any]:
-        sample: dict[str, Any] = self.native(record)
-        for name in self._as_tensors:
-            sample[name] = self.finished_value(name, sample[name])
-        return sample
-
-    def finished_value(self, name: str, value: Any) -> Any:
-        """Return the value of a field, as a tensor where NumPy lacks the dtype."""
-        dtype = self._as_tensors.get(name)
-        return value if dtype is None else as_tensor(value, dtype)
+        return self.finished(self.native(record))
 
     def stored(self, found: Any, name: str) -> StoredField | None:
         number, field = self._numbered[name]
@@ -295,19 +285,11 @@ class ArrayDecoder(Columns):
         """
         return [self.finished_value(name, value) for value in found.values(self._numbered[name][0])]
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ArrayDecoder) or self._given != other._given:
-            return False
-        return list(self.schema) == list(other.schema)  # dicts are equal in any order
-
-    def __hash__(self) -> int:
-        return hash(repr(self._given[0]))
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArrayDecoder, self._given
+        return ArrayDecoder, (self.schema, *self.identity[1:])
 
     def __repr__(self) -> str:
-        return f"arrays({', '.join(map(str, self._given[0]))})"
+        return f"arrays({', '.join(self.schema)})"
 
 
 class TensorDecoder:
@@ -322,7 +304,7 @@ class TensorDecoder:
         self.takes_view = wants_view(self._decode)
         import torch  # optional: the extra mmapds[torch]
 
-        _expect_read_only()
+        expect_read_only()
         self._from_numpy = torch.from_numpy
         if isinstance(inner, RecordArray):
             try:
@@ -397,49 +379,3 @@ def array_batch(records: _native.Records, numbers: Any, decode: Decoder, refused
             refused(k, FormatError(reason))
         raise
     return RecordBatch(found, columns, decode, refused, found.check)
-
-
-def _has_ml_dtypes() -> bool:
-    try:
-        import ml_dtypes  # noqa: F401 - optional
-    except ImportError:
-        return False
-    return True
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the dtype of a name; one of integers of the same size where NumPy lacks it and ml_dtypes is missing."""
-    if name not in EXTENDED:
-        return plain_dtype(name).newbyteorder("<")
-    if not _has_ml_dtypes():
-        return np.dtype(EXTENDED[name])
-    import ml_dtypes  # optional
-
-    extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-    return extended
-
-
-def as_tensor(array: Any, dtype: str) -> Any:
-    """Return an array as a tensor that shares its memory.
-
-    Args:
-      dtype: name of the tensor's dtype, where NumPy may show the memory as another.
-    """
-    import torch  # optional: the extra mmapds[torch]
-
-    _expect_read_only()
-    if dtype not in EXTENDED:
-        return torch.from_numpy(array)
-    return torch.from_numpy(array.view(EXTENDED[dtype])).view(getattr(torch, dtype))
-
-
-@cache
-def _expect_read_only() -> None:
-    """Provoke and hide the warning that torch gives once in a process, for the first read-only array."""
-    import torch  # optional: the extra mmapds[torch]
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        empty = np.empty(1)
-        empty.flags.writeable = False
-        torch.from_numpy(empty)

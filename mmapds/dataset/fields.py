@@ -4,18 +4,18 @@ from __future__ import annotations  # help() shows them as they are written
 
 import operator
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from .. import _native
-from ..arrays.schema import EXTENDED, ITEM_BYTES, check_axes, dtype_name
+from ..arrays.schema import ITEM_BYTES, check_axes, dtype_name
 from ..errors import DecodeError, FormatError, did_you_mean, shortened
 from ..formats.measuring import keys_of
 from ..formats.unmeasured import instead, kind_of, nearest_field, not_json, parsed, value_at
-from .batch import Columns, StoredField
-from .decode import as_tensor, numpy_dtype
+from .batch import Columns, StoredField, numpy_dtype
 
 _KINDS = {
     "b": _native.ITEM_BOOL,
@@ -26,7 +26,7 @@ _KINDS = {
 _DTYPES = [name for name in ITEM_BYTES if name[0] in _KINDS and not name.startswith("float8")]
 """The dtypes that fields have, bfloat16 among them."""
 _RAGGED = "ragged"
-_LONGEST_NUMBER = 80  # characters of a number that are shown
+_LONGEST_NUMBER = 80  # characters that are shown
 
 Shape = tuple[int | None, ...]
 
@@ -84,17 +84,13 @@ class FieldsReader(Columns):
         """The fields by name."""
         self.names = self.wanted.keys()
         self.ragged = {each.name for each in wanted if each.layout == _native.LAYOUT_RAGGED}
-        self._sorted = sorted(wanted, key=lambda each: each.keys)
-        for one, other in zip(self._sorted, self._sorted[1:], strict=False):
+        ordered = sorted(wanted, key=lambda each: each.keys)
+        for one, other in pairwise(ordered):
             if one.keys == other.keys[: len(one.keys)]:
                 raise FormatError(f"schema: expected fields apart, found {other.name!r} inside {one.name!r}")
-        self._as_tensors = {
-            each.name: each.dtype for each in wanted if each.dtype in EXTENDED and numpy_dtype(each.dtype).kind == "i"
-        }
-        self._numbers = {each.name: number for number, each in enumerate(self._sorted)}
-        self.native = self._native_fields()
-
-    def _native_fields(self) -> _native.JsonFields:
+        super().__init__({each.name: each.dtype for each in wanted})
+        self.identity = tuple(wanted)
+        self._numbers = {each.name: number for number, each in enumerate(ordered)}
         places = {name: place for place, name in enumerate(self.wanted)}
         fields = tuple(
             (
@@ -108,9 +104,9 @@ class FieldsReader(Columns):
                 each.keys,
                 each.fallback,
             )
-            for each in self._sorted
+            for each in ordered
         )
-        return _native.JsonFields(fields, np.ndarray, _RefusedError)
+        self.native = _native.JsonFields(fields, np.ndarray, _RefusedError)
 
     def read(self, record: Any) -> dict[str, Any]:
         """Return the sample of a record.
@@ -123,19 +119,6 @@ class FieldsReader(Columns):
         except _RefusedError as refused:
             raise DecodeError(self.reason(bytes(record), *refused.args)) from None
         return self.finished(sample)
-
-    def finished(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Return a sample of the core with tensors where NumPy lacks the dtype."""
-        for name in self._as_tensors:
-            sample[name] = self.finished_value(name, sample[name])
-        return sample
-
-    def finished_value(self, name: str, value: Any) -> Any:
-        """Return the value of a field, as tensors where NumPy lacks the dtype."""
-        dtype = self._as_tensors.get(name)
-        if dtype is None or isinstance(value, float):
-            return value
-        return [as_tensor(row, dtype) for row in value] if isinstance(value, list) else as_tensor(value, dtype)
 
     def stored(self, found: Any, name: str) -> StoredField | None:
         wanted, number = self.wanted[name], self._numbers[name]
@@ -230,17 +213,13 @@ class Fields:
         wanted = [_wanted(name, what, self.given[1]) for name, what in schema.items()]
         self.reader = FieldsReader(wanted)
         """What reads them."""
-        self._check_defaults()
-
-    def _check_defaults(self) -> None:
         for name, value in self.given[1].items():
-            alone = {name: self.given[0][name]}
             each = self.reader.wanted[name]
             text = each.fallback or b""
-            for key in reversed(each.keys):
-                text = b"{" + orjson.dumps(key.decode()) + b":" + text + b"}"
+            for key in reversed(each.path):
+                text = b"{" + orjson.dumps(key) + b":" + text + b"}"
             try:
-                Fields(alone)(text)
+                FieldsReader([each._replace(fallback=None)]).read(text)
             except DecodeError:
                 raise FormatError(f"defaults[{name!r}] = {shortened(value)}, expected {each}") from None
 
@@ -248,10 +227,10 @@ class Fields:
         return self.reader.read(record)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Fields) and list(self.reader.wanted.values()) == list(other.reader.wanted.values())
+        return isinstance(other, Fields) and self.reader == other.reader
 
     def __hash__(self) -> int:
-        return hash(tuple(self.reader.wanted.values()))
+        return hash(self.reader)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _remade, self.given

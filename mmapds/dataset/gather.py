@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..arrays.masks import masked_count
 from ..errors import CollateError, listed, shortened
-from .batch import LazyBatch, StoredField
-from .decode import as_tensor
+from .batch import LazyBatch, StoredField, as_tensor
 
 Array = NDArray[Any]
 Number = int | float | bool

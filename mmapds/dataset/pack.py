@@ -50,6 +50,8 @@ class _Options(NamedTuple):
     max_length: int
     left: bool
     labels: str | None
+    wanted: set[str]
+    """The keys beside the fields that are only there if they are asked for."""
 
 
 def pack_collate(
@@ -107,43 +109,11 @@ def pack_collate(
     """
     check_samples(samples)
     check_truncate(truncate)
-    options = _options(layout, pad_to, packs, max_sequences, round_to, max_length, truncate == "left", labels)
-    wanted, lists = _wanted(layout, flash_attn_kwargs, seq_idx), names_of_lists(lists)
-    batch = _packed(samples, options, pad_value, wanted, lists)
+    cut, lists = (max_length, truncate == "left"), names_of_lists(lists)
+    options = _options(layout, pad_to, packs, max_sequences, round_to, cut, labels, flash_attn_kwargs, seq_idx)
+    batch = _packed(samples, options, pad_value, lists)
     check_lists(batch, lists)
     return batch
-
-
-def _packed(
-    samples: Sequence[Any], options: _Options, pad_value: Any, wanted: set[str], lists: list[Any]
-) -> dict[Any, Any]:
-    omitted = "attention_mask" if options.layout == "hf" else ""
-    fields = gathered(_named(samples, options), "", paths_of(lists), omitted)
-    if any(field.lengths.any() for field in _sequences(fields)):
-        fields = _without_empty_lists(fields)
-    lengths = np.minimum(_shared_lengths(fields), options.max_length)
-    _check_size(fields, lengths)
-    places = _Places.of(lengths, options)
-    batch = _joined(fields, places, pad_value, options, "")
-    if options.labels is not None:
-        _set_labels(batch, fields, places, options)
-    clash = next((key for key in _KEYS[options.layout] if key in batch), None)
-    if clash is not None:
-        raise CollateError(f"samples[0]: field {clash!r} clashes with that of layout={options.layout!r}; rename it")
-    return batch | _beside(places, options, wanted)
-
-
-def _wanted(layout: str, flash_attn_kwargs: bool, seq_idx: bool) -> set[str]:
-    """Return the keys beside the fields that are only there if they are asked for.
-
-    Raises:
-      CollateError: another layout is chosen.
-    """
-    if layout != "hf" and (flash_attn_kwargs or seq_idx):
-        name = "flash_attn_kwargs" if flash_attn_kwargs else "seq_idx"
-        raise CollateError(f"{name} = True, expected False with layout={layout!r}; choose layout='hf'")
-    wanted = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"} if flash_attn_kwargs else set()
-    return wanted | ({"seq_idx"} if seq_idx else set())
 
 
 def _options(
@@ -152,9 +122,10 @@ def _options(
     packs: int | None,
     max_sequences: int | None,
     round_to: int,
-    max_length: int | None,
-    left: bool,
+    cut: tuple[int | None, bool],
     labels: str | None,
+    flash_attn_kwargs: bool,
+    seq_idx: bool,
 ) -> _Options:
     """Return the arguments, checked.
 
@@ -171,6 +142,11 @@ def _options(
         raise CollateError(f"packs = {packs!r}, expected pad_to beside it, the length of a pack; give pad_to=N")
     if round_to != 1 and layout != "megatron":
         raise CollateError(f"round_to = {round_to!r}, expected 1 with layout={layout!r}, which has no padding inside")
+    if layout != "hf" and (flash_attn_kwargs or seq_idx):
+        name = "flash_attn_kwargs" if flash_attn_kwargs else "seq_idx"
+        raise CollateError(f"{name} = True, expected False with layout={layout!r}; choose layout='hf'")
+    optional = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"} if flash_attn_kwargs else set()
+    max_length, left = cut
     return _Options(
         layout,
         None if pad_to is None else positive("pad_to", pad_to),
@@ -180,7 +156,25 @@ def _options(
         _ANY if max_length is None else positive("max_length", max_length),
         left,
         "labels" if labels is None and layout == "hf" else labels,
+        optional | ({"seq_idx"} if seq_idx else set()),
     )
+
+
+def _packed(samples: Sequence[Any], options: _Options, pad_value: Any, lists: list[Any]) -> dict[Any, Any]:
+    omitted = "attention_mask" if options.layout == "hf" else ""
+    fields = gathered(_named(samples, options), "", paths_of(lists), omitted)
+    if any(field.lengths.any() for field in _sequences(fields)):
+        fields = _without_empty_lists(fields)
+    lengths = np.minimum(_shared_lengths(fields), options.max_length)
+    _check_size(fields, lengths)
+    places = _Places.of(lengths, options)
+    batch = _joined(fields, places, pad_value, options, "")
+    if options.labels is not None:
+        _set_labels(batch, fields, places, options)
+    clash = next((key for key in _KEYS[options.layout] if key in batch), None)
+    if clash is not None:
+        raise CollateError(f"samples[0]: field {clash!r} clashes with that of layout={options.layout!r}; rename it")
+    return batch | _beside(places, options)
 
 
 # ---- the fields of samples ------------------------------------------------------------------------------------
@@ -388,7 +382,7 @@ def _set_labels(batch: dict[Any, Any], fields: Mapping[Any, Any], places: _Place
     batch[name] = made
 
 
-def _beside(places: _Places, options: _Options, wanted: set[str]) -> dict[str, Any]:
+def _beside(places: _Places, options: _Options) -> dict[str, Any]:
     """Return what a layout has beside the fields; of the optional part, what is wanted."""
     bounds, numbers = places.bounds()
     longest = int(np.diff(bounds).max())
@@ -400,7 +394,7 @@ def _beside(places: _Places, options: _Options, wanted: set[str]) -> dict[str, A
         every = {"cu_seq_lens_q": cu, "cu_seq_lens_k": cu, "max_length_q": longest, "max_length_k": longest}
         every["seq_idx"] = _in_rows(ids, places, options)
         found = {"position_ids": _in_rows(positions, places, options)}
-        return found | {key: value for key, value in every.items() if key in wanted}
+        return found | {key: value for key, value in every.items() if key in options.wanted}
     if options.layout == "segments":
         positions, ids = _numbered(bounds, torch.int32, numbers + np.int32(1), places)
         return {key: _in_rows(each, places, options) for key, each in (("segment_ids", ids), ("positions", positions))}

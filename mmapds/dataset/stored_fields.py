@@ -1,7 +1,7 @@
 """`Fields` over array files: the fields that are stored, converted where their types differ."""
 
-from collections.abc import Mapping
-from copy import deepcopy
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,11 @@ from ..arrays.schema import EXTENDED, TO_ONE_SCHEMA, Field, Schema, dtype_name
 from ..arrays.values import with_axes_of
 from ..errors import DecodeError, FormatError, did_you_mean
 from ..formats.unmeasured import not_json
-from .batch import Columns, StoredField
-from .decode import ArrayDecoder, TensorDecoder, as_tensor, numpy_dtype
+from .batch import Columns, StoredField, as_tensor, numpy_dtype
+from .decode import ArrayDecoder, TensorDecoder
 from .fields import Fields, Wanted
 
 _AS_TEXT = ("json", "str")
-_UNCHANGING = (bool, int, float, str)
 _KINDS = {
     "boo": ("boo",),
     "int": ("int", "uin"),
@@ -50,11 +49,12 @@ class StoredFields(Columns):
         self.schema = dict(schema)
         """What the file has, in the order in which it lies in a record."""
         self._given = fields, self.schema, place
+        self.identity = fields, tuple(self.schema.items())
+        super().__init__({})
         stored = {field.name: field for field in Schema(schema).fields}
         wanted = fields.reader.wanted
-        self.sources = {name: _source(each, stored, place) for name, each in wanted.items()}
-        """The fields of the file that the wanted ones come from; None where a default has to do."""
-        found = [(wanted[name], source) for name, source in self.sources.items() if source is not None]
+        sources = {name: _source(each, stored, place) for name, each in wanted.items()}
+        found = [(wanted[name], source) for name, source in sources.items() if source is not None]
         read = {source.name for _, source in found}
         # Text that is not wanted is not decoded.
         taken = {name: what if name in read or what not in _AS_TEXT else "bytes" for name, what in schema.items()}
@@ -62,55 +62,31 @@ class StoredFields(Columns):
         self._file = ArrayDecoder(taken, copied=converted, loads=_checked)
         self.native = self._file.native
         self.names, self.ragged = fields.reader.names, fields.reader.ragged
-        self.as_stored = {each.name: source.name for each, source in found if _is_as_stored(each, source)}
-        """The fields that need no conversion, and their names in the file."""
-        self.converts = len(self.as_stored) < len(wanted)
+        self._sources = {name: None if source is None else source.name for name, source in sources.items()}
+        self._as_stored = {each.name: source.name for each, source in found if _is_as_stored(each, source)}
+        self._converters = {
+            name: _converter(fields, wanted[name], source)
+            for name, source in sources.items()
+            if name not in self._as_stored
+        }
+        self.converts = bool(self._converters)
         """Whether a value may turn out to be one that does not fit."""
-        self._defaults: dict[str, Any] = {}
-        if absent := [name for name, source in self.sources.items() if source is None]:
-            self._defaults = _only(fields, absent)(b"{}")
-        self._json = {each.name: _only(fields, [each.name]) for each, source in found if source.dtype == "json"}
 
     def __call__(self, record: Any) -> dict[str, Any]:
         stored = self._file(record)
-        return {
-            name: self.value(name, None if source is None else stored[source.name])
-            for name, source in self.sources.items()
-        }
-
-    def value(self, name: str, stored: Any) -> Any:
-        """Return the value of a field, made of what is stored; None where a default has to do.
-
-        Raises:
-          DecodeError: it does not fit.
-        """
-        if name in self.as_stored:
-            return stored
-        source, wanted = self.sources[name], self.fields.reader.wanted[name]
-        if source is None:
-            return _own(self._defaults[name])
-        if source.dtype == "str":
-            return stored
-        if source.dtype == "json":
-            return self._json[name](_inside(stored, wanted.keys[:1]))[name]
-        return _converted(stored, wanted)
+        sample = {name: None if source is None else stored[source] for name, source in self._sources.items()}
+        for name, convert in self._converters.items():
+            sample[name] = convert(sample[name])
+        return sample
 
     def stored(self, found: Any, name: str) -> StoredField | None:
-        source = self.as_stored.get(name)
+        source = self._as_stored.get(name)
         return None if source is None else self._file.stored(found, source)
 
     def values(self, found: Any, name: str) -> list[Any]:
-        source = self.sources[name]
-        stored = [None] * len(found) if source is None else self._file.copies(found, source.name)
-        return [self.value(name, each) for each in stored]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, StoredFields) or self._given[:2] != other._given[:2]:
-            return False
-        return list(self.schema) == list(other.schema)  # dicts are equal in any order
-
-    def __hash__(self) -> int:
-        return hash(self.fields)
+        source, convert = self._sources[name], self._converters.get(name)
+        stored = [None] * len(found) if source is None else self._file.copies(found, source)
+        return stored if convert is None else [convert(each) for each in stored]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoredFields, self._given
@@ -139,18 +115,25 @@ def _records_of(decode: Any) -> str | None:
     return "JSON" if isinstance(decode, Fields) else None
 
 
-def _only(fields: Fields, names: list[str]) -> Fields:
-    """Return a decoder of some of the fields."""
-    schema, defaults = fields.given
-    chosen = {name: value for name, value in defaults.items() if name in names}
-    return Fields({name: schema[name] for name in names}, defaults=chosen)
+def _converter(fields: Fields, wanted: Wanted, source: Field | None) -> Callable[[Any], Any]:
+    """Return what makes the value of a wanted field of a stored one; with no source, of None.
+
+    It raises DecodeError for a value that does not fit.
+    """
+    if source is None or source.dtype == "json":
+        schema, defaults = fields.given
+        name, key = wanted.name, orjson.dumps(wanted.path[0])
+        alone = Fields({name: schema[name]}, defaults={name: defaults[name]} if name in defaults else {})
+
+        def read(text: bytes | None) -> Any:
+            return alone(b"{}" if text is None else b"{" + key + b":" + text + b"}")[name]
+
+        return read
+    return _as_it_is if source.dtype == "str" else partial(_converted, wanted=wanted)
 
 
-def _own(default: Any) -> Any:
-    """Return a default for one sample, which may be changed; numbers and text cannot be."""
-    if isinstance(default, np.ndarray):
-        return default.copy()
-    return default if isinstance(default, _UNCHANGING) else deepcopy(default)
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _source(wanted: Wanted, stored: Mapping[str, Field], place: str) -> Field | None:
@@ -204,12 +187,6 @@ def _checked(text: bytes) -> bytes:
     if _native.json_error(None, text) is not None:
         raise ValueError(not_json(text).removeprefix("not JSON: "))
     return text
-
-
-def _inside(text: bytes, keys: tuple[bytes, ...]) -> bytes:
-    """Return a value of JSON as that of a field."""
-    (key,) = keys
-    return b"{" + orjson.dumps(key.decode()) + b":" + text + b"}"
 
 
 def _converted(value: Any, wanted: Wanted) -> Any:

@@ -20,6 +20,9 @@ from .. import _native
 
 Feature = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
+_LISTS = {0: "bytes_list", 1: "bytes_list", 2: "float_list", 3: "int64_list"}
+_UNPACKED = {2: _FIXED32, 3: _VARINT}
+"""The wire type of one number, by the field number of its list."""
 
 
 def tf_example(record: bytes) -> dict[str, Feature]:
@@ -32,13 +35,13 @@ def tf_example(record: bytes) -> dict[str, Feature]:
       ValueError: the bytes are not a tf.train.Example.
     """
     features: dict[str, Feature] = {}
-    for begin, end in _messages(record, 0, len(record)):
-        for entry_begin, entry_end in _messages(record, begin, end):
+    for _, begin, end in _messages(record, 0, len(record), 1):
+        for _, entry, entry_end in _messages(record, begin, end, 1):
             name, parts = "", []
-            for number, wire, at, stop in _fields(record, entry_begin, entry_end):
-                if number == 1 and wire == _BYTES:
+            for number, at, stop in _messages(record, entry, entry_end, 2):
+                if number == 1:
                     name = record[at:stop].decode()
-                elif number == 2 and wire == _BYTES:
+                else:
                     parts.append((at, stop))
             features[name] = _feature(record, parts)
     return features
@@ -48,64 +51,54 @@ def _feature(record: bytes, parts: list[tuple[int, int]]) -> Feature:
     kind = 0
     lists: list[tuple[int, int]] = []
     for begin, end in parts:
+        for number, at, stop in _messages(record, begin, end, 3):
+            if number != kind:
+                kind, lists = number, []
+            lists.append((at, stop))
+    values = []
+    for begin, end in lists:
         for number, wire, at, stop in _fields(record, begin, end):
-            if 1 <= number <= 3 and wire == _BYTES:
-                if number != kind:
-                    kind, lists = number, []
-                lists.append((at, stop))
-    fields = [field for begin, end in lists for field in _fields(record, begin, end) if field[0] == 1]
+            if number == 1 and wire not in (_BYTES, _UNPACKED.get(kind)):
+                raise ValueError(f"byte {at}: expected values of a {_LISTS[kind]}, found wire type {wire}")
+            if number == 1:
+                values.append((at, stop))
     if kind == 2:
-        return _joined([_floats(record, *field) for field in fields], np.float32)
+        return _joined([_floats(record, at, stop) for at, stop in values], np.float32)
     if kind == 3:
-        return _joined([_integers(record, *field) for field in fields], np.int64)
-    for _, wire, at, _ in fields:
-        if wire != _BYTES:
-            raise ValueError(f"byte {at}: expected wire type {_BYTES} in a bytes_list, found {wire}")
-    return [record[at:stop] for _, _, at, stop in fields]
+        integers = [np.frombuffer(_native.varints(record, at, stop), np.int64) for at, stop in values]
+        return _joined(integers, np.int64)
+    return [record[at:stop] for at, stop in values]
+
+
+def _floats(record: bytes, at: int, stop: int) -> NDArray[np.float32]:
+    if (stop - at) % 4:
+        raise ValueError(f"byte {at}: expected floats of 4 bytes in a float_list, found {stop - at} bytes")
+    return np.frombuffer(record, "<f4", (stop - at) // 4, at)
 
 
 def _joined(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, dtype), *arrays])
 
 
-def _floats(record: bytes, _: int, wire: int, at: int, stop: int) -> NDArray[np.float32]:
-    if wire not in (_BYTES, _FIXED32) or (stop - at) % 4:
-        raise ValueError(
-            f"byte {at}: expected 4-byte floats in a float_list, found {stop - at} bytes of wire type {wire}"
-        )
-    return np.frombuffer(record, "<f4", (stop - at) // 4, at)
-
-
-def _integers(record: bytes, _: int, wire: int, at: int, stop: int) -> NDArray[np.int64]:
-    if wire not in (_BYTES, _VARINT):
-        raise ValueError(f"byte {at}: expected wire type {_VARINT} or {_BYTES} in an int64_list, found {wire}")
-    return np.frombuffer(_native.varints(record, at, stop), np.int64)
-
-
-def _messages(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of each message in field 1."""
+def _messages(record: bytes, begin: int, end: int, most: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (number, begin, end) of each message or string in the fields 1 to `most`."""
     for number, wire, at, stop in _fields(record, begin, end):
-        if number == 1:
+        if number <= most:
             if wire != _BYTES:
-                raise ValueError(
-                    f"byte {at}: expected a message (wire type {_BYTES}) in field {number}, found wire type {wire}"
-                )
-            yield at, stop
+                raise ValueError(f"byte {at}: field {number}: expected wire type {_BYTES}, found {wire}")
+            yield number, at, stop
 
 
 def _fields(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield (number, wire type, begin, end) of each field of a message; begin and end are those of its value."""
     at = begin
     while at < end:
-        key, at = record[at], at + 1  # most are of one byte
-        if key >= 128:
-            key, at = _varint(record, at - 1, end)
+        key, at = _varint(record, at, end)
         number, wire = key >> 3, key & 7
+        if number == 0:
+            raise ValueError(f"byte {at}: expected a field number of 1 or more, found 0")
         if wire == _BYTES:
-            if at < end and record[at] < 128:
-                size, at = record[at], at + 1
-            else:
-                size, at = _varint(record, at, end)
+            size, at = _varint(record, at, end)
             stop = at + size
         elif wire == _VARINT:
             _, stop = _varint(record, at, end)
@@ -113,9 +106,7 @@ def _fields(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int
             stop = at + (4 if wire == _FIXED32 else 8)
         else:
             raise ValueError(f"byte {at}: field {number}: expected wire type 0, 1, 2 or 5, found {wire}")
-        if stop > end or number == 0:
-            if number == 0:
-                raise ValueError(f"byte {at}: expected a field number of 1 or more, found 0")
+        if stop > end:
             raise ValueError(f"byte {at}: field {number}: expected its end by byte {end}, found it at byte {stop}")
         yield number, wire, at, stop
         at = stop
@@ -123,6 +114,8 @@ def _fields(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int
 
 def _varint(record: bytes, at: int, end: int) -> tuple[int, int]:
     """Return the integer at a byte, modulo 2^64, and where it ends."""
+    if at < end and record[at] < 128:  # most are of one byte
+        return record[at], at + 1
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:
