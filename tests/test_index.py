@@ -208,24 +208,6 @@ def test_an_unchanged_source_is_left_alone_and_force_builds_again(write):
     assert os.stat(path + ".mmx").st_ino != before.st_ino
 
 
-def test_a_changed_source_is_indexed_again_without_force(write):
-    path = write([1, 2])
-    mmapds.build(path)
-    write([1, 2, 3])
-    assert "3 records" in command(path).stdout
-
-
-def test_info_and_verify(write):
-    path = write([{"a": 1}, {"abc": 1}])
-    assert "no such index; run: python -m mmapds.index" in command("--info", path).stderr
-    mmapds.build(path)
-    expected = f"{path}.mmx: 2 records, 20 bytes, 10.0 bytes a record (9 to 11)"
-    assert f"\n  {path}  2 records  20 bytes  unchanged\n" in command("--info", path).stdout
-    assert command("--info", f"{path}.mmx").stdout == command("--info", path).stdout
-    lines = command("--verify", path).stdout.splitlines()
-    assert lines[0] == f"{expected}; verified"
-
-
 def test_verify_finds_what_size_and_time_do_not_show(write):
     data = b"1\n2\n" * 50_000
     path = write(data)

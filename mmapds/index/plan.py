@@ -156,11 +156,14 @@ def new_plan(job: Job, *, grown: bool) -> Plan:
     if before is None or not _measures_the_same(before, job):
         return [Scan(job.sources)]
     plan: list[Scan | Stored | Grown] = []
+    scanned: list[Source] = []
     for source, number in zip(job.sources, _known(job, before, grown=grown), strict=True):
         last = plan[-1] if plan else None
         if number is None:
-            sources = last.sources if isinstance(last, Scan) else []
-            plan[len(plan) - bool(sources) :] = [Scan([*sources, source])]
+            if not isinstance(last, Scan):
+                scanned = []
+                plan.append(Scan(scanned))
+            scanned.append(source)
         elif source.size != before.sources[number].size:
             plan.append(Grown(before, number, source))
         elif isinstance(last, Stored) and last.sources.stop == number:
