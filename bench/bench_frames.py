@@ -11,7 +11,7 @@ from bench.support.indexing import forget_index
 from bench.support.timing import timed
 from mmapds import _native
 from mmapds.dataset.tf_example import tf_example
-from mmapds.formats.tfrecord import TFRecord
+from mmapds.formats.frames import TFRecord
 from mmapds.storage.files import open_source
 from mmapds.storage.sources import inspect
 
@@ -54,7 +54,7 @@ def walk(source, framing, starts):
     """Scan a source, mapped anew as an indexing process has it."""
     view, at, total = open_source(source), 0, 0
     while at < source.size:
-        count, at, status, *_ = _native.frames_scan(view, framing, at, source.size, starts, None)
+        count, at, status, *_ = _native.frames_scan(memoryview(view)[at:], framing, at, source.size, starts, None)
         assert status == 0
         total += count
     return total

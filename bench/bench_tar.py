@@ -34,11 +34,11 @@ def shard(samples, size):
 
 def scan(path):
     """Count samples as an index is built, less the writing."""
-    scanner = _native.TarScanner(_native.Map(path), path)
+    scanner, view, at = _native.TarScanner(path), memoryview(_native.Map(path)), 0
     out = [memoryview(bytearray(8 * AT_ONCE)) for _ in range(3)]
     status = found = 0
     while status == 0:
-        status, more, *_ = scanner.scan(*out)
+        status, more, at, *_ = scanner.scan(view[at:], len(view), True, *out)
         found += more
     return found
 

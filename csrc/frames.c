@@ -114,7 +114,11 @@ static ALWAYS_INLINE mds_frames_status read_frame(const mds_kernels *kernels, md
     if (framing == MDS_FRAMING_TFRECORD && !check_crc(kernels, p, 8, p + 8, state))
         return MDS_FRAMES_LENGTH_CRC;
     const uint64_t room = left - w->head;
-    return state->payload <= room && room - state->payload >= w->tail ? MDS_FRAMES_OK : MDS_FRAMES_PAYLOAD_CUT;
+    if (state->payload <= room && room - state->payload >= w->tail)
+        return MDS_FRAMES_OK;
+    state->found = (uint32_t)w->head;
+    state->expected = (uint32_t)w->tail;
+    return MDS_FRAMES_PAYLOAD_CUT;
 }
 
 /* Scan until `end`, or until `capacity` is used up. Inlined once for each framing. */

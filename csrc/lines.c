@@ -6,8 +6,6 @@
 #include "kernels.h"
 
 #include <string.h>
-#include <errno.h>
-#include <unistd.h>
 
 #define TILE_WORDS 128 /* 8 KB of text, 1 KB of masks */
 
@@ -71,24 +69,4 @@ size_t mds_lines_scan(const mds_kernels *kernels, const uint8_t *data, size_t n,
         }
     }
     return count;
-}
-
-mds_status mds_lines_scan_file(const mds_kernels *kernels, int fd, uint64_t begin, uint64_t end, uint8_t *scratch,
-                               size_t scratch_size, mds_lines *state, uint64_t *starts, size_t *count)
-{
-    *count = 0;
-    while (begin < end) {
-        const size_t want = end - begin < scratch_size ? (size_t)(end - begin) : scratch_size;
-        const ssize_t got = pread(fd, scratch, want, (off_t)begin);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return MDS_SYSTEM;
-        if (got == 0)
-            return MDS_SHRANK;
-        *count += mds_lines_scan(kernels, scratch, (size_t)got, begin, state, starts + *count,
-                                 MDS_LINES_CAPACITY((size_t)got));
-        begin += (uint64_t)got;
-    }
-    return MDS_OK;
 }

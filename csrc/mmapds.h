@@ -177,11 +177,6 @@ typedef struct {
 size_t mds_lines_scan(const mds_kernels *kernels, const uint8_t *data, size_t n, uint64_t base, mds_lines *state,
                       uint64_t *starts, size_t room);
 
-/* The same for bytes [begin, end) of a file, which are read into `scratch` piece by piece. Sets *count also on
- * failure. */
-mds_status mds_lines_scan_file(const mds_kernels *kernels, int fd, uint64_t begin, uint64_t end, uint8_t *scratch,
-                               size_t scratch_size, mds_lines *state, uint64_t *starts, size_t *count);
-
 /* ---- records.c: from a record number to its bytes --------------------------------------------------------------- */
 
 /* How a source frames its records: where the payload lies in the bytes of a record. */
@@ -311,7 +306,8 @@ typedef enum {
 typedef struct {
     uint64_t at;              /* where the next frame begins */
     uint64_t payload;         /* size of the last payload; undefined after PREFIX_CUT and NO_VARINT */
-    uint32_t found, expected; /* after a CRC failure: the masked CRC in the file, and that of the bytes */
+    uint32_t found, expected; /* after a CRC failure: the masked CRC in the file, and that of the bytes; after PAYLOAD_CUT:
+                               * bytes of framing before the payload, and behind it */
 } mds_frames;
 
 /* Write the starts of the frames that begin in [state->at, end), and the sizes of their payloads unless `sizes` is

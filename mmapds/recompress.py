@@ -236,8 +236,8 @@ def _text_of(source: Source, workers: int, window: int) -> Iterator[tuple[bytes,
     """
     try:
         if source.codec:
-            for piece in content_of(source, workers, largest_window=window):
-                yield piece.data, piece.scanned
+            for part, pieces in content_of(source, workers, 1, 1, largest_window=window):
+                yield b"".join(pieces), part.scanned
             return
         with open(source.path, "rb") as file:
             while text := file.read(_PIECE):

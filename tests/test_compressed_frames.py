@@ -2,7 +2,8 @@
 
 import random
 import struct
-from itertools import chain, pairwise
+from functools import partial
+from itertools import chain
 
 import hypothesis.strategies as st
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import given
 
 import mmapds
 from mmapds import _native
-from mmapds.formats.compressed_frames import StoppedError, Walk
+from mmapds.formats.frames import FramesWalk
+from mmapds.formats.measuring import Measuring
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.compressed import WRITERS
+from tests.support.pieces import walked
 
 
 def masked(data):
@@ -76,6 +79,10 @@ def test_every_record_is_that_of_the_plain_file(write, framing, writer):
     verify(Index(f"{path}.mmx"))
 
 
+def new_walk(framing, source, slot):
+    return FramesWalk(source, framing, slot[:2], 1 << 20, Measuring({"size": "bytes()"}, "error", False), drop=True)
+
+
 @given(
     st.sampled_from(sorted(FRAMINGS)),
     st.lists(st.sampled_from([0, 1, 2, 9, 127, 128, 400]), max_size=12),
@@ -86,16 +93,13 @@ def test_content_in_pieces_of_any_size(framing, sizes, cuts):
     framed = [frame(bytes(size)) for size in sizes]
     data, starts = b"".join(framed), [sum(map(len, framed[:k])) for k in range(len(framed))]
     for end in (len(data), max(len(data) - 1, 0)):
-        walk, found, measured = Walk(code, measured=True), [], []
-        bounds = [0, *sorted(cut for cut in cuts if cut < end), end]
-        for begin, stop in pairwise(bounds):
-            walk.add(data[begin:stop])
-            found += walk.starts
-            measured += walk.sizes
+        walk, (found, measured, _) = walked(partial(new_walk, code), data[:end], cuts)
         whole = len(sizes) if end == len(data) else len(sizes) - 1
-        assert (found, measured, walk.records) == (starts[:whole], sizes[:whole], max(whole, 0))
-        assert (walk.cut is None) == (end == len(data) or end in starts)
-        assert walk.at == (len(data) if whole == len(sizes) else starts[-1] if starts else 0)
+        assert (found, measured) == (starts[:whole], sizes[:whole])
+        total, cut = walk.end()
+        assert (total.lines, total.content) == (max(whole, 0), end)
+        assert cut == (end != len(data) and end not in starts)
+        assert total.end == (len(data) if whole == len(sizes) else starts[-1] if starts else 0)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -134,8 +138,8 @@ def test_what_is_not_a_record(write):
         mmapds.FormatError, match=rf"a.tfrecord.gz: record 30 \(byte {len(data)}\): .* CRC of the length"
     ):
         built(write, data + b"not a record" * 9, "tfrecord", ".gz", WRITERS["gzip"][1])
-    with pytest.raises(StoppedError):
-        Walk(_native.FRAMING_VARINT, measured=False).add(b"\xff" * 12)
+    with pytest.raises(mmapds.FormatError, match="expected a varint of up to 64 bits, found a longer one"):
+        built(write, b"\xff" * 12, "varint", ".gz", WRITERS["gzip"][1])
 
 
 @pytest.mark.parametrize("writer", ["gzip", "bgzf", "many", "one"])

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import mmapds
-from mmapds.compression import zstd
-from mmapds.formats import compressed_lines
+from mmapds.compression import content, zstd
 from mmapds.index.verify import verify
 from mmapds.storage import blocks
 from mmapds.storage.index_file import Index
@@ -22,9 +21,9 @@ SIZES = st.lists(st.sampled_from([1, 2, 3, 4, 7, 50]), min_size=1, max_size=8)
 
 @pytest.fixture
 def small(monkeypatch):
-    """Blocks of a few bytes, as many as a byte order mark has and more, and runs of single blocks."""
+    """Blocks of a few bytes, as many as a byte order mark has and more, and parts of single blocks."""
     monkeypatch.setattr(zstd, "SMALLEST", 4)
-    monkeypatch.setattr(compressed_lines, "_STEP", 1)
+    monkeypatch.setattr(content, "STEP", 3)
 
 
 def framed(data, sizes, options=None):

@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from itertools import pairwise
+from functools import partial
 
 import hypothesis.strategies as st
 import pytest
@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 
 import mmapds
 from mmapds import _native
-from mmapds.formats import compressed_tars
-from mmapds.formats.compressed_tars import StoppedError, Walk
+from mmapds.formats import tar
+from mmapds.formats.tar import TarWalk
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.compressed import WRITERS, frames
+from tests.support.pieces import walked
 from tests.support.tars import DIALECTS, archive, members_of, pax, special
 
 NAMES = {
@@ -114,7 +115,7 @@ def test_one_large_frame_is_read_in_any_order_once_it_is_seekable(write):
 
 def plain_scan(data):
     """What a scan of a whole archive finds, by the core."""
-    stream = _native.TarStream()
+    stream = _native.TarScanner()
     words = [memoryview(bytearray(8 * (len(data) // 512 + 2))).cast("Q") for _ in range(3)]
     status, count, *place = stream.scan(data, len(data), True, *words)
     return status, [list(each[:count]) for each in words], place
@@ -138,21 +139,15 @@ def test_content_in_pieces_of_any_size(files, dialect, cuts, end, damaged):
     data = bytearray(archive([(name, bytes(size)) for name, size in files], dialect))[:end]
     if damaged is not None and damaged < len(data):
         data[damaged] ^= 1
-    status, (starts, sizes, hashes), (at, last, count, details) = plain_scan(bytes(data))
-    walk, found, stopped = Walk(), [[], [], []], None
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data), len(data)]
-    for number, (begin, stop) in enumerate(pairwise(bounds), 2):
-        try:
-            walk.add(bytes(data[begin:stop]), is_last=number == len(bounds))
-        except StoppedError as error:
-            stopped = error.stop
-            break
-        for each, words in zip(found, (walk.starts, walk.sizes, walk.hashes), strict=True):
-            each += words
-    assert (stopped or walk.end) == (status, at, last, count, details)
-    assert (stopped is None) == (status in (_native.TAR_END, _native.TAR_TRUNCATED))
-    if stopped is None:
-        assert found == [starts, sizes, hashes]
+    status, expected, (at, last, count, _) = plain_scan(bytes(data))
+    new_walk = partial(TarWalk, kinds=[_native.NUMBER_U64], drop=True)
+    if status not in (_native.TAR_END, _native.TAR_TRUNCATED):
+        with pytest.raises(mmapds.FormatError, match=rf"record {count} \(byte {at}\)"):
+            walked(new_walk, bytes(data), cuts)
+        return
+    walk, found = walked(new_walk, bytes(data), cuts)
+    total, cut = walk.end()
+    assert (found, total.lines, total.end, cut) == (expected, count, last, status == _native.TAR_TRUNCATED)
 
 
 @pytest.mark.parametrize("writer", ["gzip", "one", "bgzf"])
@@ -217,11 +212,10 @@ def test_headers_that_lie_take_no_memory(write, monkeypatch):
     member = special("a.x", b"0", size=2**40).tobuf(DIALECTS["gnu"]) + bytes(3 << 20)
     with pytest.raises(mmapds.FormatError, match="expected a whole sample, found the end of the file at byte"):
         mmapds.build(write(compressed(member, "gzip"), "a.tgz"))
-    monkeypatch.setattr(compressed_tars, "LARGEST_HEADERS", 1024)
+    monkeypatch.setattr(tar, "LARGEST_HEADERS", 1024)
     data = archive([("a.txt", b"1"), ("é" * 2000 + ".txt", b"2")], "pax")
-    with pytest.raises(StoppedError) as stopped:
-        Walk().add(data[:1600], is_last=False)
-    assert (stopped.value.stop.status, stopped.value.stop.at) == (_native.TAR_MORE, 1024)
+    with pytest.raises(mmapds.FormatError, match=r"record 0 \(byte 1024\): expected extended headers of up to 1024"):
+        walked(partial(TarWalk, kinds=[], drop=True), data, [1600])
 
 
 def test_plain_and_compressed_archives_in_one_index(write, tmp_path):
@@ -253,11 +247,11 @@ def test_names_say_what_they_are(write, tmp_path):
 
 
 def test_a_stream_takes_what_it_asked_for():
-    stream = _native.TarStream()
+    stream = _native.TarScanner()
     words = [memoryview(bytearray(80)).cast("Q") for _ in range(3)]
     with pytest.raises(ValueError, match="data: expected up to 3 bytes, found 4"):
         stream.scan(b"1234", 3, False, *words)
     assert stream.scan(b"", 0, False, *words) == (_native.TAR_MORE, 0, 0, 0, 0, (512, 512))
     assert stream.scan(b"", 0, True, *words) == (_native.TAR_END, 0, 0, 0, 0, None)
     with pytest.raises(TypeError):
-        _native.TarStream(1)
+        _native.TarScanner(1)

@@ -227,7 +227,7 @@ class Forgetful(JsonLines):
     """Scans, and leaves out what `forget` says."""
 
     def __init__(self, forget):
-        super().__init__(block_size=16)
+        super().__init__(part_size=16)
         self._forget = forget
 
     def scan(self, sources, parameters, measuring, *, workers):

@@ -17,7 +17,7 @@ def scan(variant, data, cuts=(), base=0):
     found, newlines, pending = [], 0, base
     for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         out = np.empty((end - begin) // 2 + 2, np.uint64)
-        count, pending, more = _native.scan_buffer(variant, data[begin:end], base + begin, pending, out)
+        count, pending, more = _native.scan_lines(variant, data[begin:end], base + begin, pending, out)
         found += out[:count].tolist()
         newlines += more
     return found, newlines
@@ -54,17 +54,17 @@ def test_a_scan_may_stop_and_go_on_anywhere(variant, data, cuts):
 
 def test_a_scan_from_the_middle_reports_its_own_begin_when_the_line_goes_on():
     out = np.empty(8, np.uint64)
-    count, pending, _ = _native.scan_buffer(None, b"tail\nnext\n", 100, 100, out)
+    count, pending, _ = _native.scan_lines(None, b"tail\nnext\n", 100, 100, out)
     assert (out[:count].tolist(), pending) == ([100, 105], 110)
-    count, pending, _ = _native.scan_buffer(None, b"   ", 100, 100, out)
+    count, pending, _ = _native.scan_lines(None, b"   ", 100, 100, out)
     assert (count, pending) == (0, 100)
 
 
 def test_too_little_room_is_refused():
     with pytest.raises(ValueError, match="expected 7"):
-        _native.scan_buffer(None, b"a\n" * 5, 0, 0, np.empty(6, np.uint64))
+        _native.scan_lines(None, b"a\n" * 5, 0, 0, np.empty(6, np.uint64))
 
 
 def test_an_unknown_variant_is_refused():
     with pytest.raises(ValueError, match=r"variant = 'mmx', expected a variant that this machine has: .*'portable'"):
-        _native.scan_buffer("mmx", b"", 0, 0, np.empty(2, np.uint64))
+        _native.scan_lines("mmx", b"", 0, 0, np.empty(2, np.uint64))

@@ -14,8 +14,8 @@
  * it would cost as much as they do. Where ArrayFields copies more than COPY_WITH_GIL bytes, it releases the GIL. Tables
  * with an entry for each source, member or field are small, and may be checked with the GIL.
  *
- * Threads. Objects do not change once they are made, or a call works on a copy (TarScanner), or a second call is
- * refused while one is running (Stream, Inflater, TarStream). */
+ * Threads. Objects do not change once they are made, or a second call is refused while one is running
+ * (Stream, Inflater, TarScanner). */
 #ifndef MMAPDS_BINDING_H
 #define MMAPDS_BINDING_H
 
@@ -352,6 +352,9 @@ typedef struct {
 
 /* Take room for the starts of the records in n bytes. */
 uint64_t *mds_py_take_starts(mds_py_buffers *buffers, PyObject *object, uint64_t n);
+
+/* Raise EOFError for a map whose file became shorter; NULL. */
+PyObject *mds_py_raise_shrank(void);
 
 /* Return the result of a scan of lines: (records, pending, newlines). */
 PyObject *mds_py_scanned(size_t count, const mds_lines *state);

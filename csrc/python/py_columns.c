@@ -221,7 +221,7 @@ static PyObject *measuring_lines(PyObject *object, PyObject *args)
     mds_json_status status = MDS_JSON_OK;
     RELEASE_GIL(read = measure_block(&text, begin, end, measuring, &lines, starts, &measured, &status));
     if (read != MDS_OK) {
-        PyErr_SetString(PyExc_EOFError, "the file became shorter while it was read");
+        mds_py_raise_shrank();
         goto done;
     }
     PyObject *kinds = columns_of(&measured, measuring->columns), *bad = bad_of(&measured);

@@ -1,9 +1,13 @@
 /* py_scan.c - where records begin: lines and frames; the varints and checksums inside them. */
 #include "binding.h"
 
-#include <errno.h>
-
 /* ---- lines --------------------------------------------------------------------------------------------- */
+
+PyObject *mds_py_raise_shrank(void)
+{
+    PyErr_SetString(PyExc_EOFError, "the file became shorter while it was read");
+    return NULL;
+}
 
 PyObject *mds_py_scanned(size_t count, const mds_lines *state)
 {
@@ -21,45 +25,18 @@ uint64_t *mds_py_take_starts(mds_py_buffers *buffers, PyObject *object, uint64_t
     return NULL;
 }
 
-static PyObject *scan_lines(PyObject *Py_UNUSED(module), PyObject *args)
+static mds_status guarded_lines(const mds_kernels *kernels, const uint8_t *data, size_t n, uint64_t base,
+                                mds_lines *state, uint64_t *starts, size_t *count)
 {
-    int fd;
-    unsigned long long begin, end;
-    PyObject *pending, *target, *memory, *result = NULL;
-    mds_lines state = {MDS_NONE, 0};
-    uint64_t *starts;
-    uint8_t *scratch;
-    MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "iO&O&OOO:scan_lines", &fd, mds_py_size, &begin, mds_py_size, &end, &pending, &target,
-                          &memory))
-        return NULL;
-    if (begin > end)
-        return PyErr_Format(PyExc_ValueError, "begin: expected %llu or less, found %llu", end, begin);
-    if (mds_py_parse_offset(pending, &state.pending) != 0 ||
-        !(starts = mds_py_take_starts(&buffers, target, end - begin)) ||
-        !(scratch = mds_py_take_bytes(&buffers, memory, MDS_PY_WRITE)) ||
-        mds_py_expect_apart(&buffers, NULL, "scratch") != 0)
-        goto done;
-    if (!buffers.entries) {
-        PyErr_SetString(PyExc_ValueError, "scratch: expected 1 byte or more, found 0");
-        goto done;
-    }
-    size_t count;
-    mds_status status;
-    RELEASE_GIL(
-        status = mds_lines_scan_file(mds_py_kernels, fd, begin, end, scratch, buffers.entries, &state, starts, &count));
-    if (status == MDS_OK)
-        result = mds_py_scanned(count, &state);
-    else if (status == MDS_SHRANK)
-        PyErr_SetString(PyExc_EOFError, "the file became shorter while it was read");
-    else
-        PyErr_SetFromErrno(PyExc_OSError);
-done:
-    mds_py_give_back(&buffers);
-    return result;
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    *count = mds_lines_scan(kernels, data, n, base, state, starts, MDS_LINES_CAPACITY(n));
+    mds_guard_leave();
+    return MDS_OK;
 }
 
-static PyObject *scan_buffer(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *scan_lines(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *variant;
     unsigned long long base;
@@ -68,7 +45,7 @@ static PyObject *scan_buffer(PyObject *Py_UNUSED(module), PyObject *args)
     uint64_t *starts;
     mds_lines state = {MDS_NONE, 0};
     MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "zOO&OO:scan_buffer", &variant, &source, mds_py_size, &base, &pending, &target))
+    if (!PyArg_ParseTuple(args, "zOO&OO:scan_lines", &variant, &source, mds_py_size, &base, &pending, &target))
         return NULL;
     const mds_kernels *chosen = mds_py_find_kernels(variant);
     if (!chosen || mds_py_parse_offset(pending, &state.pending) != 0 ||
@@ -78,8 +55,9 @@ static PyObject *scan_buffer(PyObject *Py_UNUSED(module), PyObject *args)
     if (!(starts = mds_py_take_starts(&buffers, target, n)) || mds_py_expect_apart(&buffers, NULL, "starts") != 0)
         goto done;
     size_t count;
-    RELEASE_GIL(count = mds_lines_scan(chosen, data, n, base, &state, starts, MDS_LINES_CAPACITY(n)));
-    result = mds_py_scanned(count, &state);
+    mds_status read;
+    RELEASE_GIL(read = guarded_lines(chosen, data, n, base, &state, starts, &count));
+    result = read == MDS_OK ? mds_py_scanned(count, &state) : mds_py_raise_shrank();
 done:
     mds_py_give_back(&buffers);
     return result;
@@ -139,101 +117,80 @@ static mds_status guarded_verify(frames_call *call)
     return MDS_OK;
 }
 
-static PyObject *frames_found(const frames_call *call)
+/* Take the data of a call, which lie at byte `base` of some content; count from there. */
+static int take_content(mds_py_buffers *buffers, PyObject *source, uint64_t base, frames_call *call, mds_map *map)
 {
-    return Py_BuildValue("nKiKII", (Py_ssize_t)call->count, (unsigned long long)call->state.at, (int)call->status,
-                         (unsigned long long)call->state.payload, call->state.found, call->state.expected);
-}
-
-static PyObject *frames_scan(PyObject *module, PyObject *args)
-{
-    const mds_py_state *state = PyModule_GetState(module);
-    PyObject *map, *target, *sizes_target, *result = NULL;
-    int framing;
-    unsigned long long at, end;
-    uint64_t *starts, *sizes = NULL;
-    MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "O!iO&O&OO:frames_scan", state->map_type, &map, &framing, mds_py_size, &at, mds_py_size,
-                          &end, &target, &sizes_target) ||
-        !(starts = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "starts")))
-        goto done;
-    const size_t room = buffers.entries;
-    if (sizes_target != Py_None) {
-        if (!(sizes = mds_py_take_words(&buffers, sizes_target, MDS_PY_WRITE, MDS_PY_ANY, "sizes")))
-            goto done;
-        if (buffers.entries < room) {
-            PyErr_Format(PyExc_ValueError, "sizes: expected %zu entries or more, as starts has, found %zu", room,
-                         buffers.entries);
-            goto done;
-        }
+    if (call->end < base) {
+        PyErr_Format(PyExc_ValueError, "end: expected %llu or more, found %llu", (unsigned long long)base,
+                     (unsigned long long)call->end);
+        return -1;
     }
-    frames_call call = {.map = &((MapObject *)map)->map,
-                        .framing = (mds_framing)framing,
-                        .end = end,
-                        .state = {.at = at},
-                        .starts = starts,
-                        .sizes = sizes,
-                        .room = room};
-    mds_status read;
-    RELEASE_GIL(read = guarded_scan(&call));
-    if (read != MDS_OK)
-        mds_py_raise_unread(read, PyBytes_AsString(((MapObject *)map)->path), call.map->size);
-    else if (call.status == MDS_FRAMES_NO_FRAMING)
-        PyErr_Format(PyExc_ValueError, "framing: expected FRAMING_U32LE to FRAMING_TFRECORD, found %d", framing);
-    else
-        result = frames_found(&call);
-done:
-    mds_py_give_back(&buffers);
-    return result;
+    if (!(map->data = mds_py_take_bytes(buffers, source, MDS_PY_READ)))
+        return -1;
+    map->size = buffers->entries;
+    call->map = map;
+    call->end -= base;
+    return 0;
 }
 
-static PyObject *frames_scan_buffer(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *frames_found(const frames_call *call, uint64_t base)
+{
+    return Py_BuildValue("nKiKII", (Py_ssize_t)call->count, (unsigned long long)(base + call->state.at),
+                         (int)call->status, (unsigned long long)call->state.payload, call->state.found,
+                         call->state.expected);
+}
+
+static PyObject *frames_scan(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *source, *target, *sizes_target, *result = NULL;
     int framing;
-    unsigned long long base;
-    uint64_t *starts, *sizes = NULL;
+    unsigned long long base, end;
     mds_map map = {0};
     MDS_PY_BUFFERS(buffers, 3);
-    if (!PyArg_ParseTuple(args, "OiO&OO:frames_scan_buffer", &source, &framing, mds_py_size, &base, &target,
-                          &sizes_target) ||
-        !(map.data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
+    if (!PyArg_ParseTuple(args, "OiO&O&OO:frames_scan", &source, &framing, mds_py_size, &base, mds_py_size, &end,
+                          &target, &sizes_target))
+        return NULL;
+    frames_call call = {.framing = (mds_framing)framing, .end = end};
+    if (take_content(&buffers, source, base, &call, &map) != 0 ||
+        !(call.starts = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "starts")))
         goto done;
-    map.size = buffers.entries;
-    if (!(starts = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "starts")))
+    call.room = buffers.entries;
+    if (sizes_target != Py_None &&
+        !(call.sizes = mds_py_take_words(&buffers, sizes_target, MDS_PY_WRITE, call.room, "sizes")))
         goto done;
-    const size_t room = buffers.entries;
-    if (sizes_target != Py_None && !(sizes = mds_py_take_words(&buffers, sizes_target, MDS_PY_WRITE, room, "sizes")))
-        goto done;
-    frames_call call = {
-        .map = &map, .framing = (mds_framing)framing, .end = map.size, .starts = starts, .sizes = sizes, .room = room};
+    mds_status read;
     RELEASE_GIL({
-        call.status = mds_frames_scan(mds_py_kernels, call.map, call.framing, call.end, &call.state, starts, sizes,
-                                      room, &call.count);
-        for (size_t k = 0; k < call.count; k++)
-            starts[k] += base;
+        read = guarded_scan(&call);
+        for (size_t k = 0; base && read == MDS_OK && k < call.count; k++)
+            call.starts[k] += base;
     });
-    if (call.status == MDS_FRAMES_NO_FRAMING)
+    if (read != MDS_OK)
+        mds_py_raise_shrank();
+    else if (call.status == MDS_FRAMES_NO_FRAMING)
         PyErr_Format(PyExc_ValueError, "framing: expected FRAMING_U32LE to FRAMING_TFRECORD, found %d", framing);
     else
-        result = frames_found(&call);
+        result = frames_found(&call, base);
 done:
     mds_py_give_back(&buffers);
     return result;
 }
 
-static PyObject *frames_verify(PyObject *module, PyObject *args)
+static PyObject *frames_verify(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    const mds_py_state *state = PyModule_GetState(module);
-    PyObject *map;
-    unsigned long long at, end;
-    if (!PyArg_ParseTuple(args, "O!O&O&:frames_verify", state->map_type, &map, mds_py_size, &at, mds_py_size, &end))
+    PyObject *source, *result = NULL;
+    unsigned long long base, end;
+    mds_map map = {0};
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "OO&O&:frames_verify", &source, mds_py_size, &base, mds_py_size, &end))
         return NULL;
-    frames_call call = {.map = &((MapObject *)map)->map, .end = end, .state = {.at = at}};
-    mds_status read;
-    RELEASE_GIL(read = guarded_verify(&call));
-    return read == MDS_OK ? frames_found(&call)
-                          : mds_py_raise_unread(read, PyBytes_AsString(((MapObject *)map)->path), call.map->size);
+    frames_call call = {.end = end};
+    if (take_content(&buffers, source, base, &call, &map) == 0) {
+        mds_status read;
+        RELEASE_GIL(read = guarded_verify(&call));
+        result = read == MDS_OK ? frames_found(&call, base) : mds_py_raise_shrank();
+    }
+    mds_py_give_back(&buffers);
+    return result;
 }
 
 static PyObject *varints(PyObject *Py_UNUSED(module), PyObject *args)
@@ -288,35 +245,29 @@ static PyObject *crc32c(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef functions[] = {
     {"scan_lines", scan_lines, METH_VARARGS,
-     "scan_lines($module, fd, begin, end, pending, starts, scratch, /)\n--\n\n"
-     "Find the records that begin in bytes [begin, end) of a file of lines; return (count, pending, newlines).\n\n"
-     "pending: where the line at byte `begin` starts if it has been blank so far, else None; returned for byte `end`.\n"
-     "starts: u64 with (end - begin) / 2 + 2 entries or more, filled with where records begin. scratch: any bytes.\n\n"
-     "Raises EOFError when the file became shorter, OSError, and ValueError for too little room."},
-    {"scan_buffer", scan_buffer, METH_VARARGS,
-     "scan_buffer($module, variant, data, base, pending, starts, /)\n--\n\n"
-     "Do as scan_lines does for data, which lies at byte base of a file.\n\n"
-     "variant: a SIMD variant, None for the best."},
+     "scan_lines($module, variant, data, base, pending, starts, /)\n--\n\n"
+     "Find the records that begin in data, lines at byte base of a text; return (count, pending, newlines).\n\n"
+     "variant: a SIMD variant, None for the best.\n"
+     "pending: where the line at byte `base` starts if it has been blank so far, else None; returned for the end.\n"
+     "starts: u64 with len(data) / 2 + 2 entries or more, filled with where records begin in the text.\n\n"
+     "Raises ValueError for too little room, EOFError when data is a map whose file became shorter."},
     {"record_sizes", record_sizes, METH_VARARGS,
      "record_sizes($module, starts, previous, smallest, largest, /)\n--\n\n"
      "Return (smallest, largest), widened to the sizes of the records that begin at starts; each ends where the next\n"
      "begins.\n\n"
      "starts: u64. previous: the start before the first, or None."},
     {"frames_scan", frames_scan, METH_VARARGS,
-     "frames_scan($module, source, framing, at, end, starts, sizes, /)\n--\n\n"
-     "Find the frames that begin in bytes [at, end) of a map: (count, at, status, payload, found, expected).\n\n"
-     "framing: one of FRAMING_*. starts, sizes: u64, filled with where frames begin and the bytes of their payloads;\n"
-     "sizes may be None. The `at` that is returned is where the next frame begins, or the one that cannot be read.\n"
-     "status is one of FRAMES_*; found and expected are CRCs that differ.\n\n"
-     "Raises ValueError when sizes has less room than starts, or framing has no sizes; EOFError when the file became\n"
-     "shorter while it was read."},
-    {"frames_scan_buffer", frames_scan_buffer, METH_VARARGS,
-     "frames_scan_buffer($module, data, framing, base, starts, sizes, /)\n--\n\n"
-     "Find the frames of data, which begins at byte `base` of some content; see frames_scan, whose result this is.\n\n"
-     "starts: u64, filled with where they begin in the content. sizes: u64, as many, or None."},
+     "frames_scan($module, data, framing, at, end, starts, sizes, /)\n--\n\n"
+     "Find the frames that begin in bytes [at, end) of some content: (count, at, status, payload, found, expected).\n\n"
+     "data: the content from byte `at` on. framing: one of FRAMING_*. starts, sizes: u64, filled with where frames\n"
+     "begin and the bytes of their payloads; sizes may be None. The `at` that is returned is where the next frame\n"
+     "begins, or the one that cannot be read. status is one of FRAMES_*; found and expected are CRCs that differ or,\n"
+     "after FRAMES_PAYLOAD_CUT, bytes of framing before the payload and behind it.\n\n"
+     "Raises ValueError when sizes has less room than starts, or framing has no sizes; EOFError when data is a map\n"
+     "whose file became shorter."},
     {"frames_verify", frames_verify, METH_VARARGS,
-     "frames_verify($module, source, at, end, /)\n--\n\n"
-     "Check all CRCs of the TFRecords that begin in bytes [at, end) of a map; returns what frames_scan does."},
+     "frames_verify($module, data, at, end, /)\n--\n\n"
+     "Check all CRCs of the TFRecords that begin in bytes [at, end) of some content; returns what frames_scan does."},
     {"varints", varints, METH_VARARGS,
      "varints($module, data, begin, end, /)\n--\n\n"
      "Decode the varints in bytes [begin, end) of data; return a bytearray of 64-bit words.\n\n"

@@ -13,50 +13,35 @@ static PyObject *tar_text(const uint8_t *text, uint64_t n)
 /* ---- scanning */
 
 typedef struct {
-    PyObject_HEAD PyObject *map; /* MapObject; NULL if the archive comes in pieces */
-    int fd;
-    int busy;     /* a call for a piece is running, without the GIL */
-    uint8_t *key; /* of the open sample, if the archive comes in pieces */
+    PyObject_HEAD int fd; /* of a file whose headers are read from it where they lie far apart, or -1 */
+    int busy;             /* a call is running, without the GIL */
+    uint8_t *key;         /* of the open sample, if the archive comes in pieces */
     mds_tar state;
 } TarScannerObject;
 
 static PyObject *tar_scanner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"map", "path", NULL};
-    const mds_py_state *state = PyType_GetModuleState(type);
-    PyObject *map, *path;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&:TarScanner", names, state->map_type, &map,
-                                     PyUnicode_FSConverter, &path))
+    static char *names[] = {"path", NULL};
+    PyObject *path = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O&:TarScanner", names, PyUnicode_FSConverter, &path))
         return NULL;
     TarScannerObject *self = (TarScannerObject *)mds_py_new(type);
-    if (self) {
+    if (self)
+        self->fd = -1;
+    if (self && path) {
         const char *name = PyBytes_AsString(path);
-        Py_INCREF(map);
-        self->map = map;
         RELEASE_GIL(self->fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
         if (self->fd < 0) {
             PyErr_SetFromErrnoWithFilename(PyExc_OSError, name);
             Py_CLEAR(self);
         }
     }
-    Py_DECREF(path);
-    return (PyObject *)self;
-}
-
-static PyObject *tar_stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":TarStream", names))
-        return NULL;
-    TarScannerObject *self = (TarScannerObject *)mds_py_new(type);
-    if (self)
-        self->fd = -1;
+    Py_XDECREF(path);
     return (PyObject *)self;
 }
 
 static void tar_scanner_dealloc(PyObject *self)
 {
-    Py_XDECREF(((TarScannerObject *)self)->map);
     if (((TarScannerObject *)self)->fd >= 0)
         close(((TarScannerObject *)self)->fd);
     PyMem_Free(((TarScannerObject *)self)->key);
@@ -128,30 +113,6 @@ static PyObject *found(const tar_call *call)
                : NULL;
 }
 
-static PyObject *tar_scan(PyObject *object, PyObject *args)
-{
-    TarScannerObject *self = (TarScannerObject *)object;
-    const MapObject *map = (MapObject *)self->map;
-    PyObject *targets[3], *result = NULL;
-    MDS_PY_BUFFERS(buffers, 3);
-    tar_call call = {.state = self->state, .buffers = &buffers};
-    if (!PyArg_ParseTuple(args, "OOO:scan", &targets[0], &targets[1], &targets[2]) || !take_targets(&call, targets))
-        goto done;
-    const uint64_t size = map->map.size;
-    call.archive = (mds_tar_archive){.data = map->map.data, .end = size, .size = size, .is_whole = 1, .fd = self->fd};
-    mds_status read;
-    RELEASE_GIL(read = guarded_scan(&call));
-    if (read != MDS_OK) {
-        mds_py_raise_unread(read, PyBytes_AsString(map->path), size);
-        goto done;
-    }
-    self->state = call.state;
-    result = found(&call);
-done:
-    mds_py_give_back(&buffers);
-    return result;
-}
-
 /* Keep the key of the open sample, if it lies in the bytes at hand; 0 without memory. */
 static int keep_key(TarScannerObject *self, const tar_call *call)
 {
@@ -166,7 +127,7 @@ static int keep_key(TarScannerObject *self, const tar_call *call)
     return 1;
 }
 
-static PyObject *tar_stream_scan(PyObject *object, PyObject *args)
+static PyObject *tar_scan(PyObject *object, PyObject *args)
 {
     TarScannerObject *self = (TarScannerObject *)object;
     PyObject *data, *targets[3], *result = NULL;
@@ -177,7 +138,7 @@ static PyObject *tar_stream_scan(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "OKpOOO:scan", &data, &size, &is_whole, &targets[0], &targets[1], &targets[2]))
         return NULL;
     if (self->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "TarStream: expected one call at a time, found another thread in one");
+        PyErr_SetString(PyExc_RuntimeError, "TarScanner: expected one call at a time, found another thread in one");
         return NULL;
     }
     const uint8_t *bytes = mds_py_take_bytes(&buffers, data, MDS_PY_READ);
@@ -192,11 +153,16 @@ static PyObject *tar_stream_scan(PyObject *object, PyObject *args)
     if (!take_targets(&call, targets))
         goto done;
     call.archive = (mds_tar_archive){.data = bytes, .begin = at, .end = at + count, .size = size, .is_whole = is_whole};
-    call.archive.fd = -1;
+    call.archive.fd = self->fd;
     call.archive.key = self->key;
+    mds_status read;
     self->busy = 1;
-    RELEASE_GIL(scan(&call));
+    RELEASE_GIL(read = guarded_scan(&call));
     self->busy = 0;
+    if (read != MDS_OK) {
+        mds_py_raise_shrank();
+        goto done;
+    }
     if (!keep_key(self, &call)) {
         PyErr_NoMemory();
         goto done;
@@ -210,33 +176,25 @@ done:
 
 static PyMethodDef tar_scanner_methods[] = {
     {"scan", tar_scan, METH_VARARGS,
-     "scan($self, begins, sizes, hashes, /)\n--\n\n"
-     "Find the next samples: write where each begins, how many bytes lie before the next, and the hash of its key.\n\n"
-     "begins, sizes, hashes: u64, one shape. Returns (status, samples found now, at, end of the last, all samples, "
-     "more);\n"
-     "status is one of TAR_*, and at is the next header, or the byte that shows what is wrong. more is the key and "
-     "the\n"
-     "extension after TAR_DUPLICATE, else None.\n\n"
-     "Raises EOFError when the file became shorter while it was read."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMethodDef tar_stream_methods[] = {
-    {"scan", tar_stream_scan, METH_VARARGS,
      "scan($self, data, size, is_whole, begins, sizes, hashes, /)\n--\n\n"
-     "Find the next samples, as TarScanner does.\n\n"
-     "data: bytes of the archive from `at` on, where the call before stopped; size: how many bytes came of the "
-     "archive,\n"
-     "and is_whole whether it has no more. After TAR_MORE, more is (held, needed): to go on, data must reach to byte "
-     "held\n"
-     "at least, and size to needed, unless the archive is whole."},
+     "Find the next samples: write where each begins, how many bytes lie before the next, and the hash of its key.\n\n"
+     "data: bytes of the archive from `at` on, where the call before stopped. size: how many bytes came of the "
+     "archive.\n"
+     "is_whole: whether it has no more. begins, sizes, hashes: u64, one shape.\n\n"
+     "Returns (status, samples found now, at, end of the last, all samples, more). status is one of TAR_*, and at is "
+     "the\n"
+     "next header, or the byte that shows what is wrong. After TAR_DUPLICATE, more is the key and the extension; after\n"
+     "TAR_MORE it is (held, needed): to go on, data must reach to byte held at least, and size to needed, unless the\n"
+     "archive is whole; else it is None.\n\n"
+     "Raises EOFError when data is a map whose file became shorter."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot tar_scanner_slots[] = {
     {Py_tp_doc,
-     "TarScanner(map, path)\n--\n\n"
-     "Finds the samples of a mapped tar, some at a time; headers far apart are read from the file at path.\n\n"
+     "TarScanner(path=None)\n--\n\n"
+     "Finds the samples of a tar, which may come in pieces.\n\n"
+     "path: of a tar that lies in a file as it is; headers far apart are read from there.\n\n"
      "Raises OSError when the file cannot be opened."},
     {Py_tp_new, tar_scanner_new},
     {Py_tp_dealloc, tar_scanner_dealloc},
@@ -244,19 +202,8 @@ static PyType_Slot tar_scanner_slots[] = {
     {0, NULL},
 };
 
-static PyType_Slot tar_stream_slots[] = {
-    {Py_tp_doc, "TarStream()\n--\n\n"
-                "Finds the samples of a tar that comes in pieces, of which it wants headers alone."},
-    {Py_tp_new, tar_stream_new},
-    {Py_tp_dealloc, tar_scanner_dealloc},
-    {Py_tp_methods, tar_stream_methods},
-    {0, NULL},
-};
-
 static PyType_Spec tar_scanner_spec = {"mmapds._native.TarScanner", sizeof(TarScannerObject), 0, Py_TPFLAGS_DEFAULT,
                                        tar_scanner_slots};
-static PyType_Spec tar_stream_spec = {"mmapds._native.TarStream", sizeof(TarScannerObject), 0, Py_TPFLAGS_DEFAULT,
-                                      tar_stream_slots};
 
 /* ---- members */
 
@@ -334,8 +281,7 @@ static const mds_py_constant constants[] = {
 
 int mds_py_add_tar(PyObject *module)
 {
-    if (mds_py_add_type(module, &tar_scanner_spec, NULL) != 0 || mds_py_add_type(module, &tar_stream_spec, NULL) != 0 ||
-        PyModule_AddFunctions(module, functions) != 0 || mds_py_add_constants(module, constants) != 0)
+    if (mds_py_add_type(module, &tar_scanner_spec, NULL) != 0 || PyModule_AddFunctions(module, functions) != 0 || mds_py_add_constants(module, constants) != 0)
         return -1;
     return 0;
 }

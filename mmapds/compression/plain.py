@@ -7,12 +7,11 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from ..errors import SourceError, check_memory
-from ..storage import files
 from ..storage.sources import Source, codec_of, open_regular, unreadable
 from . import zstd
 from .parts import COPY
 
-_PIECE = 1 << 20  # bytes read at a time
+_PIECE = 4 << 20  # bytes read at a time
 
 
 @contextmanager
@@ -84,8 +83,6 @@ def line_number(source: Source, offset: int) -> int:
     Raises:
       SourceError: the source is unreadable, or damaged before that byte.
     """
-    if not source.codec:
-        return files.line_number(source.path, offset)
     lines, left = 1, offset
     with opened(source.path, source.codec) as file:
         while left and (piece := file.read(min(left, _PIECE))):

@@ -13,14 +13,13 @@ from ..storage.index_file import Index
 from ..storage.sources import CONVERTED, Source, compressed, named
 from .fixed import Fixed
 from .format import ArrayOf, FieldsOf, Format, Option
+from .frames import Prefixed, TFRecord
 from .jsonl import JsonLines
 from .megatron import Megatron
 from .mma import ArrayFiles
 from .npy import Npy
 from .other_text import check_lines
-from .prefixed import Prefixed
 from .tar import Tar
-from .tfrecord import TFRecord
 
 FORMATS: dict[str, Format] = {
     each.name: each for each in (JsonLines(), ArrayFiles(), Fixed(), Megatron(), Npy(), Prefixed(), Tar(), TFRecord())

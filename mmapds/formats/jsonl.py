@@ -2,38 +2,35 @@
 
 Bounds are line starts. A record owns the blank lines that follow it, so n records need only n + 1 bounds. The first
 record starts after a byte order mark and any blank lines.
+
+Threads share out the parts of all sources, which cut lines anywhere. Each part is scanned as if a line began at its
+first byte; `_Seam` then says whether one does. To be measured, a line must be whole: the text of a mapped file goes on
+beyond a part, and the edges of other parts are moved to the ends of lines.
 """
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..storage.files import line_number, open_source, shrank
+from ..compression.content import Data, Part, content_of, in_flight, parts_of, workers_for
+from ..compression.plain import line_number
+from ..storage.blocks import BlockStart
+from ..storage.files import shrank
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, unreadable
-from ..storage.threads import in_order
-from .compressed_lines import scan as scan_compressed
-from .format import End, Format, Layout, Piece, Sample, reserve_bytes, reserve_words
+from ..storage.threads import ahead, in_order
+from .format import End, Format, Layout, Piece, Sample, reserve_words
 from .measuring import Measured, Measuring, UnmeasuredError
-from .seams import Seam
 
 _BOM = b"\xef\xbb\xbf"
 
-# Measured by bench/bench_index.py: blocks of this size hide the cost of handing them out, and reads of this size stay
-# in the second-level cache until they are scanned.
-_LARGEST_BLOCK = 4 << 20
-_SMALLEST_BLOCK = 256 << 10
-_READ = 256 << 10
+# Measured by bench/bench_index.py: parts of this size hide the cost of handing them out.
+_LARGEST_PART = 4 << 20
+_SMALLEST_PART = 256 << 10
 
-# A source that cannot be mapped is read block by block, with bytes before it, to see whether its first line begins
-# there, and bytes after it, for the end of its last record. Where these are too few, more are read.
-_BEFORE = 4 << 10
-_AFTER = 64 << 10
-
-# A two-byte record costs an eight-byte bound, so the blocks in flight may need four times their size.
+# A two-byte record costs an eight-byte bound, so the parts in flight may need four times their size.
 _MEMORY = 64 << 20
 
 
@@ -41,7 +38,7 @@ class JsonLines(Format):
     """Lines of JSON.
 
     Args:
-      block_size: bytes that one thread scans at a time; by default as many as fit the memory for all threads.
+      part_size: bytes of a file that one thread scans at a time; by default as many as fit the memory for all threads.
     """
 
     name = "jsonl"
@@ -50,8 +47,8 @@ class JsonLines(Format):
     begins_anywhere = True
     reads_compressed = True
 
-    def __init__(self, block_size: int | None = None) -> None:
-        self._block_size = block_size
+    def __init__(self, part_size: int | None = None) -> None:
+        self._part_size = part_size
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
         """Return no parameters: JSONL has no options."""
@@ -68,60 +65,124 @@ class JsonLines(Format):
     def scan(
         self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
     ) -> Iterator[Piece]:
-        """Yield the start of every record of every source, in order, and its columns; threads share out blocks."""
-        kept = first = 0
-        for codec, run in groupby(sources, lambda source: source.codec):
-            group = list(run)
-            pieces = self._scan_compressed if codec else self._scan_files
-            for piece in pieces(group, measuring, kept, workers):
-                kept += piece.records
-                yield piece._replace(source=first + piece.source) if first else piece
-            first += len(group)
+        """Yield the start of every record of every source, in order, and its columns; threads share out parts."""
+        size = self._part_size or min(max(_MEMORY // (4 * (workers + 2)), _SMALLEST_PART), _LARGEST_PART)
+        threads = workers_for(sources, workers, size)
+        slots = [_Slot(len(measuring.columns)) for _ in range(in_flight(threads))]
+        seam, newlines, kept = _Seam(), 0, 0
+        with (
+            closing(_tasks(sources, workers, size, measured=bool(measuring))) as tasks,
+            closing(in_order(partial(_scan, measuring), tasks, workers=threads, slots=slots)) as scanned,
+        ):
+            while (item := _next(scanned, kept, measuring)) is not None:
+                (number, source, part), (starts, columns, skipped, pending, found, filled, bad, bad_lines) = item
+                is_first = part.begin == source.begin
+                newlines = 0 if is_first else newlines
+                starts = seam.join(part.begin, starts, pending, is_first=is_first)
+                bad_at = tuple((newlines + lines + 1, start) for lines, start in bad_lines)
+                newlines, kept = newlines + found, kept + len(starts)
+                # A line without a line end counts as one; pending == part.end means that nothing follows the last one.
+                lines = newlines + (seam.pending != part.end and part.end > 0)
+                end = End(lines, part.end) if part.is_last else None
+                yield Piece(
+                    number,
+                    starts,
+                    columns,
+                    skipped,
+                    part.scanned,
+                    end,
+                    filled=filled,
+                    bad=bad,
+                    bad_at=bad_at,
+                    blocks=part.starts,
+                )
 
-    def _scan_compressed(
-        self, sources: Sequence[Source], measuring: Measuring, kept: int, workers: int
-    ) -> Iterator[Piece]:
-        """Scan sources one after another; threads share out the blocks of each.
+
+class _Task(NamedTuple):
+    number: int
+    """Of the source."""
+    source: Source
+    part: Part
+
+
+class _Slot:
+    """Memory for the records of a part."""
+
+    def __init__(self, columns: int) -> None:
+        self.starts, *self.cells = [memoryview(b"").cast("Q")] * (1 + columns)
+
+    def reserve(self, count: int) -> None:
+        if len(self.starts) < count:
+            self.starts, *self.cells = (reserve_words(count) for _ in range(1 + len(self.cells)))
+
+
+class _Seam:
+    """The end of a part, where a line may go on that is blank so far."""
+
+    def __init__(self) -> None:
+        self.pending: int | None = None
+        """Where the line begins that holds the next byte, if it is blank so far; else it is a record already."""
+
+    def join(self, begin: int, starts: memoryview, pending: int | None, *, is_first: bool) -> memoryview:
+        """Return where the records begin that the next part adds.
 
         Args:
-          kept: records before them.
+          begin: of the part.
+          starts: of the records that a scan of it found; changed.
+          pending: as the scan says it for the end of the part.
+          is_first: whether it is the first part of a source.
         """
-        for number, source in enumerate(sources):
-            for piece in scan_compressed(number, source, measuring, kept, workers):
-                kept += piece.records
-                yield piece
-
-    def _scan_files(self, sources: Sequence[Source], measuring: Measuring, kept: int, workers: int) -> Iterator[Piece]:
-        """Scan files as they lie there; see `_scan_compressed`."""
-        block_size = self._block_size or min(max(_MEMORY // (4 * (workers + 2)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
-        blocks = _blocks(sources, block_size, measured=bool(measuring))
-        workers = min(workers, sum(max(-(-(source.stop - source.begin) // block_size), 1) for source in sources))
-        in_flight = workers + 2 if workers > 1 else 1
-        slot_size = min(block_size, max(source.stop - source.begin for source in sources))
-        slots = [_Slot(slot_size, len(measuring.columns)) for _ in range(in_flight)]
-        seam, newlines = Seam(), 0  # of the source
-        work = partial(_scan_block, measuring)
-        scanned = in_order(work, blocks, workers=workers, slots=slots)
-        while (item := _next(scanned, kept, measuring)) is not None:
-            block, measured = item
-            starts, columns, skipped, still_pending, found = measured[:5]
-            is_first = block.begin == block.source.begin
-            newlines = 0 if is_first else newlines
-            starts = seam.join(block.begin, starts, still_pending, is_first=is_first)
-            bad_at = tuple((newlines + lines + 1, start) for lines, start in measured.bad_at)
-            newlines += found
-            kept += len(starts)
-            stop = block.source.stop
-            # A line without a line end counts as one; pending == stop means that nothing follows the last line end.
-            end = End(newlines + (seam.pending != stop and stop > 0), stop) if block.end == stop else None
-            piece = Piece(block.number, starts, columns, skipped, block.end - block.begin, end)
-            yield piece._replace(filled=measured.filled, bad=measured.bad, bad_at=bad_at)
+        if not is_first and starts and starts[0] == begin:  # the rest of the line is not blank
+            if self.pending is None:
+                starts = starts[1:]
+            else:
+                starts[0] = self.pending
+        if is_first or pending != begin:
+            self.pending = pending
+        return starts
 
 
-def _next(
-    scanned: Iterator[tuple["_Block", Measured]], kept: int, measuring: Measuring
-) -> tuple["_Block", Measured] | None:
-    """Return the next block, None after the last.
+def _tasks(sources: Sequence[Source], workers: int, size: int, *, measured: bool) -> Generator[_Task, None, None]:
+    for number, source in enumerate(sources):
+        try:
+            found = _with_lines(source, workers, size) if measured else parts_of(source, workers, size)
+            with closing(found) as parts:
+                for part in parts:
+                    yield _Task(number, source, part)
+        except EOFError:
+            raise shrank(source) from None
+
+
+def _with_lines(source: Source, workers: int, size: int) -> Generator[Part, None, None]:
+    parts = _whole_lines(source, content_of(source, workers, size))
+    return ahead(parts) if source.codec else parts
+
+
+def _whole_lines(source: Source, content: Iterable[tuple[Part, Sequence[Data]]]) -> Generator[Part, None, None]:
+    """Yield parts whose text has all bytes of the lines that begin there."""
+    held: list[Data] = []  # the end of the line before, and what came after it
+    base = begin = scanned = 0
+    starts: tuple[BlockStart, ...] = ()
+    for part, pieces in content:
+        if part.file is not None:
+            yield part._replace(load=partial(tuple, (memoryview(part.file)[: source.stop],)))
+            continue
+        if not held:
+            base = begin = part.begin
+        scanned, starts = scanned + part.scanned, starts + part.starts
+        held += pieces
+        if not part.is_last and not any(b"\n" in bytes(piece) for piece in reversed(pieces)):
+            continue
+        text = b"".join(held)
+        cut = len(text) if part.is_last else text.rfind(b"\n") + 1
+        end = part.end - len(text) + cut
+        load = partial(tuple, (memoryview(text)[:cut],))
+        yield Part(begin, end, scanned, starts, part.is_last, load, base=base)
+        held, base, begin, scanned, starts = [text[cut - 1 :]], end - 1, end, 0, ()
+
+
+def _next(scanned: Iterator[tuple[_Task, Measured]], kept: int, measuring: Measuring) -> tuple[_Task, Measured] | None:
+    """Return the next part, None after the last.
 
     Args:
       kept: records before it.
@@ -133,84 +194,37 @@ def _next(
     except UnmeasuredError as found:
         from .unmeasured import error_of  # start-up time: only an error needs it
 
-        place = f"{found.path}:{line_number(found.path, found.begin)} (byte {found.begin})"
+        place = f"{found.source.path}:{line_number(found.source, found.begin)} (byte {found.begin})"
         raise error_of(found, place, kept + found.kept, measuring.columns) from None
 
 
-class _Block(NamedTuple):
-    number: int
-    source: Source
-    begin: int
-    end: int
-    file: _native.Map | None
-    """The source, where records are measured too."""
-
-
-class _Slot:
-    """Memory for one block."""
-
-    def __init__(self, block_size: int, columns: int) -> None:
-        self.starts, *self.cells = (reserve_words(block_size // 2 + 2) for _ in range(1 + columns))
-        self.read = reserve_bytes(_READ)
-
-
-def _blocks(sources: Sequence[Source], block_size: int, *, measured: bool) -> Iterator[_Block]:
-    for number, source in enumerate(sources):
-        file = open_source(source, scan=False) if measured else None
-        for begin in range(source.begin, max(source.stop, 1), block_size):
-            yield _Block(number, source, begin, min(begin + block_size, source.stop), file)
-
-
-def _scan_block(measuring: Measuring, block: _Block, slot: _Slot) -> tuple[_Block, Measured]:
+def _scan(measuring: Measuring, task: _Task, slot: _Slot) -> tuple[_Task, Measured]:
+    source, part = task.source, task.part
     try:
-        return block, _scan_starts(block, slot) if block.file is None else _measure(measuring, block, slot, block.file)
+        pieces = part.load()
+        begin = part.begin
+        if begin == 0:
+            pieces = pieces if len(pieces) == 1 else [b"".join(pieces)]
+            head = part.file.read(0, min(len(_BOM), part.file.size)) if part.file else pieces[0][: len(_BOM)]
+            begin = len(_BOM) if head == _BOM else 0
+        if measuring:
+            slot.reserve((part.end - begin) // 2 + 2)
+            block = begin, part.end
+            return task, measuring.scan(source, memoryview(pieces[0]), part.base, block, slot.starts, tuple(slot.cells))
+        if begin > part.begin:
+            pieces = [memoryview(pieces[0])[begin:]]
+        return task, _starts(begin, part.end, pieces, slot)
     except EOFError:
-        raise shrank(block.source) from None
+        raise shrank(source) from None
     except OSError as error:
-        raise unreadable(block.source.path, error) from None
+        raise unreadable(source.path, error) from None
 
 
-def _scan_starts(block: _Block, slot: _Slot) -> Measured:
-    fd = os.open(block.source.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        begin = _first_byte(block, os.pread(fd, len(_BOM), 0))
-        count, pending, newlines = _native.scan_lines(fd, begin, block.end, begin, slot.starts, slot.read)
-    finally:
-        os.close(fd)
+def _starts(begin: int, end: int, pieces: Sequence[Data], slot: _Slot) -> Measured:
+    slot.reserve((end - begin) // 2 + 2 * len(pieces))
+    at, count, newlines = begin, 0, 0
+    pending: int | None = begin
+    for piece in pieces:
+        found, pending, more = _native.scan_lines(None, piece, at, pending, slot.starts[count:])
+        at, count, newlines = at + len(piece), count + found, newlines + more
     return Measured(slot.starts[:count], (), 0, pending, newlines)
-
-
-def _measure(measuring: Measuring, block: _Block, slot: _Slot, file: _native.Map) -> Measured:
-    begin = _first_byte(block, file.read(0, min(len(_BOM), file.size)))
-    if file.is_mapped:
-        file.populate(block.begin, block.end)
-        text, base = memoryview(file)[: block.source.stop], 0
-    else:
-        text, base = _read_text(block, file)
-    return measuring.scan(block.source.path, text, base, (begin, block.end), slot.starts, tuple(slot.cells))
-
-
-def _read_text(block: _Block, file: _native.Map) -> tuple[memoryview, int]:
-    """Read a block, the end of the line before it, and its last line to the end.
-
-    Returns:
-      The text, and where it begins in the source.
-    Raises:
-      EOFError: the source was cut short.
-    """
-    before, after, stop = _BEFORE, _AFTER, block.source.stop
-    while True:
-        base, end = max(block.begin - before, 0), min(block.end + after, stop)
-        text = file.read(base, end - base)
-        last = max(block.end - 1, block.begin) - base  # a line that goes on after the block holds this byte
-        if end < stop and text.find(b"\n", last) < 0:
-            after *= 4
-        elif base and not text[: block.begin - base].strip(b" \t\r"):
-            before *= 16
-        else:
-            return memoryview(text), base
-
-
-def _first_byte(block: _Block, head: bytes) -> int:
-    """Return where the text of a block begins: after a byte order mark at the start of a source."""
-    return len(_BOM) if block.begin == 0 and head == _BOM else block.begin

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import ColumnError, option
+from ..storage.sources import Source
 
 _PIECE = 1 << 20  # bytes of a line that are copied at a time
 _LONGEST = 64 << 20  # bytes of a line that are copied to say what is wrong
@@ -78,8 +79,8 @@ ROUNDED = -1
 class UnmeasuredError(Exception):
     """A record of a block that cannot be measured; see `mmapds.formats.unmeasured`."""
 
-    def __init__(self, path: str, status: int, begin: int, kept: int, column: int, record: bytes, at: int) -> None:
-        self.path = path
+    def __init__(self, source: Source, status: int, begin: int, kept: int, column: int, record: bytes, at: int) -> None:
+        self.source = source
         self.status = status  # one of _native.JSON_*, or ROUNDED
         self.begin = begin
         """Where the record begins in the source."""
@@ -140,7 +141,7 @@ class Measuring:
 
     def scan(
         self,
-        path: str,
+        source: Source,
         text: memoryview,
         base: int,
         block: tuple[int, int],
@@ -164,12 +165,12 @@ class Measuring:
         found, kept, described, bad, failure = self._core.lines(text, base, *block, starts, cells)
         status, failed, column, at = failure
         if status != _native.JSON_OK:
-            raise UnmeasuredError(path, status, failed, kept, column, _line(text, failed - base), at - failed)
+            raise UnmeasuredError(source, status, failed, kept, column, _line(text, failed - base), at - failed)
         records, pending, newlines = found
         for number, (_, _, row) in enumerate(described):
             if row >= 0:
                 begin = starts[row]
-                raise UnmeasuredError(path, ROUNDED, begin, row, number, _line(text, begin - base), 0)
+                raise UnmeasuredError(source, ROUNDED, begin, row, number, _line(text, begin - base), 0)
         columns = tuple((kind, each[:kept]) for (kind, _, _), each in zip(described, cells, strict=True))
         filled = tuple(count for _, count, _ in described)
         places = tuple(_places(text, base, block[0], bad[1]))

@@ -8,20 +8,19 @@ before them, and decoders skip them. A bound is the byte where the first header 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _native
+from ..compression.content import Data, Part
 from ..errors import FormatError, counted, option
-from ..storage.files import open_source
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, unreadable
-from ..storage.threads import in_order
-from . import compressed_tars
-from .compressed_tars import Stop
 from .format import TRUNCATED, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated, reserve_words
 from .measuring import Measuring
+from .walk import Walk, walked
+
+LARGEST_HEADERS = 16 << 20
+"""Bytes of extended headers before a member in a compressed archive, at most: they are kept until it is known."""
 
 _DAMAGE = {
     _native.TAR_GARBAGE: "expected a tar header, found a wrong header checksum; copy the archive again",
@@ -71,99 +70,123 @@ class Tar(Format):
     def scan(
         self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
     ) -> Iterator[Piece]:
-        """Yield where every sample of every source begins, in order, and the hash of its key.
-
-        Threads share out neighbouring files that are plain; they decode those that are compressed, one after another.
-        """
-        kinds = [kind for kind, _ in measuring.constant(0, 0)]
-        drop, first = drops_truncated(parameters), 0
-        for codec, run in groupby(sources, lambda source: source.codec):
-            group = list(run)
-            pieces = _scan_compressed if codec else _scan_files
-            for piece in pieces(group, kinds, workers, drop=drop):
-                yield piece._replace(source=first + piece.source) if first else piece
-            first += len(group)
+        """Yield where every sample of every source begins, in order, and the hash of its key."""
+        kinds, drop = [kind for kind, _ in measuring.constant(0, 0)], drops_truncated(parameters)
+        yield from walked(
+            sources,
+            workers,
+            lambda: [reserve_words(_AT_ONCE) for _ in range(3)],
+            lambda source, slot: TarWalk(source, slot, kinds, drop=drop),
+        )
 
     def key(self, record: bytes | memoryview) -> str:
         """Return the key of a record."""
         return members(record, 1)[0]
 
 
-def _scan_compressed(sources: Sequence[Source], kinds: Sequence[int], workers: int, *, drop: bool) -> Iterator[Piece]:
-    for number, source in enumerate(sources):
+class Stop(NamedTuple):
+    """Where a walk ended."""
+
+    status: int
+    """One of TAR_*."""
+    at: int
+    """The byte of the archive that shows it."""
+    end: int
+    """Where the last whole sample ends."""
+    samples: int
+    details: tuple[str, str] | tuple[int, int] | None
+    """See `TarScanner.scan`."""
+
+
+class TarWalk(Walk):
+    """A walk from header to header; members are passed over, however large.
+
+    Args:
+      slot: room for where samples begin, for their sizes, and for the hashes of their keys.
+      kinds: of the columns, which are sizes.
+      drop: leave out a last sample that is not whole.
+    """
+
+    def __init__(self, source: Source, slot: Sequence[memoryview], kinds: Sequence[int], *, drop: bool) -> None:
+        super().__init__(source)
+        self._slot, self._kinds, self._drop = slot, kinds, drop
         try:
-            yield from compressed_tars.scan(number, source, kinds, workers, drop=drop)
-        except compressed_tars.StoppedError as error:
-            raise _error(source.path, error.stop, error.size) from None
-
-
-def _scan_files(sources: Sequence[Source], kinds: Sequence[int], workers: int, *, drop: bool) -> Iterator[Piece]:
-    """Scan files as they lie there. Threads share out whole ones, as only a header says where the next one is."""
-    workers = min(workers, len(sources))
-    slots = [_Slot() for _ in range(workers + 2 if workers > 1 else 1)]
-    for number, source, slot, scanner, first in in_order(_begin, enumerate(sources), workers=workers, slots=slots):
-        (count, found), before = first, 0
-        while True:
-            end = None
-            cut = found.status == _native.TAR_TRUNCATED
-            if found.status == _native.TAR_END or (cut and drop):
-                end = End(found.samples, found.end, remark="" if cut else _remark_on_rest(scanner, source, found.at))
-            elif found.status != _native.TAR_OK:
-                raise _error(source.path, found, source.size)
-            scanned = (source.size if end else min(found.at, source.size)) - before
-            before += scanned
-            columns = tuple((kind, slot.sizes[:count]) for kind in kinds)
-            yield Piece(number, slot.begins[:count], columns, int(cut), scanned, end, keys=slot.hashes[:count])
-            if end:
-                break
-            count, found = _go_on(scanner, slot)
-
-
-class _Slot:
-    """Memory for some samples."""
-
-    def __init__(self) -> None:
-        self.begins, self.sizes, self.hashes = (reserve_words(_AT_ONCE) for _ in range(3))
-
-
-def _begin(task: tuple[int, Source], slot: _Slot) -> tuple[int, Source, _Slot, "_Scanner", tuple[int, Stop]]:
-    number, source = task
-    scanner = _Scanner(source)
-    return number, source, slot, scanner, _go_on(scanner, slot)
-
-
-class _Scanner:
-    """A scan of one source."""
-
-    def __init__(self, source: Source) -> None:
-        self.map = open_source(source)
-        try:
-            self.scan = partial(_native.TarScanner.scan, _native.TarScanner(self.map, source.path))
+            self._scanner = _native.TarScanner() if source.codec else _native.TarScanner(source.path)
         except OSError as error:
             raise unreadable(source.path, error) from None
+        self._held = bytearray()  # bytes from `at` on, where that lies in a part before
+        self._wanted = self._needed = 0  # how far these must reach, and how much of the archive must have come
+        self._end: Stop | None = None
+        self._behind: int | None = None  # the first byte behind the end that is not zero
 
+    def scan(self, part: Part, data: Data) -> Iterator[None]:
+        """Walk to the end of a part."""
+        view, begin, self.size = memoryview(data), part.begin, part.end
+        while self._end is None and (part.is_last or self.size >= self._needed):
+            window = self._extended(view, begin) if self.at < begin else view[self.at - begin :]
+            rooms = (words[self.found :] for words in self._slot)
+            status, more, at, end, samples, details = self._scanner.scan(window, self.size, part.is_last, *rooms)
+            self.found += more
+            self._go_on(Stop(status, at, end, samples, details))
+            if status == _native.TAR_OK:
+                yield
+        if self.at < begin:
+            self._extended(view, begin)
+        else:
+            self._held = bytearray(view[self.at - begin : self._wanted - begin])
+        if self._end and self._behind is None:
+            self._behind = _first_not_zero(part, data, self._end.at)
 
-def _remark_on_rest(scanner: "_Scanner", source: Source, end: int) -> str:
-    """Return a warning of bytes behind the end of an archive, as of one that was joined with another; "" of zeros."""
-    for begin in range(end, source.size, _PIECE):
-        piece = scanner.map.read(begin, min(_PIECE, source.size - begin))
-        if rest := piece.lstrip(b"\0"):
-            at = begin + len(piece) - len(rest)
-            return (
-                f"{source.path}: passed over {counted(source.size - at, 'byte')} behind the end of the archive, from "
-                f"byte {at} on, as tar and webdataset do; give archives that cat joined as files of their own"
+    def piece(self) -> Piece:
+        """Return where samples begin, their sizes where these are measured, and the hashes of their keys."""
+        starts, sizes, hashes = (words[: self.found] for words in self._slot)
+        return Piece(0, starts, tuple((kind, sizes) for kind in self._kinds), 0, 0, None, hashes)
+
+    def end(self) -> tuple[End, int]:
+        """Return the totals; a last sample may be incomplete."""
+        stop, remark = self._end, ""
+        assert stop is not None
+        is_cut = stop.status == _native.TAR_TRUNCATED
+        if is_cut and not self._drop:
+            raise _error(self.source.path, stop, self.size)
+        if self._behind is not None and not is_cut:
+            remark = (
+                f"{self.source.path}: passed over {counted(self.size - self._behind, 'byte')} behind the end of the "
+                f"archive, from byte {self._behind} on, as tar and webdataset do; give archives that cat joined as "
+                "files of their own"
             )
-    return ""
+        content = self.size if self.source.codec else 0
+        return End(stop.samples, stop.end, content=content, remark=remark), int(is_cut)
+
+    def _extended(self, data: memoryview, begin: int) -> bytearray:
+        """Return the bytes that are held, with what they lack of the next part, which begins at this byte."""
+        end = self.at + len(self._held)
+        if end < self._wanted:
+            self._held += data[end - begin : self._wanted - begin]
+        return self._held
+
+    def _go_on(self, stop: Stop) -> None:
+        del self._held[: stop.at - self.at]
+        self.at = self._wanted = self._needed = stop.at
+        if stop.status in (_native.TAR_END, _native.TAR_TRUNCATED):
+            self._end = stop
+        elif stop.status == _native.TAR_MORE:
+            assert stop.details is not None
+            self._wanted, self._needed = map(int, stop.details)
+            if self._wanted - self.at > LARGEST_HEADERS:
+                raise _error(self.source.path, stop, self.size)
+        elif stop.status != _native.TAR_OK:
+            raise _error(self.source.path, stop, self.size)
 
 
-def _go_on(scanner: _Scanner, slot: _Slot) -> tuple[int, Stop]:
-    """Scan until the slot is full or the source ends; return how many samples the slot has, and where that was."""
-    count, found = 0, Stop(_native.TAR_OK, 0, 0, 0, None)
-    while found.status == _native.TAR_OK and count < _AT_ONCE:
-        rooms = slot.begins[count:], slot.sizes[count:], slot.hashes[count:]
-        status, more, at, end, samples, details = scanner.scan(*rooms)
-        count, found = count + more, Stop(status, at, end, samples, details)
-    return count, found
+def _first_not_zero(part: Part, data: Data, end: int) -> int | None:
+    """Return the first byte of a part that is not zero, at the end of an archive or behind it; None if all are."""
+    for begin in range(max(end, part.begin), part.end, _PIECE):
+        stop = min(begin + _PIECE, part.end)
+        piece = part.file.read(begin, stop - begin) if part.file else data[begin - part.begin : stop - part.begin]
+        if rest := bytes(piece).lstrip(b"\0"):
+            return stop - len(rest)
+    return None
 
 
 def _error(path: str, stop: Stop, size: int) -> FormatError:
@@ -176,7 +199,7 @@ def _error(path: str, stop: Stop, size: int) -> FormatError:
         )
     if stop.status == _native.TAR_MORE:
         return FormatError(
-            f"{place}: expected extended headers of up to {compressed_tars.LARGEST_HEADERS} bytes in a compressed "
+            f"{place}: expected extended headers of up to {LARGEST_HEADERS} bytes in a compressed "
             "archive, found larger ones; decompress it"
         )
     if stop.status == _native.TAR_DUPLICATE:

@@ -7,14 +7,13 @@ from typing import Any, Literal
 
 from .. import _native
 from ..errors import Error, SourceError, warn
-from .sources import Source, changed, open_regular, reason, unreadable
+from .sources import Source, changed, reason, unreadable
 
 Io = Literal["mmap", "pread"]
 """How the bytes of a file are read."""
 IoChoice = Io | Mapping[str, Io]
 """For all files, or by shell patterns of absolute paths: the first that matches counts, and others are mapped."""
 
-_PIECE = 4 << 20  # bytes read at a time
 _warned: list[str] = []  # one warning is enough for a process
 
 
@@ -92,20 +91,3 @@ def shrank(source: Source) -> SourceError:
         return changed(source, os.path.getsize(source.path))
     except OSError as error:
         return unreadable(source.path, error)
-
-
-def line_number(path: str, offset: int) -> int:
-    """Return the line of a file, counted from 1, that holds the byte at `offset`.
-
-    Raises:
-      SourceError: the file is unreadable.
-    """
-    lines, left = 1, offset
-    try:
-        with open_regular(path) as file:
-            while left and (piece := file.read(min(left, _PIECE))):
-                lines += piece.count(b"\n")
-                left -= len(piece)
-    except OSError as error:
-        raise unreadable(path, error) from None
-    return lines

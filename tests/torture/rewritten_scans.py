@@ -44,7 +44,7 @@ class Rooms:
 
 def lines(rooms, data, _path, variant):
     room = rooms(len(data) // 2 + 2)
-    count, _, _ = _native.scan_buffer(variant, data, 0, 0, room)
+    count, _, _ = _native.scan_lines(variant, data, 0, 0, room)
     assert count <= len(room)
 
 
@@ -58,14 +58,14 @@ def measured(rooms, data, _path, skip_bad):
 
 def framed(rooms, data, path, framing):
     room, sizes = rooms(len(data) + 2), rooms(len(data) + 2)
-    _native.frames_scan_buffer(data, framing, 0, room, sizes)
+    _native.frames_scan(data, framing, 0, len(data), room, sizes)
     _native.frames_scan(_native.Map(path), framing, 0, len(data), room, sizes)
 
 
 def archived(rooms, data, path):
-    scanner = _native.TarScanner(_native.Map(path), path)
+    scanner, view, at = _native.TarScanner(path), memoryview(_native.Map(path)), 0
     for _ in range(len(data) // 512):
-        status, *_ = scanner.scan(rooms(3), rooms(3), rooms(3))
+        status, _, at, *_ = scanner.scan(view[at:], len(view), True, rooms(3), rooms(3), rooms(3))
         if status != _native.TAR_OK:
             break
 

@@ -1,0 +1,248 @@
+"""Records behind their size: length-prefixed ones, delimited protobuf messages, and TFRecord.
+
+A scan walks from size to size, and passes over payloads, however large.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, ClassVar, NamedTuple
+
+from .. import _native
+from ..compression.content import Data, Part, content_of
+from ..errors import FormatError, either, option
+from ..storage.sections import IndexedSource
+from ..storage.sources import Source
+from ..storage.threads import cores
+from .format import (
+    TRUNCATED,
+    End,
+    Format,
+    Layout,
+    Option,
+    OptionError,
+    Piece,
+    check_truncated,
+    drops_truncated,
+    reserve_words,
+)
+from .measuring import Measuring
+from .walk import Walk, walked
+
+_CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)  # the bytes at hand do not hold a record whole
+_CHECKED = {_native.FRAMES_LENGTH_CRC: "length", _native.FRAMES_DATA_CRC: "data"}
+_LONGEST_PREFIX = 16  # bytes; more than any prefix has
+_PREFIXES = {
+    "u32le": _native.FRAMING_U32LE,
+    "u32be": _native.FRAMING_U32BE,
+    "u64le": _native.FRAMING_U64LE,
+    "u64be": _native.FRAMING_U64BE,
+    "varint": _native.FRAMING_VARINT,
+}
+
+
+class Stop(NamedTuple):
+    """A record at which a walk cannot go on."""
+
+    record: int
+    at: int
+    """Where it begins in the content."""
+    status: int
+    """One of FRAMES_*."""
+    payload: int
+    found: int
+    expected: int
+    """See `frames_scan`."""
+
+    @property
+    def end(self) -> int:
+        """Where it ends, if its payload is cut."""
+        return self.at + self.found + self.payload + self.expected
+
+
+class Framed(Format):
+    """A format of records behind their size.
+
+    Args:
+      room: records in a piece of a scan, at most.
+      step: bytes in a piece; the last record of a piece may reach further. Without it, a scan of large records could
+        not be interrupted and would not report its progress.
+    """
+
+    options: ClassVar[Mapping[str, Option]] = TRUNCATED
+    begins_anywhere = True
+    reads_compressed = True
+
+    def __init__(self, room: int = 1 << 17, step: int = 256 << 20) -> None:
+        self._room, self._step = room, step
+
+    @abstractmethod
+    def framing(self, parameters: Mapping[str, Any]) -> int:
+        """Return which of the core's framings the records have."""
+
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return `truncated`."""
+        return {"truncated": check_truncated(given)}
+
+    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
+        """The framing finds a payload between two bounds."""
+        return Layout(self.framing(parameters))
+
+    def scan(
+        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
+    ) -> Iterator[Piece]:
+        """Yield the start of every record of every source, in order, and its size where that is measured."""
+        framing, drop, words = self.framing(parameters), drops_truncated(parameters), 1 + bool(measuring.columns)
+        yield from walked(
+            sources,
+            workers,
+            lambda: [reserve_words(self._room) for _ in range(words)],
+            lambda source, slot: FramesWalk(source, framing, slot, self._step, measuring, drop=drop),
+        )
+
+    def verify_checksums(self, source: Source) -> None:
+        """Check every CRC of a TFRecord file, up to an incomplete last record.
+
+        Raises:
+          FormatError: a CRC does not match.
+        """
+        at = needed = records = 0
+        held: list[Data] = []  # the content from `at` on
+        with closing(content_of(source, cores(), source.size or 1)) as content:
+            for part, pieces in content:
+                held += pieces
+                if part.end < needed:
+                    continue
+                text = held[0] if len(held) == 1 else b"".join(held)
+                base, status = at, _native.FRAMES_OK
+                while at < part.end and status == _native.FRAMES_OK:
+                    stop = min(at + self._step, part.end)
+                    count, at, status, *details = _native.frames_verify(memoryview(text)[at - base :], at, stop)
+                    records += count
+                    stopped = Stop(records, at, status, *details)
+                    needed = stopped.end if status == _native.FRAMES_PAYLOAD_CUT else 0
+                    if status not in (_native.FRAMES_OK, *_CUT):
+                        raise _error(source.path, part.end, stopped)
+                held = [text[at - base :]]
+
+
+class Prefixed(Framed):
+    """Records, each behind its size. Delimited protobuf messages have a varint as the size."""
+
+    name = "prefixed"
+    options = {"prefix": Option(str, "P", "prefixed: u32le (the default), u32be, u64le, u64be or varint"), **TRUNCATED}
+
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return `prefix` and `truncated`."""
+        prefix = given.get("prefix", "u32le")
+        if not isinstance(prefix, str) or prefix not in _PREFIXES:
+            raise OptionError(f"prefix = {prefix!r}, expected one of {', '.join(map(repr, _PREFIXES))}")
+        return {"prefix": prefix, **super().parameters(given, sources)}
+
+    def framing(self, parameters: Mapping[str, Any]) -> int:
+        """The prefix decides: its size and its byte order, or a varint."""
+        return _PREFIXES[parameters["prefix"]]
+
+
+class TFRecord(Framed):
+    """TFRecords: a u64 length, its masked CRC32C, the data, their masked CRC32C.
+
+    The layout is that of tensorflow/core/lib/io/record_writer.h. A scan checks the CRC of every length, and so never
+    takes garbage for a record; that of the data is checked by `--verify`. Samples are bytes, and examples with
+    `decode="tf_example"`.
+    """
+
+    name = "tfrecord"
+    suffixes = (".tfrecord", ".tfrecords")
+
+    def recognises(self, head: bytes) -> bool:
+        """Whether a file begins with a length and its CRC."""
+        crc = _native.crc32c(None, 0, head[:8])
+        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+        return head[8:12] == masked.to_bytes(4, "little")
+
+    def framing(self, parameters: Mapping[str, Any]) -> int:
+        """The data lie between a length with its CRC, and their own CRC."""
+        return _native.FRAMING_TFRECORD
+
+    def verify(self, sources: Sequence[Source], parameters: Mapping[str, Any]) -> None:
+        """Check the CRC of every record's data."""
+        for source in sources:
+            self.verify_checksums(source)
+
+
+class FramesWalk(Walk):
+    """A walk from size to size.
+
+    Args:
+      framing: one of the core's.
+      slot: room for where records begin and, if they are wanted, for the sizes of their payloads.
+      step: bytes that the core walks in one call.
+    """
+
+    def __init__(
+        self, source: Source, framing: int, slot: list[memoryview], step: int, measuring: Measuring, *, drop: bool
+    ) -> None:
+        super().__init__(source)
+        self._framing, self._slot, self._step, self._measuring, self._drop = framing, slot, step, measuring, drop
+        self._head: Data = b""  # of a record that began in a part before
+        self._cut: Stop | None = None  # the record that the content so far ends inside, if it does
+        self._records = 0
+
+    def scan(self, part: Part, data: Data) -> Iterator[None]:
+        """Walk to the end of a part."""
+        self.size = part.end
+        if self.at < part.begin:
+            head = bytes(self._head) + bytes(data[:_LONGEST_PREFIX])
+            self._find(head, self.at, self.at + 1)
+            if self._cut and (self._cut.status == _native.FRAMES_PREFIX_CUT or self._cut.end > self.size):
+                self._head = head[:_LONGEST_PREFIX]
+                return
+            if self._cut:
+                for words, number in zip(self._slot, (self.at, self._cut.payload), strict=False):
+                    words[0] = number
+                self.found, self.at, self._records, self._cut = 1, self._cut.end, self._records + 1, None
+        while self.at < self.size and not self._cut:
+            self._find(data, part.begin, min(self.at + self._step, self.size))
+            if self.at < self.size and not self._cut:
+                yield
+        self._head = data[self.at - part.begin :][:_LONGEST_PREFIX]
+
+    def piece(self) -> Piece:
+        """Return where records begin, and their sizes where these are measured."""
+        return Piece(0, self._slot[0][: self.found], self._measuring.sizes(self._slot[-1][: self.found]), 0, 0, None)
+
+    def end(self) -> tuple[End, int]:
+        """Return the totals; a last record may be incomplete."""
+        if self._cut and not self._drop:
+            raise _error(self.source.path, self.size, self._cut)
+        content = self.size if self.source.codec else 0
+        return End(self._records, self.at, content=content), int(self._cut is not None)
+
+    def _find(self, data: Data, base: int, stop: int) -> None:
+        """Find the records that begin before a byte, in content that lies at byte `base`."""
+        starts, *sizes = (words[self.found :] for words in self._slot)
+        count, self.at, status, *details = _native.frames_scan(
+            memoryview(data)[self.at - base :], self._framing, self.at, stop, starts, sizes[0] if sizes else None
+        )
+        self.found, self._records = self.found + count, self._records + count
+        stopped = Stop(self._records, self.at, status, *details)
+        self._cut = stopped if status in _CUT else None
+        if status != _native.FRAMES_OK and not self._cut:
+            raise _error(self.source.path, self.size, stopped)
+
+
+def _error(path: str, size: int, stop: Stop) -> FormatError:
+    """Return the error to raise for a record at which a walk over content of `size` bytes stopped."""
+    place = f"{path}: record {stop.record} (byte {stop.at})"
+    end = f"found the end of the file {size - stop.at} bytes into the record; leave it out with "
+    end += f"{option('truncated', 'drop')} (if the file was truncated)"
+    copy = f"copy the file again, or choose its format with {either('--format F', 'format=...')}"
+    if stop.status == _native.FRAMES_PREFIX_CUT:
+        return FormatError(f"{place}: expected a whole length prefix, {end}")
+    if stop.status == _native.FRAMES_PAYLOAD_CUT:
+        return FormatError(f"{place}: expected a payload of {stop.payload} bytes, {end}")
+    if stop.status == _native.FRAMES_NO_VARINT:
+        return FormatError(f"{place}: expected a varint of up to 64 bits, found a longer one; {copy}")
+    what = f"the CRC of the {_CHECKED[stop.status]}"
+    return FormatError(f"{place}: expected {stop.expected:#010x} as {what}, found {stop.found:#010x}; {copy}")
