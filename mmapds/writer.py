@@ -5,7 +5,8 @@ from __future__ import annotations  # help() shows them as they are written
 import os
 import warnings
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -96,14 +97,6 @@ class Writer:
         return schema
 
     def _begin(self, schema: Schema) -> None:
-        try:
-            self._begin_records(schema)
-        except BaseException:
-            self._abandon("closed: an earlier write failed")
-            raise
-        self._schema = schema
-
-    def _begin_records(self, schema: Schema) -> None:
         self._columns: list[Field] = [field for field in schema.fields if field.column]
         self._numbers: list[list[float]] = [[] for _ in self._columns]
         self._starts: list[int] = []
@@ -114,7 +107,18 @@ class Writer:
         lengths = [k for k, field in enumerate(self._columns) if field.expression == columns.get("length")]
         self._signed_length = next((k for k in lengths if self._columns[k].number_type == NUMBER_I64), None)
         self._described, self._expressions = schema.describe(), columns
-        self._first = self._at = self._file.begin_records(self._described, columns)
+        with self._losing_the_file():
+            self._first = self._at = self._file.begin_records(self._described, columns)
+        self._schema = schema
+
+    @contextmanager
+    def _losing_the_file(self) -> Iterator[None]:
+        """Close the writer where the block raises: what is in the file then is not known."""
+        try:
+            yield
+        except BaseException:
+            self._abandon("closed: an earlier write failed")
+            raise
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record: a dict with a value for each field.
@@ -175,11 +179,8 @@ class Writer:
                 raise FormatError(f"{file.path}: {what}: expected {expected}, as in {self.path}, found {found}")
         file.check_records()
         self._flush()
-        try:
+        with self._losing_the_file():
             self._adopt(file)
-        except BaseException:
-            self._abandon("closed: an earlier write failed")
-            raise
         return file.records
 
     def _adopt(self, file: ArrayFile) -> None:
@@ -198,15 +199,12 @@ class Writer:
         self._records += file.records
 
     def _flush(self) -> None:
-        try:
+        with self._losing_the_file():
             self._file.write(self._buffer)
             with self._file.writing():
                 _spool(self._spools[0], NUMBER_U64, self._starts)
                 for spool, field, numbers in zip(self._spools[1:], self._columns, self._numbers, strict=True):
                     _spool(spool, field.number_type, numbers)
-        except BaseException:
-            self._abandon("closed: an earlier write failed")
-            raise
         self._buffer = bytearray()
 
     def close(self) -> None:
@@ -232,14 +230,11 @@ class Writer:
         A process that is killed in between leaves the new file with the index of an older one, which is STALE, or with
         none.
         """
-        try:
-            offsets, *spools = self._spools
-            columns = {str(field.column): spool for field, spool in zip(self._columns, spools, strict=True)}
+        offsets, *spools = self._spools
+        columns = {str(field.column): spool for field, spool in zip(self._columns, spools, strict=True)}
+        with self._losing_the_file():
             self._file.finish(offsets, columns, self._metadata())
             self._file.place()
-        except BaseException:
-            self._abandon("closed: an earlier write failed")
-            raise
         self._abandon("closed")
         if self._index:
             self._build_index()
@@ -317,7 +312,7 @@ def append_columns(writer: Writer, columns: Columns) -> bool:
     if writer._signed_length is not None and numbers[writer._signed_length][0] == NUMBER_I64:
         return False
     writer._flush()
-    try:
+    with writer._losing_the_file():
         for records, starts in columns.pieces(writer._at):
             writer._file.write(records)
             with writer._file.writing():
@@ -326,9 +321,6 @@ def append_columns(writer: Writer, columns: Columns) -> bool:
         with writer._file.writing():
             for spool, (kind, cells) in zip(writer._spools[1:], numbers, strict=True):
                 spool.append(kind, cells)
-    except BaseException:
-        writer._abandon("closed: an earlier write failed")
-        raise
     writer._records += columns.count
     return True
 

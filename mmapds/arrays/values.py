@@ -12,7 +12,6 @@ from typing import Any
 
 from .. import _native
 from ..errors import FormatError, shortened
-from .masks import masked_count
 from .schema import ALIGNMENT, EXTENDED, ITEM_BYTES, Field, Schema, dtype_name
 
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
@@ -377,3 +376,19 @@ def cast(array: Any, dtype: str) -> Any:
             if beyond.any() or not (converted.real.astype(array.dtype) == array).all():
                 return None
     return converted
+
+
+def masked_count(value: Any) -> int:
+    """Return how many entries of a value are behind its mask; 0 for what has none.
+
+    NumPy loads the module of masked arrays when it is first named. That may wait for a lock, for ever in a process that
+    was forked while another thread held it. So it is named here only where there is such an array.
+    """
+    if not (hasattr(value, "mask") and hasattr(value, "filled")):
+        return 0
+    import numpy as np  # start-up time: records without arrays do without
+
+    if not isinstance(value, np.ma.MaskedArray):
+        return 0
+    mask = np.ascontiguousarray(np.ma.getmaskarray(value))
+    return int(mask.reshape(-1).view(bool).sum())  # of records, one for each field

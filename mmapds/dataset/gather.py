@@ -13,7 +13,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from .. import _native
-from ..arrays.masks import masked_count
+from ..arrays.values import masked_count
 from ..errors import CollateError, listed, shortened
 from .batch import LazyBatch, StoredField, as_tensor
 

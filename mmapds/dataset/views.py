@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
-from ..arrays.masks import masked_count
+from ..arrays.values import masked_count
 from ..errors import plain_counted, shortened
 from ..orders.permutation import Permutation
 from ..storage.index_file import Index

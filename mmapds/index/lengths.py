@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64
 
 from .. import _native
-from ..arrays.masks import masked_count
+from ..arrays.values import masked_count
 from ..errors import FormatError, OrderError, shortened
 from ..storage.index_file import LENGTH_SECTIONS
 from ..storage.lock import locked
