@@ -78,31 +78,24 @@ def build(
     refuse_unknown("build", parameters, formats.OPTIONS)
     _check_paths(out=out, parts=parts)
     expressions, computed = _by_kind(length, columns)
+    request = Request(format, parameters, expressions, missing, validate, bad, tuple(computed), hash=hash, force=force)
+    complete = _completing(computed, version, workers) if computed else None
+    engine = Engine.of(executor, parts, workers or 1)
+    return _build(sources, out, roots, request._replace(complete=complete, grown=grown, engine=engine, workers=workers))
+
+
+def _build(
+    sources: StrPath | Iterable[StrPath], out: StrPath | None, roots: StrPath | Iterable[StrPath], request: Request
+) -> Path | list[Path]:
+    from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
+
     paths = expand(sources, formats.SUFFIXES, warn)
     if out is not None and (line := given_twice(paths)):
         warn(line)
-    engine = Engine.of(executor, parts, workers or 1)
-    if engine is not None and out is None:
+    if request.engine is not None and out is None:
         raise Error("executor: expected the place of one index with it, found none; give out=...")
-    request = Request(
-        format,
-        parameters,
-        expressions,
-        missing,
-        validate,
-        bad,
-        tuple(computed),
-        _completing(computed, version, workers) if computed else None,
-        hash=hash,
-        force=force,
-        grown=grown,
-        roots=Roots(roots, paths),
-        engine=engine,
-        workers=workers,
-    )
-    from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
-
-    found = [Path(done.summary.path) for done in build_and_warn(paths, request, out)]
+    results = build_and_warn(paths, request._replace(roots=Roots(roots, paths)), out)
+    found = [Path(done.summary.path) for done in results]
     return found[0] if len(found) == 1 else found
 
 
