@@ -109,6 +109,8 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
             convert(*arguments, **options)
     for name, extra in (("pyarrow", "parquet"), ("h5py", "hdf5")):
         monkeypatch.setitem(sys.modules, name, None)
+        for module in ("arrow", "hdf5"):
+            monkeypatch.delitem(sys.modules, f"mmapds.convert.{module}", raising=False)
         with pytest.raises(mmapds.Error, match=rf"pip install 'mmapds\[{extra}\]'"):
             convert(path, format=extra)
     assert sorted(os.listdir(tmp_path)) == ["a.parquet", "train.jsonl"]

@@ -15,7 +15,7 @@ from mmapds.arrays import columns as packing
 from mmapds.arrays.columns import Columns, Values
 from mmapds.arrays.schema import Schema
 from mmapds.arrays.values import pack
-from mmapds.convert import arrow_columns, convert, tables
+from mmapds.convert import arrow, convert
 from tests.support.conversions import WAYS, every_type, save
 
 N = 500
@@ -42,10 +42,10 @@ class Both:
     def __call__(self, source, **options):
         """Return how many blocks were columns, and how many there were."""
         found, outcomes = [], []
-        ways = {"columns": watched(arrow_columns.columns_of, found), "rows": lambda *_: None}
+        ways = {"columns": watched(arrow.columns_of, found), "rows": lambda *_: None}
         for name, columns_of in ways.items():
             with self.monkeypatch.context() as patch:
-                patch.setattr(arrow_columns, "columns_of", columns_of)
+                patch.setattr(arrow, "columns_of", columns_of)
                 try:
                     done = convert(source, self.folder / f"{name}.mma", **options)
                     outcomes.append((done.records, done.skipped, digest(self.folder / f"{name}.mma")))
@@ -67,7 +67,7 @@ def watched(function, found):
 
 @pytest.fixture
 def both(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "_ROWS", 100)
+    monkeypatch.setattr(arrow, "_ROWS", 100)
     return Both(tmp_path, monkeypatch)
 
 
@@ -89,6 +89,33 @@ def test_all_types_beside_each_other(tmp_path, both, way):
 def test_views_of_text_go_by_columns(tmp_path, both):
     table = pa.table({"text": pa.array([f"{i}" * 9 for i in range(N)], pa.string_view())})
     assert both(save(table, tmp_path / "a.arrow", "arrow")) == (5, 5)
+
+
+EDGES = {
+    "bool": [True, False],
+    "int8": [-128, 127, 0],
+    "int64": [-(2**63), 2**53 + 1, 2**31, 300, 1],
+    "uint64": [2**64 - 1, 2**63, 65504, 1],
+    "float32": [float("nan"), float("-inf"), -0.0, 16777217.0, 1e-40],
+    "float64": [float("nan"), float("inf"), 1e300, 0.1, -0.0, 65520.0, 1e-320],
+}
+TARGETS = ["bool", "int8", "uint8", "int64", "uint64", "float16", "float32", "float64"]
+
+
+@pytest.mark.parametrize("kind", EDGES)
+def test_other_types_that_are_asked_for_are_the_same_both_ways(tmp_path, both, kind):
+    """Numbers and lists of each value alone, and of all together, become another dtype or the same error."""
+    values = pa.array(EDGES[kind], pa.type_for_alias(kind))
+    is_columns = set()
+    for begin, size in [(0, len(values)), *((row, 1) for row in range(len(values)))]:
+        some = values.slice(begin, size)
+        lists = pa.ListArray.from_arrays(pa.array([0, *[size] * size], pa.int32()), some)
+        path = save(pa.table({"x": some, "list": lists}), tmp_path / "a.arrow", "arrow")
+        for target in TARGETS:
+            for types in ({"x": target}, {"list": [target, [None]]}, {"list": [target, [size]]}):
+                by_columns, _ = both(path, fields=[*types], types=types)
+                is_columns |= {target} if by_columns else set()
+    assert kind in is_columns
 
 
 def test_large_records_go_by_columns(tmp_path, both, monkeypatch):

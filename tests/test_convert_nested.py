@@ -1,27 +1,21 @@
-"""Converting columns of Arrow that hold other arrays: structs, unions, runs and lists, in each other and in slices."""
-
-from decimal import Decimal
+"""Converting columns of Arrow that hold other arrays: structs, runs, maps and lists, in each other and in slices."""
 
 import pyarrow as pa
 import pytest
 
 import mmapds
-from mmapds.convert import arrow_values, convert, tables
+from mmapds.convert import arrow as reading
+from mmapds.convert import convert
 from tests.support.conversions import samples, save
 
 
 def of_each_kind(count):
     """Arrays of every kind that is laid out in its own way, and their values."""
-    numbers, texts = pa.array(range(count)), pa.array([str(row) for row in range(count)])
-    codes = pa.array([row % 2 for row in range(count)], pa.int8())
-    places = pa.array(range(count), pa.int32())
-    mixed = [str(row) if row % 2 else row for row in range(count)]
+    texts = pa.array([str(row) for row in range(count)])
     ends = [*range(3, count, 3), count]
     boxes = pa.FixedSizeListArray.from_arrays(pa.array(range(6 * count), pa.int32()), 6)
     tensor = pa.fixed_shape_tensor(pa.int32(), [2, 3], permutation=[1, 0])
     return {
-        "sparse union": (pa.UnionArray.from_sparse(codes, [numbers, texts]), mixed),
-        "dense union": (pa.UnionArray.from_dense(codes, places, [numbers, texts]), mixed),
         "runs": (
             pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), texts.slice(0, len(ends))),
             [str(row // 3) for row in range(count)],
@@ -61,10 +55,8 @@ def held(part, days, values, numbers):
     pairs = pa.StructArray.from_arrays([part, days], ["part", "day"])
     rows = [{"part": value, "day": number} for value, number in zip(values, numbers, strict=True)]
     bounds, names = pa.array(range(count + 1), pa.int32()), pa.array([str(row) for row in range(count)])
-    codes = pa.array([row % 2 for row in range(count)], pa.int8())
-    mixed = [numbers[row] if row % 2 else values[row] for row in range(count)]
-    back = pa.array(range(count)[::-1], pa.int32())
-    ones = pa.array([1] * count, pa.int32())
+    back, ones = pa.array(range(count)[::-1], pa.int32()), pa.array([1] * count, pa.int32())
+    runs = pa.run_end_encoded(pa.int32(), pairs.type)
     return {
         "structs": (pa.StructArray.from_arrays([pairs], ["of"]).field(0), rows),
         "lists": (pa.ListArray.from_arrays(bounds, pairs), [[row] for row in rows]),
@@ -75,62 +67,50 @@ def held(part, days, values, numbers):
             pa.MapArray.from_arrays(bounds, names, pairs),
             [[[str(number), row]] for number, row in enumerate(rows)],
         ),
-        "sparse unions": (pa.UnionArray.from_sparse(codes, [part, days]), mixed),
-        "dense unions": (pa.UnionArray.from_dense(codes, bounds.slice(0, count), [part, days]), mixed),
-        "runs": (
-            pa.Array.from_buffers(
-                pa.run_end_encoded(pa.int32(), pairs.type), count, [None], children=[bounds.slice(1), pairs]
-            ),
-            rows,
-        ),
+        "runs": (pa.Array.from_buffers(runs, count, [None], children=[bounds.slice(1), pairs]), rows),
     }
 
 
 @pytest.mark.parametrize("has_nulls", [False, True])
-@pytest.mark.parametrize("way", held(pa.nulls(1), pa.nulls(1), [None], [None]))
 @pytest.mark.parametrize("kind", of_each_kind(1))
-def test_dates_beside_arrays_of_each_kind_in_each_other(tmp_path, monkeypatch, kind, way, has_nulls):
-    """In blocks of a few rows, which are slices. The dates are no whole days, as other writers leave them."""
-    monkeypatch.setattr(tables, "_ROWS", 7)
+def test_dates_beside_arrays_of_each_kind_in_each_other(tmp_path, monkeypatch, kind, has_nulls):
+    """In batches of a few rows, which are slices; and once more in lists, of which the first one is sliced off."""
+    monkeypatch.setattr(reading, "_ROWS", 7)
     part, values = of_each_kind(30)[kind]
-    numbers = [None if row % 5 == 2 and has_nulls else row for row in range(30)]
-    array, expected = held(part, pa.array(numbers, pa.int64()).view(pa.date64()), values, numbers)[way]
-    if has_nulls:
-        numbers = pa.array([None if row % 3 == 1 else row for row in range(30)], pa.int32())
-        array = pa.DictionaryArray.from_arrays(numbers, array)
-        expected = [None if row % 3 == 1 else expected[row] for row in range(30)]
-    column = pa.ListArray.from_arrays(pa.array([*range(0, 31, 2)], pa.int32()), array)
-    path = save(pa.table({"x": column.slice(1)}), tmp_path / "a.arrow", "arrow")
-    assert samples(convert(path).path) == [{"x": expected[row : row + 2]} for row in range(2, 30, 2)]
+    numbers = [None if row % 5 == 2 and has_nulls else 86_400_000 * row for row in range(30)]
+    table, wanted = {}, {}
+    for way, (array, expected) in held(part, pa.array(numbers, pa.int64()).view(pa.date64()), values, numbers).items():
+        if has_nulls:
+            places = pa.array([None if row % 3 == 1 else row for row in range(30)], pa.int32())
+            array = pa.DictionaryArray.from_arrays(places, array)
+            expected = [None if row % 3 == 1 else expected[row] for row in range(30)]
+        table[way] = pa.ListArray.from_arrays(pa.array([*range(0, 31, 2)], pa.int32()), array).slice(1)
+        wanted[way] = [expected[row : row + 2] for row in range(2, 30, 2)]
+    found = samples(convert(save(pa.table(table), tmp_path / "a.arrow", "arrow")).path)
+    for way, expected in wanted.items():
+        assert [sample[way] for sample in found] == expected, way
 
 
-@pytest.mark.parametrize("way", held(pa.nulls(1), pa.nulls(1), [None], [None]))
-def test_lists_without_items_of_what_holds_dates(tmp_path, way):
-    days = pa.array([1], pa.int64()).view(pa.date64())
-    array, _ = held(pa.nulls(1), days, [None], [1])[way]
-    path = save(pa.table({"x": pa.ListArray.from_arrays([0, 0, 0], array.slice(1))}), tmp_path / "a.arrow", "arrow")
-    assert samples(convert(path).path) == [{"x": []}, {"x": []}]
+def test_lists_without_items_of_what_holds_dates(tmp_path):
+    days = pa.array([1], pa.int32()).view(pa.date32())
+    arrays = {way: array for way, (array, _) in held(pa.nulls(1), days, [None], [1]).items()}
+    table = {way: pa.ListArray.from_arrays([0, 0, 0], array.slice(1)) for way, array in arrays.items()}
+    path = save(pa.table(table), tmp_path / "a.arrow", "arrow")
+    assert samples(convert(path).path) == [{way: [] for way in table}] * 2
 
 
 def test_parts_of_one_name_are_refused(tmp_path):
     days = pa.array([1], pa.int32()).view(pa.date32())
     pairs = pa.StructArray.from_arrays([days, days], ["day", "day"])
     path = save(pa.table({"x": pa.ListArray.from_arrays([0, 1], pairs)}), tmp_path / "a.arrow", "arrow")
-    with pytest.raises(mmapds.FormatError, match=r"a\.arrow: not a readable Arrow file: .*different names"):
+    with pytest.raises(mmapds.FormatError, match=r"a\.arrow: not a readable Arrow file: .*duplicate field names"):
         convert(path)
 
 
-def test_a_batch_that_uses_little_of_a_dictionary_looks_at_little_of_it(monkeypatch):
-    count = 100_000
-    dictionary = pa.array([Decimal(entry) for entry in range(count)], pa.decimal128(18, 2))
-    places = [99_999, 5, 70_000, 5, 20, 70_001, None, 50_000]
-    array = pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), dictionary)
-    looked_at, values_of = [], arrow_values.json_values
-
-    def counted(array):
-        looked_at.append(len(array))
-        return values_of(array)
-
-    monkeypatch.setattr(arrow_values, "json_values", counted)
-    assert counted(array) == [None if place is None else f"{place}.00" for place in places]
-    assert sum(looked_at) < 100
+def test_unions_are_refused_by_name_and_can_be_left_out(tmp_path):
+    union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])])
+    lists = pa.ListArray.from_arrays([0, 1, 2], union)
+    path = save(pa.table({"x": lists, "id": [1, 2]}), tmp_path / "a.arrow", "arrow")
+    with pytest.raises(mmapds.FormatError, match=r"a\.arrow: field 'x': expected .*, found .*union.*; leave it"):
+        convert(path)
+    assert samples(convert(path, fields=["id"]).path) == [{"id": 1}, {"id": 2}]

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.convert import convert, tables
+from mmapds.convert import arrow as reading
+from mmapds.convert import convert
 from tests.support.conversions import WAYS, every_type, samples, save
 
 
@@ -340,18 +341,25 @@ def in_places(array):
 
 
 @pytest.mark.parametrize("kind", IN_RUNS)
-def test_runs_are_as_their_values_in_every_block_of_rows(tmp_path, monkeypatch, kind):
-    """PyArrow views runs without the offset of the block, and at any depth with a wrong length."""
-    monkeypatch.setattr(tables, "_ROWS", 40)
+def test_runs_are_as_their_values_in_every_batch_of_rows(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(reading, "_ROWS", 40)
     values, ends = IN_RUNS[kind], [45, 90, 91, 200]
     runs = pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays([pa.array(values)] * 2))
     wanted = [AS_JSON.get(kind, values)[i % 2] for i in range(4) for _ in range(ends[i] - [0, *ends][i])]
-    convert(save(pa.table(in_places(runs)), tmp_path / "a", "arrow"), format="arrow", types={"alone": "json"})
-    found = samples(tmp_path / "a.mma")
+    columns = in_places(runs)
+    names = ["part.x" if name == "part" else name for name in columns]
+    path = save(pa.table(columns), tmp_path / "a", "arrow")
+    found = samples(convert(path, format="arrow", types=dict.fromkeys(names, "json")).path)
     for name, column in in_places(pa.array(wanted)).items():
-        assert [sample["part.x" if name == "part" else name] for sample in found] == [
-            value["x"] if name == "part" else value for value in column.to_pylist()
-        ], name
+        expected = [value["x"] for value in column.to_pylist()] if name == "part" else column.to_pylist()
+        assert [sample["part.x" if name == "part" else name] for sample in found] == expected, name
+
+
+def test_runs_have_the_type_of_their_values(tmp_path):
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([5, 6], pa.int16()))
+    done = convert(save(pa.table({"x": runs}), tmp_path / "a.arrow", "arrow"))
+    assert done.schema.describe() == {"x": "int16"}
+    assert samples(done.path) == [{"x": 5}, {"x": 5}, {"x": 6}]
 
 
 @pytest.mark.parametrize("ends", [[10, 20], [45, 99], [45, 45], [100, 45], [-1, 100]])
@@ -365,6 +373,22 @@ def test_runs_that_do_not_end_where_the_rows_end_are_refused(tmp_path, kind, end
     path.write_bytes(path.read_bytes().replace(good, bad))
     with pytest.raises(mmapds.FormatError, match="a: not a readable Arrow file: "):
         convert(path, format="arrow")
+
+
+@pytest.mark.parametrize("way", ["parquet", "arrow"])
+def test_a_column_of_nulls_takes_the_type_of_other_files(tmp_path, way):
+    nulls = {"n": pa.nulls(1), "list": pa.array([[]], pa.list_(pa.null())), "never": pa.nulls(1)}
+    values = {"n": pa.array([0.5]), "list": pa.array([[1, 2]], pa.list_(pa.int16())), "never": pa.nulls(1)}
+    paths = [save(pa.table(table), tmp_path / f"{k}.{way}", way) for k, table in enumerate((nulls, values, nulls))]
+    done = convert(paths, tmp_path / "a.mma", defaults={"n": -1})
+    assert done.schema.describe() == {"n": "float64", "list": ["int16", [None]], "never": "json"}
+    wanted = [{"n": -1, "list": [], "never": None}, {"n": 0.5, "list": [1, 2], "never": None}]
+    assert samples(done.path) == [*wanted, wanted[0]]
+    assert convert(paths, tmp_path / "a.mma", missing="skip")[1:3] == (1, 2)
+    done = convert(paths, tmp_path / "a.mma", types={"n": "json"})
+    assert [sample["n"] for sample in samples(done.path)] == [None, 0.5, None]
+    with pytest.raises(mmapds.FormatError, match=rf"0\.{way}: row 0: field 'n': expected float64, found null; leave"):
+        convert(paths, tmp_path / "a.mma")
 
 
 def test_times_in_runs_in_maps(tmp_path):

@@ -18,7 +18,7 @@ WHOLE = {  # values that take all digits of a unit, and a null
     "time64[us]": (pa.time64("us"), [86_399_999_999, None, 1]),
     "time64[ns]": (pa.time64("ns"), [86_399_999_999_999, None, 1]),
     "date32": (pa.date32(), [2**31 - 1, None, -5]),
-    "date64": (pa.date64(), [86_400_000, None, 86_400_005]),
+    "date64": (pa.date64(), [86_400_000, None, -86_400_000]),
 }
 PRICES = [Decimal("1.10"), None, Decimal("-123.45")]
 TYPES = {name: (pa.array(values, f"int{kind.bit_width}").view(kind), values) for name, (kind, values) in WHOLE.items()}
@@ -56,20 +56,20 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", TYPES)
-def test_json_has_the_integers_of_times_and_the_text_of_decimals(tmp_path, name, place):
-    (made, expected), (array, values) = PLACES[place], TYPES[name]
-    path = save(pa.table({"x": made(array)}), tmp_path / "a.arrow", "arrow")
-    assert samples(convert(path, types={"x": "json"}).path) == [{"x": value} for value in expected(values)]
+def test_json_has_the_integers_of_times_and_the_text_of_decimals(tmp_path, place):
+    made, expected = PLACES[place]
+    table = {name: made(array) for name, (array, _) in TYPES.items()}
+    path = save(pa.table(table), tmp_path / "a.arrow", "arrow")
+    found = samples(convert(path, types=dict.fromkeys(TYPES, "json")).path)
+    for name, (_, values) in TYPES.items():
+        assert [sample[name] for sample in found] == expected(values), name
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_parts_of_structs_are_as_columns_are(tmp_path, name):
-    array, values = TYPES[name]
-    parts = pa.StructArray.from_arrays([array, NAMES], ["at", "name"])
+def test_parts_of_structs_are_as_columns_are(tmp_path):
+    parts = pa.StructArray.from_arrays([array for array, _ in TYPES.values()], [*TYPES])
     path = save(pa.table({"x": parts}), tmp_path / "a.arrow", "arrow")
-    expected = [{"x.at": value, "x.name": name} for value, name in zip(values, "abc", strict=True)]
-    assert samples(convert(path, types={"x.at": "json"}).path) == expected
+    expected = [{f"x.{name}": values[row] for name, (_, values) in TYPES.items()} for row in range(3)]
+    assert samples(convert(path, types=dict.fromkeys(expected[0], "json")).path) == expected
     assert samples(convert(path, missing="skip").path) == [expected[0], expected[2]]
 
 
@@ -93,22 +93,6 @@ def test_intervals_are_months_days_and_nanoseconds(tmp_path):
         {"x": None, "list": []},
         {"x": [-1, 0, 2**62], "list": [None, [-1, 0, 2**62]]},
     ]
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_dates_and_decimals_beyond_their_types_are_converted_at_any_depth(tmp_path, place):
-    """As other writers leave them: dates that are no whole days, and more digits than the precision."""
-    made, expected = PLACES[place]
-    wide = pa.array([Decimal("123.45"), None, Decimal("-99999.99")], pa.decimal128(9, 2))
-    days = pa.array([86_400_005, None, -1]).view(pa.date64())
-    for array, values in (
-        (pa.Array.from_buffers(pa.decimal128(3, 2), 3, wide.buffers()), ["123.45", None, "-99999.99"]),
-        (days, [86_400_005, None, -1]),
-    ):
-        with pytest.raises(pa.ArrowInvalid):
-            array.validate(full=True)
-        path = save(pa.table({"x": made(array)}), tmp_path / "a.arrow", "arrow")
-        assert samples(convert(path, types={"x": "json"}).path) == [{"x": value} for value in expected(values)]
 
 
 @pytest.mark.parametrize("is_nested", [False, True])

@@ -35,7 +35,7 @@ from .indexed import remove_hidden, telling_of
 from .limit import check_ahead, default_bytes
 from .origin import ConvertedWriter, check_replaces_its_own, without_converted
 from .parts import Reading, Written, write_parts
-from .records import FILE_READERS, copy_records
+from .records import OTHER_OPTIONS, copy_records
 from .wanted import Wanted
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ SUFFIXES: tuple[str, ...] = (
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     **formats.OPTIONS,
-    **{name: option for reader in FILE_READERS.values() for name, option in reader.OPTIONS.items()},
+    **{name: option for options in OTHER_OPTIONS.values() for name, option in options.items()},
 }
 """Options of all formats, by name: (type, placeholder, help), for the command line."""
 
@@ -138,7 +138,7 @@ def convert(
 def _expanded(sources: StrPath | Iterable[StrPath], format_name: str | None) -> list[str]:
     """Return the sources that are meant; warn of what is passed over in directories, and of sources given twice."""
     paths = expanded(sources, format_name, warn)
-    is_read_here = format_name in FILE_READERS or (format_name is None and formats.convertible(paths[0]))
+    is_read_here = format_name in OTHER_OPTIONS or (format_name is None and formats.convertible(paths[0]))
     if is_read_here and (line := given_twice(paths)):  # building the index of others warns
         warn(line)
     return paths

@@ -3,11 +3,11 @@
 from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
 from ..arrays.schema import Schema
 from ..errors import Error, FormatError, either
-from .reader import FileReader, Refused, cannot_be_read, too_large
+from .reader import Batch, FileReader, Refused, cannot_be_read
 
 _SHOWN = 8  # names in a message
 _CHUNK_BYTES = 8 << 20  # of a dataset's chunks, kept as decompressed: text is read in parts of a chunk
@@ -27,11 +27,7 @@ class Hdf5Reader(FileReader):
       FormatError: a source cannot be read, or the group is not there.
     """
 
-    NAME, TITLE = "hdf5", "HDF5"
-    OPTIONS: ClassVar = {
-        "records": (str, "rows|groups", "hdf5: a record is a row of all datasets, or each group (or dataset)"),
-        "group": (str, "PATH", "hdf5: the group that holds the records; default: the root"),
-    }
+    TITLE = "HDF5"
 
     def __init__(self, paths: Sequence[str], records: str = "rows", group: str = "/") -> None:
         super().__init__(paths)
@@ -74,25 +70,29 @@ class Hdf5Reader(FileReader):
                 yield root
         except Error:
             raise
-        except MemoryError as error:
-            raise too_large(path, self.TITLE, error) from error
-        except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        except (MemoryError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise cannot_be_read(path, self.TITLE, error) from error
 
     def _read(
-        self, path: str, schema: Schema | None, fields: Container[str] | None
-    ) -> Generator[Mapping[str, Any], None, int]:
+        self, path: str, schema: Schema | None, fields: Container[str] | None, defaults: Container[str]
+    ) -> Generator[Batch, None, int]:
         wanted = fields if schema is None else [field.name for field in schema.fields]
+        count = 0
         with self._reading(path) as root:
             from .hdf5_values import group_records, rows  # h5py is optional
 
             if self._are_rows:
-                return (yield from rows(path, root, wanted))
-            count = 0
+
+                def counted() -> Iterator[Mapping[str, Any]]:
+                    nonlocal count
+                    count = yield from rows(path, root, wanted)
+
+                yield Batch(counted())
+                return count
             for record in group_records(root, wanted):
                 if schema is not None:
                     _check_types(record, schema)
-                yield record
+                yield Batch([record])
                 count += 1
             return count
 

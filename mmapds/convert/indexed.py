@@ -20,13 +20,13 @@ from ..storage.index_file import Index
 from ..storage.lock import remove_dead
 from ..storage.numbers import plain_dtype
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath
-from .reader import Block
+from .reader import Batch, Reader
 
 _HIDDEN = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(INDEX_SUFFIX)}(\..*)?", re.DOTALL)
 """The name of a hidden index and of what begins with it; its group is the name of the file that it lies beside."""
 
 
-class IndexedReader:
+class IndexedReader(Reader):
     """The decoded records of sources that can be indexed.
 
     Args:
@@ -64,13 +64,18 @@ class IndexedReader:
             self.close()
             raise
 
-    def records(self, schema: Schema | None, fields: Container[str] | None = None) -> Iterator[Mapping[str, Any]]:
-        """Yield every sample as a dict; a sample that is not a dict becomes the field "data".
+    def batches(
+        self, schema: Schema | None, fields: Container[str] | None = None, defaults: Container[str] = ()
+    ) -> Iterator[Batch]:
+        """Yield all samples as one batch of dicts; a sample that is not a dict becomes the field "data".
 
         Raises:
           DecodeError: a record cannot be decoded.
           SourceError: a source changed meanwhile.
         """
+        yield Batch(self._records())
+
+    def _records(self) -> Iterator[Mapping[str, Any]]:
         numbers = range(len(self._samples))
         samples = self._samples._one_by_one(numbers)
         for number in numbers:
@@ -83,10 +88,6 @@ class IndexedReader:
                 yield self._as_record(sample)
             except ValueError as error:
                 raise DecodeError(f"{self.place(number)}: {error}") from error
-
-    def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:
-        """Yield the records of all sources as one block."""
-        yield Block(self.records(schema))
 
     def place(self, number: int) -> str:
         """Return where a record lies, as messages say it."""

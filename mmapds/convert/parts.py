@@ -20,7 +20,7 @@ from ..writer import Writer, bytes_of
 from .fit import Rules
 from .limit import too_much
 from .reader import Reader
-from .records import FILE_READERS, Copied, copy_records, open_reader
+from .records import OTHER_OPTIONS, Copied, copy_records, open_reader
 
 
 class Reading(NamedTuple):
@@ -48,7 +48,7 @@ class Reading(NamedTuple):
     def is_indexing(self, paths: list[str]) -> bool:
         """Whether all of these are sources to be indexed in one format."""
         kinds = {self.format_name or formats.convertible(path) or "" for path in paths}
-        return not kinds & FILE_READERS.keys() and not any(path.endswith(INDEX_SUFFIX) for path in paths)
+        return not kinds & OTHER_OPTIONS.keys() and not any(path.endswith(INDEX_SUFFIX) for path in paths)
 
     def settled(self, paths: list[str]) -> "Reading":
         """Return it with what all sources decide together, so that a task which has some of them reads them alike.

@@ -7,19 +7,24 @@ from typing import Any, NamedTuple
 from .. import formats
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
-from ..errors import FormatError, either
+from ..errors import Error, FormatError, either
 from ..storage.sources import StrPath
 from ..writer import Writer, append_columns, bytes_of
-from .arrow import ArrowReader
 from .fit import LacksFieldError, Rules, fit, missing, remedy
-from .hdf5 import Hdf5Reader
 from .indexed import IndexedReader
 from .limit import too_much
-from .parquet import ParquetReader
 from .reader import FileReader, Reader
 
-FILE_READERS: dict[str, type[FileReader]] = {each.NAME: each for each in (ParquetReader, ArrowReader, Hdf5Reader)}
-"""Those that use another library, by the name of their format."""
+OTHER_OPTIONS: dict[str, dict[str, tuple[type, str, str]]] = {
+    "parquet": {},
+    "arrow": {},
+    "hdf5": {
+        "records": (str, "rows|groups", "hdf5: a record is a row of all datasets, or each group (or dataset)"),
+        "group": (str, "PATH", "hdf5: the group that holds the records; default: the root"),
+    },
+}
+"""Options of the formats that another library reads, by name: (type, placeholder, help), for the command line."""
+_TITLES = {"parquet": "Parquet", "arrow": "Arrow", "hdf5": "HDF5"}
 _REPORTED = 256  # records between two calls of `progress`
 _AT_ONCE = 64 << 20  # bytes of records that are written as columns; more are written, and reported, one by one
 
@@ -75,16 +80,35 @@ def open_reader(
             f"sources: expected one format in one conversion, found {listed}; convert them one by one, or choose one "
             f"with {either('--format F', 'format=...')}"
         )
-    reader = FILE_READERS.get(next(iter(found)))
-    if reader is None:
+    chosen = next(iter(found))
+    if chosen not in OTHER_OPTIONS:
         if others := [option for option in options if option not in formats.OPTIONS]:
             known = ", ".join(formats.OPTIONS)
             raise FormatError(f"{others[0]} = {options[others[0]]!r}, expected one of the options {known}")
         return IndexedReader(paths, target, name, decode, roots, options)
     if decode is not None:
-        raise FormatError(f"decode = {decode!r}, expected None, as records of {reader.TITLE} have types")
-    formats.check_options(reader.NAME, reader.OPTIONS, options)
-    return reader(paths, **options)
+        raise FormatError(f"decode = {decode!r}, expected None, as records of {_TITLES[chosen]} have types")
+    formats.check_options(chosen, OTHER_OPTIONS[chosen], options)
+    return _file_reader(chosen, paths[0])(paths, **options)
+
+
+def _file_reader(name: str, path: str) -> type[FileReader]:
+    """Return the reader of a format that another library reads.
+
+    Raises:
+      Error: the library is missing.
+    """
+    try:
+        if name == "hdf5":
+            from .hdf5 import Hdf5Reader  # h5py is optional
+
+            return Hdf5Reader
+        from .arrow import ArrowReader, ParquetReader  # pyarrow is optional
+
+        return ParquetReader if name == "parquet" else ArrowReader
+    except ImportError:
+        library, extra = ("h5py", "hdf5") if name == "hdf5" else ("pyarrow", "parquet")
+        raise Error(f"{path}: reading {_TITLES[name]} needs {library}; run: pip install 'mmapds[{extra}]'") from None
 
 
 def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callable[[int, int | None], object]) -> Copied:
@@ -99,7 +123,7 @@ def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callabl
     done = skipped = 0
     first = ""
     progress(0, reader.total)
-    for block in reader.blocks(rules.schema, rules.defaults):
+    for block in reader.batches(rules.schema, None, rules.defaults):
         is_small = block.columns is not None and block.columns.nbytes <= _AT_ONCE
         if block.columns is not None and is_small and append_columns(writer, block.columns):
             done += block.columns.count
