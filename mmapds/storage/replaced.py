@@ -30,7 +30,13 @@ class Replacement:
     def place(self) -> None:
         """Move the file, which is on the disk, to its place."""
         os.replace(self.temporary, self.target)
-        sync_directory(self.directory)
+        fd = os.open(self.directory, os.O_RDONLY)
+        try:
+            os.fsync(fd)  # the new name
+        except OSError:
+            pass  # some network file systems refuse; the rename itself is still atomic
+        finally:
+            os.close(fd)
 
     @property
     def is_own(self) -> bool:
@@ -75,17 +81,6 @@ def replacing(target: str, check: Callable[[], object]) -> Iterator[OwnFile]:
         os.fsync(new.file.fileno())
         check()
         new.place()
-
-
-def sync_directory(path: str) -> None:
-    """Flush the names of files in a directory to the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError:
-        pass  # some network file systems refuse; the rename itself is still atomic
-    finally:
-        os.close(fd)
 
 
 def is_same_file(path: str, other: str) -> bool:
