@@ -1,24 +1,21 @@
 """Records that memory has no room for: the error names the record, and what can be done."""
 
 import gzip
-import io
 import json
 import sys
 
 import numpy as np
 import orjson
 import pytest
-from PIL import Image
 
 import mmapds
 from mmapds.compression.reader import BlockReader
-from mmapds.dataset import catalog, webdataset
+from mmapds.dataset import catalog
 from mmapds.dataset.fields import FieldsReader
 from tests.support.commands import run
 from tests.support.compressed import one_frame
 from tests.support.messages import check
 from tests.support.sanitizers import limits_memory
-from tests.support.tars import archive
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's"), limits_memory]
 
@@ -155,54 +152,6 @@ def test_so_is_one_of_json_whose_fields_are_made_late(write, monkeypatch, on_err
 
 def without_room_for_any(*_):
     raise MemoryError
-
-
-def picture(size, kind, **options):
-    out = io.BytesIO()
-    Image.new("RGB", (size, size), (200, 100, 50)).save(out, kind, **options)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("room", [2 << 20, 40 << 20])
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [("JPEG", {"progressive": True}), ("WEBP", {}), ("WEBP", {"lossless": True}), ("WEBP", {"exif": b"Exif"})],
-)
-def test_so_is_a_sound_image_of_which_its_decoder_says_what_it_says_of_damage(tmp_path, kind, options, room, on_error):
-    path, extension = tmp_path / "a.tar", {"JPEG": "jpg", "WEBP": "webp"}[kind]
-    images = [(f"{n}.{extension}", picture(size, kind, **options)) for n, size in enumerate((20, 3000, 20))]
-    path.write_bytes(archive(images))
-    mmapds.build(path)
-    at = mmapds.open(path).where(1).offset
-    given = {"decode": "wds", "on_error": on_error}
-    messages(path, given, ["ds[1]", "ds.take([0, 1, 2])", "list(ds)"], f": record 1 (byte {at})", room)
-
-
-CUT = {
-    "jpg": picture(300, "JPEG", progressive=True)[:300],
-    "webp": picture(300, "WEBP")[:-20],
-    "png": picture(300, "PNG")[:100],
-}
-"""Damaged images."""
-NESTED = b"\x93NUMPY\x01\x00" + (6002).to_bytes(2, "little") + b"-" * 6000 + b"1\n"
-"""An npy whose header is nested too deep for Python's parser, which may say MemoryError."""
-
-
-@pytest.mark.parametrize(("extension", "data"), [*CUT.items(), ("npy", NESTED)], ids=[*CUT, "npy"])
-def test_a_damaged_member_is_left_out_unless_memory_is_short(tmp_path, monkeypatch, extension, data):
-    path = tmp_path / "a.tar"
-    path.write_bytes(archive([("0.txt", b"0"), (f"1.{extension}", data), ("2.txt", b"2")]))
-    ds = mmapds.open(path, build=True, decode="wds", on_error="skip")
-    with pytest.warns(RuntimeWarning, match="left out"):
-        assert len(ds.take([0, 1, 2])) == 2
-    ds = mmapds.open(path, decode="wds", on_error="skip")
-    if extension == "npy":
-        monkeypatch.setattr(webdataset.npy, "read_array_header_1_0", without_room_for_anything)
-    monkeypatch.setattr(webdataset, "_ROOM", 1 << 62)
-    with pytest.raises(MemoryError, match=r"record 1 \(byte \d+\): expected room in memory for decoding"):
-        ds.take([0, 1, 2])
-    assert not ds.skipped
 
 
 def test_so_is_one_of_a_compressed_source(tmp_path, lines):

@@ -97,38 +97,22 @@ def _check_holds(file: IO[bytes], size: int) -> None:
         return  # NumPy says what it is not
     file.seek(0)
     read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
-    try:
-        shape, _, dtype = read(file)
-    except MemoryError:  # which Python's parser says of what is nested too deep, too
-        _check_room(0)
-        raise ValueError("expected a header of NumPy's, found one that is nested too deep") from None
+    shape, _, dtype = read(file)
     expected, found = math.prod(shape) * dtype.itemsize, size - file.tell()
     if expected > found and not dtype.hasobject:
         raise ValueError(f"expected {expected} bytes of numbers, as its header says, found {found}")
 
 
-def _check_room(size: int) -> None:
-    """Raise MemoryError where memory is too short to decode a member, after an error that is also one of damage.
-
-    Args:
-      size: bytes that the decoder may take, besides those that it takes for any member.
-    """
-    np.empty(_ROOM + size, np.uint8)  # its pages are not touched
-
-
-_ROOM = 4 << 20  # bytes, for tables and buffers of decoders
-_PIXEL = 16  # bytes of a pixel while it is decoded: of a WebP, two canvases, what is read of one, and the image
-
-
 def _arrays(data: bytes) -> dict[str, Any]:
     with np.load(BytesIO(data), allow_pickle=False) as arrays:
-        size, limit = sum(part.file_size for part in arrays.zip.infolist()), _most_bytes()
+        parts = arrays.zip.infolist()
+        size, limit = sum(part.file_size for part in parts), _most_bytes()
         if size > max(limit, len(data)):  # parts that overlap make it larger, too
             raise ValueError(
                 f"expected arrays of up to {limit} bytes, found {size} in an npz of {len(data)}; set {MOST_BYTES} to "
                 "read them"
             )
-        for part in arrays.zip.infolist():
+        for part in parts:
             with arrays.zip.open(part) as file:
                 _check_holds(file, part.file_size)
         return dict(arrays)
@@ -157,8 +141,8 @@ def _image(data: bytes) -> Any:
 
     Raises:
       ValueError: it is of another type than those below, damaged, or has more than `PIL.Image.MAX_IMAGE_PIXELS`.
-      OSError, EOFError: it is damaged, as Pillow says it.
-      MemoryError: there is no room for it, or it is damaged and there would be none.
+      OSError, EOFError: it is damaged, as Pillow says it, also where memory is short.
+      MemoryError: there is no room for it.
     """
     pillow = _pillow()
     limit = pillow.MAX_IMAGE_PIXELS
@@ -166,35 +150,13 @@ def _image(data: bytes) -> Any:
         image = pillow.open(BytesIO(data), formats=_TYPES)
     except pillow.UnidentifiedImageError:
         raise ValueError(f"expected an image of type {', '.join(_TYPES)}, found another or a damaged one") from None
-    except OSError:  # of a WebP, whose decoder takes its memory now
-        pixels = _webp_pixels(data) if data[8:12] == b"WEBP" else 0
-        if limit is None or pixels <= limit:
-            _check_room(len(data) + _PIXEL * pixels)
-        raise
     tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tiles may be larger than the image, and are read whole
     tile = tags.get(_TILE_WIDTH, 0) * tags.get(_TILE_LENGTH, 0)
     pixels = max(math.prod(image.size), tile)
     if limit is not None and pixels > limit:  # where Pillow itself warns, and raises only at twice as many
         raise ValueError(f"expected up to {limit} pixels, found {pixels}; set PIL.Image.MAX_IMAGE_PIXELS to read them")
-    try:
-        image.load()
-    except (OSError, EOFError):
-        _check_room(len(data) + _PIXEL * pixels)
-        raise
+    image.load()
     return image
-
-
-def _webp_pixels(data: bytes) -> int:
-    """Return how many pixels a WebP has, as the header of its first chunk says it."""
-    kind, header = data[12:16], data[20:30]
-    if kind == b"VP8X":  # see RFC 9649, as for the others
-        width, height = (int.from_bytes(header[begin : begin + 3], "little") + 1 for begin in (4, 7))
-    elif kind == b"VP8L":
-        bits = int.from_bytes(header[1:5], "little")
-        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    else:
-        width, height = (int.from_bytes(header[begin : begin + 2], "little") & 0x3FFF for begin in (6, 8))
-    return width * height
 
 
 def _rgb(data: bytes) -> Any:
