@@ -7,7 +7,6 @@ import mmapds
 from mmapds import orders
 from mmapds.compression.reader import BlockReader
 from mmapds.errors import OrderError
-from mmapds.orders import chunked
 from tests.support.compressed import WRITERS, text
 from tests.support.messages import check
 
@@ -99,17 +98,3 @@ def test_an_epoch_in_chunks_of_blocks_has_every_record_and_decodes_a_block_about
     for at in range(0, len(rows), 64):
         assert [sample["id"] for sample in ds.take(rows[at : at + 64])] == [row % 3000 for row in rows[at : at + 64]]
     assert len(decoded) <= 2 * blocks, "a record over two blocks has both decoded"
-
-
-def test_a_chunk_is_a_block(packed):
-    starts = packed.block_starts
-    order = chunked.Chunked(starts, int(np.diff(starts).max()), mix_chunks=1, seed=1)
-    block_of = np.searchsorted(starts, order.at(0, np.arange(len(packed))), "right")
-    assert len(np.flatnonzero(np.diff(block_of))) == len(starts) - 2
-
-
-def test_a_state_goes_on(packed):
-    sampler = mmapds.ChunkedSampler(packed, "block", num_replicas=1, rank=0)
-    rows = list(sampler)
-    other = mmapds.ChunkedSampler(packed, "block", num_replicas=1, rank=0, start_step=1234)
-    assert list(other) == rows[1234:]

@@ -41,11 +41,6 @@ def ids(dataset):
     return [sample["id"] for sample in dataset]
 
 
-def measured(path):
-    mmapds.build(path, length="n")
-    return mmapds.open(path)
-
-
 # ---- a sequence ---------------------------------------------------------------------------------------------
 
 
@@ -68,33 +63,6 @@ def test_a_position_out_of_range_is_an_index_error(ds, index):
             read(index)
 
 
-def test_the_message_says_what_was_asked_and_what_there_is(ds):
-    with pytest.raises(IndexError, match="index 1000 is out of range for 1000 records"):
-        ds[1000]
-    with pytest.raises(IndexError, match="index -3 is out of range for 2 records"):
-        ds[:2][-3]
-    with pytest.raises(IndexError, match=r"index\[1\] = 1000 is out of range for 1000 records"):
-        ds[[0, 1000]]
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ({1, 2}, "a list of integers, found set"),
-        ({1: 2}, "a list of integers, found dict"),
-        ("ab", "a list of integers, found str"),
-        (b"ab", "a list of integers, found bytes"),
-        ((k for k in [1]), "a list of integers, found generator"),
-        (np.array([[1, 2]]), r"integers of one axis, found an array of shape \(1, 2\)"),
-        (np.array(3), r"integers of one axis, found an array of shape \(\)"),
-    ],
-)
-def test_what_is_no_list_of_positions_is_refused_alike_by_a_dataset_and_its_views(ds, given, found):
-    for dataset in (ds, ds[::-1], ds[[5, 3]]):
-        with pytest.raises(IndexError, match=f"^positions: expected {found}$"):
-            dataset.take(given)
-
-
 @pytest.mark.parametrize("wrong", ["a", 1.5, None])
 def test_what_is_no_integer_among_positions_is_named(ds, wrong):
     for decode in ("json", mmapds.Fields({"id": "int64"})):
@@ -109,12 +77,6 @@ def test_the_message_shows_numbers_that_no_integer_of_the_core_holds(ds, number)
             dataset[number]
     with pytest.raises(IndexError, match=f"^index {number} is out of range for 1000 records$"):
         ds.take([0, number])
-
-
-@pytest.mark.parametrize("key", [1.5, "a", None, [0.5], [[1, 2]], np.zeros((2, 2), bool), ["a"]])
-def test_other_keys_are_refused(ds, key):
-    with pytest.raises((IndexError, TypeError)):
-        ds[key]
 
 
 def test_an_empty_dataset(opened):
@@ -174,11 +136,6 @@ def test_a_view_holds_no_positions_where_a_range_says_it_all(opened):
         assert len(pickle.dumps(view)) < 1024
 
 
-def test_a_mask_must_be_as_long_as_the_dataset(ds):
-    with pytest.raises(IndexError, match="mask: expected 1000 items, one for each record, found 999"):
-        ds[np.ones(999, bool)]
-
-
 def test_split_covers_everything_once_and_depends_on_the_seed(ds):
     parts = ds.split([0.8, 0.15, 0.05], seed=3)
     assert [len(part) for part in parts] == [800, 150, 50]
@@ -221,29 +178,6 @@ def test_plus_is_concat(ds, opened):
     assert isinstance(both, mmapds.Dataset)
     assert ids(both) == [-1, -2, 0, 1, -1, -2]
     assert ids(torch.utils.data.TensorDataset(torch.zeros(0)) + other) == [-1, -2]  # torch's is a ConcatDataset
-
-
-def test_datasets_of_others_are_refused_with_what_takes_them(ds):
-    for other, found in [
-        ([1, 2], "builtins.list"),
-        (torch.utils.data.Subset(ds, [0]), "torch.*Subset"),
-        (0, "builtins.int"),
-    ]:
-        message = (
-            rf"datasets\[1\]: expected a dataset of mmapds.open, found {found}; use torch.utils.data.ConcatDataset"
-        )
-        with pytest.raises(mmapds.Error, match=message):
-            mmapds.concat([ds, other])
-        with pytest.raises(mmapds.Error, match=message):
-            ds + other
-
-
-def test_a_name_as_an_index_says_what_to_use(write):
-    ds = measured(write([{"id": 1, "n": 3}]))
-    with pytest.raises(IndexError, match=r"index = 'length', expected an int, .*; use ds\.column\('length'\)$"):
-        ds["length"]
-    with pytest.raises(IndexError, match=r"index = 'n', expected .*; use \[sample\['n'\] for sample in ds\]$"):
-        ds[:1]["n"]
 
 
 # ---- batches ------------------------------------------------------------------------------------------------
@@ -441,17 +375,6 @@ def test_a_view_keeps_its_own_positions(ds):
     assert ids(view) == [1, 2]
 
 
-@pytest.mark.parametrize("positions", [np.array([1.5]), np.array([2**64 - 1], np.uint64), [0.0], ["1"]])
-def test_only_integers_are_positions_of_a_view(ds, positions):
-    with pytest.raises((IndexError, TypeError)):
-        ds[:10].__getitems__(positions)
-
-
-def test_a_stop_iteration_in_a_decoder_does_not_end_the_dataset(opened):
-    with pytest.raises(RuntimeError):
-        list(opened([1, 2], decode=lambda _: next(iter(()))))
-
-
 def test_a_stop_iteration_in_a_decoder_does_not_shorten_a_batch(opened):
     given = iter(range(3))
     ds = opened([{"id": i} for i in range(9)], decode=lambda _: next(given))
@@ -465,13 +388,6 @@ def test_a_stop_iteration_in_a_decoder_does_not_shorten_a_batch(opened):
             RuntimeError, match=r"train.jsonl:\d+ \(byte \d+\): the decoder raised StopIteration; leave"
         ):
             read()
-
-
-def test_an_error_of_a_decoder_is_not_its_own_cause(opened):
-    with pytest.raises(KeyError) as raised:
-        opened([1], decode=refuse)[0]
-    assert raised.value.__cause__ is None
-    assert "while decoding" in raised.value.__notes__[0]
 
 
 def test_maps_go_with_the_dataset(opened):
@@ -499,7 +415,3 @@ def test_an_error_in_a_source_that_is_gone_still_has_a_place(write):
     os.unlink(path)
     with pytest.raises(mmapds.DecodeError, match=r"train.jsonl: record 0 \(byte 1\): not JSON"):
         ds[0]
-
-
-def test_fractions_may_be_an_iterator(ds):
-    assert [len(part) for part in ds.split(iter([0.5, 0.5]))] == [500, 500]

@@ -258,6 +258,6 @@ def test_a_record_is_named_where_there_is_no_room_to_count_its_line(tmp_path, mo
 def test_an_error_of_a_decoder_is_not_lost_where_there_is_no_room_to_look_at_the_source(write, monkeypatch):
     path = write(b"0\n(1\n")
     ds = mmapds.open(path, build=True)
-    monkeypatch.setattr(catalog.Catalog, "_parts", without_room_for_anything)
+    monkeypatch.setattr(catalog, "_bytes", without_room_for_anything)
     with pytest.raises(mmapds.DecodeError, match=r"train\.jsonl:2 \(byte 2\): not JSON"):
         ds[1]

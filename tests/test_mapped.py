@@ -6,14 +6,11 @@ import pickle
 from collections import UserDict
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds import DataLoader, DistributedBatchSampler, DistributedSampler, TokenBudgetBatchSampler, pad_collate
@@ -94,39 +91,6 @@ def test_maps_of_maps_compose_and_a_view_may_stand_between(ds):
     assert list(twice.map(partial(next_of, step=5))[::-1]) == [2 * i + 5 for i in range(19, 9, -1)]
     assert list(ds.map(doubled_each, batched=True).map(identifier)[:3]) == [0, 2, 4]
     assert list(ds.map(identifier).map(lambda numbers: np.array(numbers) + 1, batched=True)[:3]) == [1, 2, 3]
-
-
-SLICES = st.builds(slice, *[st.none() | st.integers(-120, 120)] * 2, st.none() | st.integers(-3, 3).filter(bool))
-KEYS = st.lists(SLICES | st.tuples(st.sampled_from(["ints", "mask", "split"]), st.integers(0, 2**32)), max_size=4)
-
-
-def selected(dataset, key):
-    """A view of a dataset by a key of KEYS."""
-    if isinstance(key, slice):
-        return dataset[key]
-    kind, seed = key
-    random = np.random.default_rng(seed)
-    if kind == "ints":
-        return dataset[random.integers(-len(dataset), len(dataset), size=9 if len(dataset) else 0)]
-    if kind == "mask":
-        return dataset[random.random(len(dataset)) < 0.5]
-    return dataset.split([0.25, 0.75], seed=seed)[1]
-
-
-@settings(max_examples=150)
-@given(keys=KEYS, way=st.sampled_from(list(WAYS)), seed=st.integers(0, 2**32))
-def test_a_view_of_a_mapped_dataset_maps_the_samples_of_the_view(ds, keys, way, seed):
-    function, batched = WAYS[way]
-    plain, mapped = ds, ds.map(function, batched=batched)
-    for key in keys:
-        plain, mapped = selected(plain, key), selected(mapped, key)
-    wanted = [identifier(sample) for sample in plain]
-    assert list(mapped) == list(plain.map(function, batched=batched)) == wanted
-    positions = np.random.default_rng(seed).integers(-len(wanted), len(wanted), size=20 if wanted else 0)
-    assert mapped.take(positions) == [wanted[i] for i in positions]
-    assert list(pickle.loads(pickle.dumps(mapped))) == wanted
-    assert mapped.lengths.tolist() == plain.lengths.tolist()
-    assert mapped.fingerprint == plain.fingerprint
 
 
 # ---- array files ---------------------------------------------------------------------------------------------
@@ -318,38 +282,6 @@ def test_a_state_of_the_plain_dataset_is_one_of_the_mapped_one(ds, kind):
             other = SAMPLERS[kind](load)
             other.load_state_dict(json.loads(json.dumps(save.state_dict(step=stop))))
             assert list(other) == whole[stop:]
-
-
-def loader_of(make, dataset, kind, **options):
-    sampler = SAMPLERS[kind](dataset)
-    if kind == "samples":
-        return make(dataset, batch_size=5, sampler=sampler, collate_fn=as_list, **options)
-    return make(dataset, batch_sampler=sampler, collate_fn=as_list, **options)
-
-
-LOADERS = {
-    **{name: (DataLoader, options) for name, options in KINDS.items()},
-    "stateful": (StatefulDataLoader, {"num_workers": 0}),
-    "stateful, processes": (StatefulDataLoader, {"num_workers": 2}),
-}
-
-
-@every_sampler
-@every_way
-@pytest.mark.parametrize("loader", LOADERS)
-def test_a_loop_goes_on_exactly_beside_that_of_the_plain_dataset(ds, kind, function, batched, loader):
-    make, options = LOADERS[loader]
-    wanted = [identifiers(batch) for batch in loader_of(make, ds, kind, **options)]
-    mapped = ds.map(function, batched=batched)
-    for stop in (1, 4):
-        first = loader_of(make, mapped, kind, **options)
-        iterator = iter(first)
-        begun = list(islice(iterator, stop))
-        state = first.state_dict()
-        del iterator
-        resumed = loader_of(make, mapped, kind, **options)
-        resumed.load_state_dict(state)
-        assert begun + list(resumed) == wanted
 
 
 def test_streams_map(ds):

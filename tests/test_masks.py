@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import mmapds
 from mmapds.errors import OrderError
@@ -122,16 +120,6 @@ def test_zeros_and_ones_are_positions_where_they_can_be_meant(ds):
     for few in (ds[:4], ds[:4][::-1][::-1]):
         assert ids(few.take([0, 1, 1, 0])) == [0, 1, 1, 0]  # a batch of a sampler that draws with replacement
         assert ids(few.take_kept([0, 1, 1, 0])[0]) == [0, 1, 1, 0]
-
-
-@given(st.lists(st.integers(-5, 4), min_size=5, max_size=5))
-def test_other_positions_are_taken_as_they_are(ds, positions):
-    few = ds[:5]
-    if set(positions) <= {0, 1} or set(positions) <= {-1, -2}:
-        with pytest.raises(IndexError, match="zeros and ones"):
-            few[np.array(positions)]
-    else:
-        assert ids(few[np.array(positions)]) == [position % 5 for position in positions]
 
 
 @pytest.mark.parametrize("given", [[True, False], np.array([False, True])])

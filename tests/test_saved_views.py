@@ -358,21 +358,6 @@ def damaged(folder, name, change):
     return mmapds.open(folder / "v.mmx")
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda ds: ds[[*range(1999, -1, -1)]][::-1],  # rising, which nobody knows
-        lambda ds: ds.split([0.5, 0.5])[1],
-        lambda ds: ds[::2],
-        lambda ds: ds[5:5],
-        lambda ds: mmapds.concat([ds[:9], ds[[3, 1]]]),
-    ],
-)
-def test_every_kind_of_view_verifies(folder, view):
-    view(mmapds.open(folder / "all.mmx")).save(folder / "v.mmx")
-    assert not examine_view(SavedView(str(folder / "v.mmx"))).problems
-
-
 def test_a_view_verifies_whose_index_has_more_columns_now(folder):
     (folder / "n.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
     mmapds.build(folder / "n.jsonl")

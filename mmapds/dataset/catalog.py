@@ -262,7 +262,8 @@ class Catalog:
             before, after = _bytes(content, begin - 1, begin), _bytes(content, end, end + 2)
         except (OSError, EOFError, Error, MemoryError):
             return  # the decoder's error says more
-        if (record and before != b"\n") or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
+        begins = before in (b"", b"\n") or (record, begin) == (0, 3)  # behind a byte order mark
+        if not begins or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
             path = index.source_path(number)
             raise index.damaged(f"record {record} of {path}: expected a whole line, found bytes {begin} to {end}")
 

@@ -41,9 +41,11 @@ class Dataset(_Samples):
 
     _MADE_BY = ""
     """How users come by datasets of the class, for messages."""
+    _inner: "Dataset"
+    """What the dataset is made of, if it is made of another; it has what that one has, but for what its class says."""
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self._inner)
 
     @overload
     def __getitem__(self, key: SupportsIndex) -> Any: ...
@@ -99,7 +101,7 @@ class Dataset(_Samples):
     @property
     def skipped(self) -> list[int]:
         """Positions, ascending, of the records that this process left out so far; only with `on_error="skip"`."""
-        return []
+        return self._inner.skipped
 
     def __iter__(self) -> Iterator[Any]:
         # A generator turns a StopIteration from a decoder into an error; else it would end the loop.
@@ -112,7 +114,7 @@ class Dataset(_Samples):
     @property
     def _on_error(self) -> str:
         """What is done with records that cannot be decoded, as `mmapds.open` takes it."""
-        return "raise"
+        return self._inner._on_error
 
     def map(self, function: Callable[[Any], Any], *, batched: bool = False) -> "Dataset":
         """Return a dataset whose samples are `function(sample)`, made each time when they are read.
@@ -130,19 +132,18 @@ class Dataset(_Samples):
             raise Error(f"function = {function!r}, expected a callable")
         return MappedDataset(self, function, batched)
 
-    @abstractmethod
     def raw(self, position: SupportsIndex) -> bytes:
         """Return the bytes of a record, undecoded and without its framing."""
+        return self._inner.raw(position)
 
-    @abstractmethod
     def where(self, position: SupportsIndex) -> Location:
         """Return where a record lies: which file, which byte, how many bytes."""
+        return self._inner.where(position)
 
-    @abstractmethod
     def place(self, position: SupportsIndex) -> str:
         """Return where a record lies as messages say it: `train.jsonl:41 (byte 51200)`."""
+        return self._inner.place(position)
 
-    @abstractmethod
     def find(self, key: str) -> int:
         """Return the position of the record with a key, as records of a tar have; of the first one, if several have it.
 
@@ -152,19 +153,19 @@ class Dataset(_Samples):
           KeyMissingError: no record of this dataset or view has the key.
           FormatError: the records have no keys.
         """
+        return self._inner.find(key)
 
     @property
-    @abstractmethod
     def sources(self) -> list[str]:
         """Paths of the files behind the dataset, in the order of their records."""
+        return self._inner.sources
 
     @property
-    @abstractmethod
     def indexes(self) -> list[str]:
         """Paths of the indexes behind the dataset."""
+        return self._inner.indexes
 
     @property
-    @abstractmethod
     def fingerprint(self) -> str:
         """What identifies the records: 16 hex digits, the same for the same sources and rows, wherever these lie.
 
@@ -172,14 +173,15 @@ class Dataset(_Samples):
         the rows, up to 65,536 of them; a view of all rows is the dataset. Paths, columns, keys, decoders and mapped
         functions have no part in it.
         """
+        return self._inner.fingerprint
 
     @property
-    @abstractmethod
     def source_starts(self) -> NDArray[np.int64]:
         """Position of the first record of each source, and the length: shape (sources + 1,).
 
         A view counts as one source.
         """
+        return self._inner.source_starts
 
     @property
     def block_starts(self) -> NDArray[np.int64]:
@@ -191,14 +193,13 @@ class Dataset(_Samples):
         Raises:
           Error: a source is not compressed, or the dataset is a view that is not a slice of neighbours.
         """
-        raise Error(f"block_starts: expected a dataset of mmapds.open, found one of {self._MADE_BY}")
+        return self._inner.block_starts
 
     @property
-    @abstractmethod
     def columns(self) -> list[str]:
         """Names of the columns that every index behind the dataset has."""
+        return self._inner.columns
 
-    @abstractmethod
     def column(self, name: str) -> NDArray[Any]:
         """Return a column, a number for each sample: shape (len(self),), uint32, uint64, int64 or float64, read-only.
 
@@ -208,6 +209,7 @@ class Dataset(_Samples):
         Raises:
           ColumnError: an index does not have the column; the message has the command that adds it.
         """
+        return self._inner.column(name)
 
     @property
     def lengths(self) -> NDArray[Any]:
@@ -215,7 +217,6 @@ class Dataset(_Samples):
         return self.column("length")
 
     @property
-    @abstractmethod
     def length_order(self) -> LengthOrder | None:
         """Records by falling length, read from the indexes; None without lengths, and for views that are not slices.
 
@@ -223,6 +224,7 @@ class Dataset(_Samples):
         `at(places)` are records, the longest first, equally long ones ascending, and `lengths.at(records)` their
         lengths. Nothing is copied, however many the indexes; a slice of neighbours has one, too.
         """
+        return self._inner.length_order
 
     def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:
         """Cut the dataset into disjoint views that together have all of its records.
@@ -317,11 +319,11 @@ class Dataset(_Samples):
     @property
     def _has_keys(self) -> bool:
         """Whether `find` can be asked."""
-        return False
+        return self._inner._has_keys
 
     def _columns_named(self, name: str) -> list[str]:
         """Return the columns that a name may mean."""
-        return [name] if name in self.columns else []
+        return self._inner._columns_named(name)
 
     def _view(self, key: Any) -> "Dataset":
         """Return the view that a key stands for: a slice, an array of ints, or a mask."""
@@ -346,9 +348,6 @@ class MappedDataset(Dataset):
         self._inner = inner
         self._function = function
         self._is_batched = is_batched
-
-    def __len__(self) -> int:
-        return len(self._inner)
 
     def __getitem__(self, key: Any) -> Any:
         if not is_position(key):
@@ -418,64 +417,6 @@ class MappedDataset(Dataset):
             raise RuntimeError(f"function {decoder_name(self._function)!r} raised StopIteration, of {place}") from error
         add_note(error, f"while mapping {place}")
         raise error
-
-    @property
-    def _on_error(self) -> str:
-        return self._inner._on_error
-
-    @property
-    def skipped(self) -> list[int]:
-        return self._inner.skipped
-
-    def raw(self, position: SupportsIndex) -> bytes:
-        return self._inner.raw(position)
-
-    def where(self, position: SupportsIndex) -> Location:
-        return self._inner.where(position)
-
-    def place(self, position: SupportsIndex) -> str:
-        return self._inner.place(position)
-
-    def find(self, key: str) -> int:
-        return self._inner.find(key)
-
-    @property
-    def _has_keys(self) -> bool:
-        return self._inner._has_keys
-
-    @property
-    def sources(self) -> list[str]:
-        return self._inner.sources
-
-    @property
-    def indexes(self) -> list[str]:
-        return self._inner.indexes
-
-    @property
-    def fingerprint(self) -> str:
-        return self._inner.fingerprint
-
-    @property
-    def source_starts(self) -> NDArray[np.int64]:
-        return self._inner.source_starts
-
-    @property
-    def block_starts(self) -> NDArray[np.int64]:
-        return self._inner.block_starts
-
-    @property
-    def columns(self) -> list[str]:
-        return self._inner.columns
-
-    def column(self, name: str) -> NDArray[Any]:
-        return self._inner.column(name)
-
-    def _columns_named(self, name: str) -> list[str]:
-        return self._inner._columns_named(name)
-
-    @property
-    def length_order(self) -> LengthOrder | None:
-        return self._inner.length_order
 
     def _select(self, rows: Rows) -> "MappedDataset":
         return MappedDataset(self._inner._select(rows), self._function, self._is_batched)

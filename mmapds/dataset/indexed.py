@@ -375,6 +375,9 @@ class IndexedDataset(Samples, Dataset):
         indexes = self._catalog.indexes
         return [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
 
+    def _columns_named(self, name: str) -> list[str]:
+        return [name] if name in self.columns else []
+
     def column(self, name: str) -> NDArray[Any]:
         found = stored.column(self._catalog.indexes, self._rows, name)
         found.flags.writeable = False

@@ -5,13 +5,12 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any
 
 from ..errors import counted, printable
 
 _STRING, _TEXT = 240, 2_000  # characters that are shown of a string, and of a record of text
-_NUMBERS, _ITEMS, _FIELDS, _DEPTH = 40, 8, 100, 6  # that are shown of lists of numbers, other lists, and objects
+_NUMBERS, _ITEMS = 40, 8  # that are shown of lists of numbers, and of other lists
 _ARRAY, _BYTES, _DUMPED = 6, 40, 256  # numbers of an array, bytes of a value, bytes of a record
 
 _NOTE = "\ue000"  # begins what stands for a value and is not JSON: it is printed without quotes
@@ -34,7 +33,7 @@ def printed(sample: Any, *, full: bool = False) -> str:
     if isinstance(sample, str):
         lines = (sample if full else sample[:_TEXT]).split("\n")
         return "\n".join(map(printable, lines)) + _rest(len(sample), _TEXT, "characters", full)
-    text = json.dumps(_short(sample, full, 0), indent=2, ensure_ascii=False)
+    text = json.dumps(_short(sample, full), indent=2, ensure_ascii=False)
     text = _NOTES.sub(lambda found: printable(json.loads(found[0])[1:]), text)
     text = _LISTS_OF_NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
     return "\n".join(map(printable, text.split("\n")))
@@ -57,15 +56,19 @@ def _rest(size: int, shown: int, unit: str, full: bool) -> str:
     return "" if full or size <= shown else f"\n… {size:,} {unit} in all; --full prints them"
 
 
-def _short(value: Any, full: bool, depth: int) -> Any:
+def _short(value: Any, full: bool) -> Any:
     """Return what JSON can write for a value."""
     if isinstance(value, str):
         short = f"{json.dumps(value[:_STRING], ensure_ascii=False)}… {len(value):,} characters"
         return value if full or len(value) <= _STRING else _NOTE + short
     if value is None or isinstance(value, bool | int | float):
         return value
-    if isinstance(value, Mapping | list | tuple):
-        return _container(value, full, depth)
+    if isinstance(value, Mapping):
+        return {str(name): _short(each, full) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        most = _NUMBERS if all(isinstance(each, int | float) for each in value) else _ITEMS
+        shown = [_short(each, full) for each in (value if full else value[:most])]
+        return shown + [f"{_NOTE}… {len(value):,} items in all"] * (len(value) > len(shown))
     if isinstance(value, bytes | memoryview):
         beginning = _as_text(value, len(value) if full else _BYTES)
         if beginning is None:
@@ -74,20 +77,6 @@ def _short(value: Any, full: bool, depth: int) -> Any:
     if hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "reshape"):
         return _NOTE + _array(value, full)
     return _NOTE + repr(value)[:_STRING]
-
-
-def _container(value: Any, full: bool, depth: int) -> Any:
-    is_object = isinstance(value, Mapping)
-    unit = "field" if is_object else "item"
-    if value and not full and depth == _DEPTH:
-        return f"{_NOTE}{'{…}' if is_object else '[…]'} {counted(len(value), unit)}"
-    are_numbers = not is_object and all(isinstance(each, int | float) for each in value)
-    shown = len(value) if full else _FIELDS if is_object else _NUMBERS if are_numbers else _ITEMS
-    note = f"{_NOTE}{'' if is_object else '… '}{len(value):,} {unit}s in all"
-    if is_object:
-        fields = {str(name): _short(each, full, depth + 1) for name, each in islice(value.items(), shown)}
-        return fields if len(value) <= shown else {**fields, "…": note}
-    return [_short(each, full, depth + 1) for each in value[:shown]] + [note] * (len(value) > shown)
 
 
 def _array(array: Any, full: bool) -> str:

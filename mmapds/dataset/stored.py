@@ -54,7 +54,7 @@ def column(indexes: Sequence[Index], rows: Rows | None, name: str) -> NDArray[An
         return numbers(parts, name).array
     every = numbers(whole(indexes), name)
     if rows is None or not len(rows):
-        return every.array[:0]
+        return np.empty(0, every.dtype)
     if isinstance(rows, RangeRows) and len(indexes) == 1:
         wanted = rows.range
         return every.array[wanted.start : wanted.stop if wanted.stop >= 0 else None : wanted.step]

@@ -97,7 +97,10 @@ def _check_holds(file: IO[bytes], size: int) -> None:
         return  # NumPy says what it is not
     file.seek(0)
     read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(file)
+    try:
+        shape, _, dtype = read(file)
+    except MemoryError:  # which Python's parser says of what is nested too deep
+        raise ValueError("expected a header of NumPy's, found one that is nested too deep") from None
     expected, found = math.prod(shape) * dtype.itemsize, size - file.tell()
     if expected > found and not dtype.hasobject:
         raise ValueError(f"expected {expected} bytes of numbers, as its header says, found {found}")

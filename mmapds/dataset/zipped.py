@@ -25,10 +25,7 @@ class ZippedDataset(Dataset):
 
     def __init__(self, members: Mapping[str, Dataset]) -> None:
         self._members = dict(members)
-        self._first = next(iter(self._members.values()))
-
-    def __len__(self) -> int:
-        return len(self._first)
+        self._inner = next(iter(self._members.values()))  # whose sources a `ChunkedSampler` keeps together
 
     def __getitem__(self, key: Any) -> Any:
         if not is_position(key):
@@ -83,7 +80,7 @@ class ZippedDataset(Dataset):
           KeyMissingError: it has no record with the key.
           FormatError: no dataset has records with keys.
         """
-        return next((member for member in self._members.values() if member._has_keys), self._first).find(key)
+        return next((member for member in self._members.values() if member._has_keys), self._inner).find(key)
 
     @property
     def _has_keys(self) -> bool:
@@ -103,9 +100,8 @@ class ZippedDataset(Dataset):
         return xxh3_64(" ".join(named).encode(errors="surrogatepass")).hexdigest()
 
     @property
-    def source_starts(self) -> NDArray[np.int64]:
-        """Those of the first dataset, whose sources a `ChunkedSampler` then keeps together."""
-        return self._first.source_starts
+    def block_starts(self) -> NDArray[np.int64]:
+        raise Error(f"block_starts: expected a dataset of mmapds.open, found one of {self._MADE_BY}")
 
     @property
     def columns(self) -> list[str]:
