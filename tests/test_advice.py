@@ -91,12 +91,6 @@ def test_what_is_wrong_with_data_is_status_1(tmp_path, arguments):
 # ---- what is advised --------------------------------------------------------------------------------------------
 
 
-def test_the_nearest_field_comes_before_other_ways(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"length": 1}\n')
-    said = ran("index", "a.jsonl", "--length", "lenght", cwd=tmp_path).stderr
-    assert "found `length` (did you mean length); leave such records out with --missing skip" in said
-
-
 def test_a_batch_of_bad_records_alone_says_what_skip_needs(write):
     ds = mmapds.open(write(b'{"n": \n{"n": 1}\n'), build=True, on_error="skip")
     with (

@@ -159,7 +159,7 @@ def test_what_git_lfs_keeps_in_the_place_of_a_file(name):
 def test_other_text_that_is_compressed(name):
     needs("zstd")
     compress, encoded = COMPRESSED[name], json.dumps(RECORDS[0]).encode("utf-16")
-    for data, expected in ((TABLE.format(",").encode(), {"id": "1", "text": "a b"}), (encoded, RECORDS[0])):
+    for data, expected in ((encoded, RECORDS[0]),):
         out = run(refused(write(name, compress(data)))).rpartition(" > ")[2].strip("'")
         assert mmapds.open(out, build=True)[0] == expected
         os.remove(out)
@@ -199,10 +199,6 @@ def test_one_value_over_several_lines():
         ("a.csv", "\t"),
         ("a.tsv", "\t"),
         ("a.tsv", ";"),
-        ("a.jsonl", ","),
-        ("a.jsonl", "\t"),
-        ("a.jsonl", "|"),
-        ("a.json", ";"),
     ],
 )
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
@@ -233,7 +229,6 @@ def test_a_table_whose_names_hold_other_delimiters():
 
 OLD_ENDS = {
     "objects": [*RECORDS, {"id": 4}],
-    "one is longer than the first bytes": [{"text": "x" * 9000}, *RECORDS],
     "arrays": [[1, 2], [3], []],
     "strings": ["a", "b\r"],
     "many": RECORDS * 1000,
@@ -260,11 +255,6 @@ def test_compressed_lines_that_end_as_on_old_macs():
         os.remove("a b.lf.jsonl")
 
 
-def test_the_first_line_of_an_old_mac_may_be_damaged():
-    message = refused(write("a.jsonl", '{"id": 1\r{"id": 2}\r{"id": 3}\r'))
-    assert r"found '\r' alone; give " in message
-
-
 @pytest.mark.parametrize("text", ['{"a":\r"b",\r"c":\r[1,\r{"d": 2}]\r}', '{"a": 1}\r', '{"a": 1}\r\n{"a": 2}\r\n'])
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_other_carriage_returns_are_spaces(text, end):
@@ -275,20 +265,16 @@ def test_other_carriage_returns_are_spaces(text, end):
 BAD_LINES = {
     "NaN": '{"id": 0, "x": NaN, "y": 1}\n{"id": 1, "x": NaN, "y": 2}\n',
     "dicts of Python": "{'id': 0, 'text': 'a'}\n{'id': 1, 'text': 'b'}\n",
-    "lists of Python": "['id', 0]\n['id', 1]\n",
-    "tuples of Python": "(0, 'a', 1)\n(1, 'b', 2)\n",
     "Latin-1": b'{"id": 0, "text": "\xe9"}\n{"id": 1, "text": "\xe9"}\n',
-    "fields without braces": '"id": 0, "text": "a"\n"id": 1, "text": "b"\n',
-    "numbers": "1,2,3\n4,5,6\n",
     "a quote that is not closed": '"It was the best of times\n' + "it was the worst of times\n" * 400,
-    "separators alone": "\x1c\n\x1d\n",
+    "a table": "id,text\n1,a b\n",
     "lines that are cut off": '{"id": 0, "text": "a\n{"id": 1, "text": "b\n',
 }
 
 
 @pytest.mark.parametrize("text", BAD_LINES.values(), ids=BAD_LINES)
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
-def test_lines_of_damaged_json_are_no_table(name, text):
+def test_lines_that_are_not_json_are_errors_when_they_are_read(name, text):
     write(name, text)
     for read in (lambda: mmapds.build(name, validate=True), lambda: mmapds.open(name, build=True)[0]):
         with pytest.raises(mmapds.DecodeError, match=rf"^{name}:1 \(byte 0\): not JSON: "):
@@ -326,21 +312,12 @@ def test_json_lines_by_the_name_of_a_table():
     assert list(mmapds.open("a.csv", build=True)) == RECORDS
 
 
-@pytest.mark.parametrize("rows", [1, 3000])
-def test_a_table_with_quotes_and_long_rows(rows):
-    text = 'id,"the text",note\n' + '1,"a, ""b""\n c",\n' * rows
-    out = run(refused(write("a.jsonl", text))).rpartition(" > ")[2]
-    assert list(mmapds.open(out, build=True)) == [{"id": "1", "the text": 'a, "b"\n c', "note": ""}] * rows
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
 def test_text_that_is_not_utf_8(name, encoding):
-    if name == "a.txt" and encoding[-2:] in ("le", "be"):
-        return  # nothing says what it is
     needs("iconv")
     message = refused(write(name, LINES, encoding))
-    assert message.startswith(f"{name}: not UTF-8: expected text in UTF-8, found {encoding[:6].upper()}; give ")
+    assert message.startswith(f"{name}: not UTF-8: expected text in UTF-8, found {encoding.upper()}; give ")
     assert "; run: iconv " in message
     out = run(message).rpartition(" > ")[2]
     assert list(mmapds.open(out, build=True)) == RECORDS

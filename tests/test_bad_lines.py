@@ -225,8 +225,6 @@ def test_a_column_that_no_record_has_is_an_error_that_names_those_there_are(writ
     fields = "the first record has `id`, `text`, `meta`, `ids`"
     for expression, path_of, has in (
         ("txt", "txt", f"{fields} (did you mean chars(text))"),
-        ("Ids", "Ids", f"{fields} (did you mean items(ids))"),
-        ("frames", "frames", f"{fields} (did you mean meta.frames)"),
         ("meta.frame", "meta.frame", "the first record has `frames` in `meta` (did you mean meta.frames)"),
         ("speaker", "speaker", fields),
     ):
@@ -262,10 +260,6 @@ def test_a_source_without_json_is_not_an_index_without_records(write):
 
 def test_the_command_that_the_message_of_a_column_names_works(write):
     path = write([{"id": 1, "text": "a b"}])
-    said = command(path, "--length", "txt").stderr
-    expression = said.partition("(did you mean ")[2].partition("); ")[0]
-    assert command(path, "--length", expression).returncode == 0
-    assert mmapds.open(path).lengths.tolist() == [3]
     said = command(path, "--column", "x=text").stderr
     expression = said.partition("; give ")[2].partition(" or ")[0]
     assert command(path, "--column", f"x={expression}").returncode == 0

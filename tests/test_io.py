@@ -212,7 +212,7 @@ except mmapds.Error as error:
     ran = run("-c", code)
     assert ran.returncode == 0, ran.stderr
     assert re.fullmatch(
-        rf"{re.escape(str(index))}: expected room for \d+ bytes of memory, found none \(cannot allocate memory: .*\n",
+        r"scan: expected room for \d+ bytes of memory, found none \(cannot allocate memory\); .*\n",
         ran.stdout,
     )
     assert index.read_bytes() == before  # as it was built twice

@@ -14,7 +14,7 @@ from .. import _native
 from ..arrays.schema import ITEM_BYTES, check_axes, dtype_name
 from ..errors import DecodeError, FormatError, did_you_mean, shortened
 from ..formats.measuring import keys_of
-from ..formats.unmeasured import instead, kind_of, nearest_field, not_json, parsed, value_at
+from ..formats.unmeasured import instead, kind_of, nearest_path, not_json, parsed, value_at
 from .batch import Columns, StoredField, numpy_dtype
 
 _KINDS = {
@@ -156,8 +156,8 @@ class FieldsReader(Columns):
         each, byte = self.wanted[name], f" at byte {at} of the record"
         if status == _native.WANTED_MISSING:
             value = parsed(record)
-            near = nearest_field(value, each.keys)
-            found = f"{instead(value, each.keys)}{f' (did you mean {near!r})' if near else ''}"
+            near = b".".join(nearest_path(value, each.keys)).decode()
+            found = f"{instead(value, each.keys)}{f' (did you mean {near!r})' if near != name else ''}"
             return f"expected {each.without_default}, found {found}"
         if status == _native.WANTED_NOT_OBJECT:
             return f"expected {each} inside objects at `{name}`, found {kind}{byte}"

@@ -105,8 +105,8 @@ def for_path(path: str) -> Format:
       FormatError: nothing says what the file is, or it is text that must be converted.
       SourceError: it cannot be read.
     """
+    check_in_place(path)
     head = _head(path)
-    _check_in_place(path, head)
     for each in FORMATS.values():
         if named(path, each.suffixes) or each.claims(path):
             if each.is_text:
@@ -132,9 +132,8 @@ def check_name(path: str, chosen: Format) -> None:
       SourceError: it cannot be read.
     """
     if chosen.is_text and named(path, chosen.suffixes):
-        head = _head(path)
-        _check_in_place(path, head)
-        check_lines(path, head)
+        check_in_place(path)
+        check_lines(path, _head(path))
 
 
 def check_decoder(index: Index, decode: Any) -> None:
@@ -173,7 +172,11 @@ def check_codecs(chosen: Format, sources: Sequence[Source]) -> None:
 
 def convertible(path: str) -> str | None:
     """Return what `mmapds.convert` calls a file that cannot be indexed, by its name or first bytes; None for others."""
-    return _convertible(path, _head(path))
+    head = _head(path)
+    for name, (mark, suffixes) in CONVERTIBLE.items():
+        if head.startswith(mark) or named(path, suffixes):
+            return name
+    return None
 
 
 def check_in_place(path: str) -> None:
@@ -182,18 +185,7 @@ def check_in_place(path: str) -> None:
     Raises:
       SourceError: it cannot be read.
     """
-    _check_in_place(path, _head(path))
-
-
-def _convertible(path: str, head: bytes) -> str | None:
-    for name, (mark, suffixes) in CONVERTIBLE.items():
-        if head.startswith(mark) or named(path, suffixes):
-            return name
-    return None
-
-
-def _check_in_place(path: str, head: bytes) -> None:
-    if name := _convertible(path, head):
+    if name := convertible(path):
         # As `convert` names it; what users want is to read the records.
         converted = f"{os.path.splitext(path)[0]}.mma"
         raise FormatError(

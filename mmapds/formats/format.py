@@ -3,7 +3,6 @@
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..errors import Error, FormatError
@@ -222,37 +221,19 @@ def drops_truncated(parameters: Mapping[str, Any]) -> bool:
     return bool(parameters.get("truncated", "error") == "drop")
 
 
-class NoRoomError(Error):
-    """Memory has no room for what a scan finds."""
-
-
-@contextmanager
-def room_for(path: str) -> Iterator[None]:
-    """Name the index that a scan is for where memory has no room for what it finds."""
-    try:
-        yield
-    except NoRoomError as error:
-        raise Error(f"{path}: {error}") from None
-
-
-def reserve_bytes(count: int) -> mmap.mmap:
-    """Return room for bytes, mapped, so that only pages that are written take memory.
+def reserve_words(count: int) -> memoryview:
+    """Return room for 64-bit words, mapped, so that only pages that are written take memory.
 
     Raises:
-      NoRoomError: the system has no room, as where the address space is limited.
+      Error: the system has no room, as where the address space is limited.
     """
     try:
-        return mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return memoryview(mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q")
     except OSError as error:
-        raise NoRoomError(
-            f"expected room for {count} bytes of memory, found none ({reason(error)}: the limit is that of the "
-            "address space, which ulimit -v shows); raise it, or index with fewer workers"
+        raise Error(
+            f"scan: expected room for {8 * count} bytes of memory, found none ({reason(error)}); raise the limit of "
+            "the address space, which ulimit -v shows, or index with fewer workers"
         ) from None
-
-
-def reserve_words(count: int) -> memoryview:
-    """Return room for 64-bit words, as `reserve_bytes` does."""
-    return memoryview(reserve_bytes(8 * count)).cast("Q")
 
 
 def is_same_parameter(one: Any, other: Any) -> bool:

@@ -21,7 +21,6 @@ from .. import _native
 from ..errors import ColumnError, option
 from ..storage.sources import Source
 
-_PIECE = 1 << 20  # bytes of a line that are copied at a time
 _LONGEST = 64 << 20  # bytes of a line that are copied to say what is wrong
 
 MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
@@ -121,15 +120,6 @@ class Measuring:
         how = described["missing"], described["validate"], described.get("bad", "error")
         return cls(described["expressions"], *how)
 
-    def _native_measuring(self) -> _native.Measuring:
-        return _native.Measuring(
-            fields=tuple((each.measure, each.path) for each in self.columns.values()),
-            missing=self._missing,
-            fill=self._fill,
-            validate=self.validate,
-            skip_bad=self.skips_bad,
-        )
-
     def __bool__(self) -> bool:
         return bool(self.columns) or self.validate
 
@@ -161,16 +151,22 @@ class Measuring:
         if len(self.columns) > _native.MOST_COLUMNS:
             raise ColumnError(f"columns: expected up to {_native.MOST_COLUMNS} for JSON, found {len(self.columns)}")
         if self._core is None:
-            self._core = self._native_measuring()
+            self._core = _native.Measuring(
+                fields=tuple((each.measure, each.path) for each in self.columns.values()),
+                missing=self._missing,
+                fill=self._fill,
+                validate=self.validate,
+                skip_bad=self.skips_bad,
+            )
         found, kept, described, bad, failure = self._core.lines(text, base, *block, starts, cells)
         status, failed, column, at = failure
         if status != _native.JSON_OK:
-            raise UnmeasuredError(source, status, failed, kept, column, _line(text, failed - base), at - failed)
+            raise UnmeasuredError(source, status, failed, kept, column, _line(text[failed - base :]), at - failed)
         records, pending, newlines = found
         for number, (_, _, row) in enumerate(described):
             if row >= 0:
                 begin = starts[row]
-                raise UnmeasuredError(source, ROUNDED, begin, row, number, _line(text, begin - base), 0)
+                raise UnmeasuredError(source, ROUNDED, begin, row, number, _line(text[begin - base :]), 0)
         columns = tuple((kind, each[:kept]) for (kind, _, _), each in zip(described, cells, strict=True))
         filled = tuple(count for _, count, _ in described)
         places = tuple(_places(text, base, block[0], bad[1]))
@@ -207,15 +203,9 @@ class Measuring:
             raise ColumnError("validate = True, expected False for records of a binary format")
 
 
-def _line(text: memoryview, begin: int) -> bytes:
-    """Return the line that begins at a byte of a text, without its end; only the beginning of a very long one."""
-    pieces = []
-    for at in range(begin, min(len(text), begin + _LONGEST), _PIECE):
-        piece, newline, _ = bytes(text[at : at + _PIECE]).partition(b"\n")
-        pieces.append(piece)
-        if newline:
-            break
-    return b"".join(pieces)
+def _line(text: memoryview) -> bytes:
+    """Return the first line, without its end; only the beginning of a very long one."""
+    return bytes(text[:_LONGEST]).partition(b"\n")[0]
 
 
 def _places(text: memoryview, base: int, begin: int, starts: tuple[int, ...]) -> Iterator[tuple[int, int]]:

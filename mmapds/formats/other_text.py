@@ -1,10 +1,7 @@
 """What is not JSON Lines: refused, by its first bytes; text, with the command that makes JSON Lines of it."""
 
-import json
 import os
-import re
 from contextlib import suppress
-from itertools import pairwise
 
 from .. import _native
 from ..compression.plain import codec_at, opened
@@ -22,7 +19,6 @@ _MARKS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
-_UNMARKED = {b"{\0": "UTF-16LE", b"[\0": "UTF-16LE", b"\0{": "UTF-16BE", b"\0[": "UTF-16BE"}
 _BINARY = {
     b"\x89PNG\r\n\x1a\n": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
@@ -35,8 +31,6 @@ _BINARY = {
 }
 """Files of other kinds, by their first bytes, with which no JSON begins."""
 _PREFIX = 1024  # bytes in which other files than text have a NUL
-_NAME = re.compile(r"[^\W\d][^][{}]*")
-"""The name of a column: it begins with a letter."""
 _TABLES = {".csv": ",", ".tsv": "\t"}
 _OPENERS = (b"{", b"[", b'"')
 """What JSON begins with, other than numbers and words."""
@@ -44,46 +38,41 @@ _PYTHON = "python -c 'import {}; [print(json.dumps(row)) for row in {}]'"
 
 
 def check_lines(path: str, head: bytes) -> None:
-    """Raise FormatError for a file that is a JSON array of objects, JSON over several lines, a table, UTF-16, lines
-    that end in '\\r' alone, or not text though its name says JSON.
+    """Raise FormatError for what the first bytes show: an array of objects, JSON over several lines, lines that end in
+    '\\r' alone, UTF-16, a table by its name, or what is not text though its name says JSON.
 
     Other text is let through, as its lines can be records, too; so are lines of damaged JSON.
 
     Args:
       head: the first 4,096 bytes.
     """
-    if encoding := _encoding(path, head):
-        what = f"not UTF-8: expected text in UTF-8, found {encoding[:6]}"
+    is_named = named(path, _SUFFIXES)
+    encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+    if encoding and (is_named or (b"\n" in head and b"\0" in head)):
+        what = f"not UTF-8: expected text in UTF-8, found {encoding}"
         raise _refused(path, what, f"iconv -f {encoding} -t UTF-8 {{}}", ".utf8")
-    if named(path, _SUFFIXES) and (kind := _binary(head)):
+    if is_named and (kind := _binary(head)):
         raise _not_text(path, kind)
     text = head.removeprefix(_BOM).lstrip(b" \t\r\n")
     first, _, rest = text.partition(b"\n")
     second, is_json = rest.lstrip().partition(b"\n")[0], _is_json(first)
     suffix = os.path.splitext(without_codec(path))[1].lower()
-    if suffix in _TABLES and not is_json and not _looks_like_json(text):
-        raise _table(path, _delimiter(first, _TABLES[suffix]))
-    if text.startswith(_OPENERS) and b"\n" not in head and _has_old_ends(path):
+    lines = text.splitlines()
+    if suffix in _TABLES and not is_json and not any(line.lstrip()[:1] in (b"{", b"[") for line in lines):
+        names = b"".join(lines[:1]).decode("latin-1")
+        raise _table(path, max([_TABLES[suffix], *";|\t,"], key=names.count))
+    ends = text.split(b"\r", 2)
+    if not rest and ends[1:] and _is_json(ends[0]) and b"".join(ends[1:]).lstrip().startswith(_OPENERS):
         raise _old_ends(path)
     may_be_one_line = text.startswith(b"[") and not rest.strip() and (is_json or len(head) >= _HEAD)
-    if may_be_one_line and (suffix == ".json" or _holds_objects(first, is_json)) and _has_one_line(path):
+    holds_objects = suffix == ".json" or first[1:].lstrip().startswith(b"{")
+    if may_be_one_line and holds_objects and _has_one_line(path):
         raise _array(path)
-    if is_json or not second:
-        return
-    if _begins_over_lines(text) and not (text.startswith(b"{") and _is_json(second)):  # else a line that was cut off
-        raise _array(path) if text.startswith(b"[") else _over_lines(path)
-    if named(path, _SUFFIXES) and not _is_json(second):
-        for delimiter in "\t,;|":
-            if _is_table(text, delimiter, is_whole=len(head) < _HEAD):
-                raise _table(path, delimiter)
-
-
-def _encoding(path: str, head: bytes) -> str | None:
-    """Return what iconv calls the encoding of text that is not UTF-8; None for others."""
-    marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
-    if named(path, _SUFFIXES):
-        return marked or next((name for begin, name in _UNMARKED.items() if head.startswith(begin)), None)
-    return marked if b"\n" in head and b"\0" in head else None
+    if second and not is_json and _begins_over_lines(text):
+        if text.startswith(b"["):
+            raise _array(path)
+        if not _is_json(second):  # else the first line was cut off
+            raise _over_lines(path)
 
 
 def _binary(head: bytes) -> str | None:
@@ -105,17 +94,6 @@ def _is_json(line: bytes) -> bool:
     return _native.json_error(None, line) is None
 
 
-def _holds_objects(line: bytes, is_whole: bool) -> bool:
-    """Whether a line is an array of objects, as `json.dump` writes rows; where it was cut off, whether it begins so."""
-    if not is_whole:
-        return line[1:].lstrip().startswith(b"{")
-    try:
-        held = json.loads(line)
-    except RecursionError:  # it is nested deeper than Python reads: no rows
-        return False
-    return bool(held) and all(isinstance(each, dict) for each in held)
-
-
 def _has_one_line(path: str) -> bool:
     """Whether only blank lines come before and after the one that is not blank, as far as it can be decoded."""
     lines, is_inside, codec = 0, False, codec_at(path)
@@ -125,62 +103,6 @@ def _has_one_line(path: str) -> bool:
                 is_inside, lines = True, lines + 1
             is_inside &= not part.endswith(b"\n")
     return lines == 1
-
-
-def _has_old_ends(path: str) -> bool:
-    """Whether '\\r' alone ends lines of JSON, as on old Macs; between tokens of a record it is a space.
-
-    One of the first two lines is whole JSON, and another one follows it.
-    """
-    codec = codec_at(path)
-    with suppress(SourceError), opened(path, codec) as file:
-        text = file.readline(_PART)
-        lines = [] if b"\n" in text else text.removeprefix(_BOM).strip().split(b"\r", 3)
-        return any(
-            _is_json(line) and following.lstrip().startswith(_OPENERS)
-            for line, following in pairwise(each for each in lines if each.strip())
-        )
-    return False
-
-
-def _delimiter(line: bytes, usual: str) -> str:
-    """Return what cuts the first line of a table into most cells: the usual delimiter, unless another one does better.
-
-    Args:
-      line: up to a '\\n'; its own line ends may be '\\r' alone.
-      usual: what the suffix of the file says.
-    """
-    import csv  # start-up time: as below
-
-    first = line.decode("utf-8", "replace").splitlines()[:1]
-
-    def cells(delimiter: str) -> int:
-        return max(map(len, csv.reader(first, delimiter=delimiter)), default=0)
-
-    return max([usual, ";", "|", "\t", ","], key=cells)
-
-
-def _is_table(text: bytes, delimiter: str, *, is_whole: bool) -> bool:
-    """Whether rows have as many cells as the first one, which has names: those of two columns or more.
-
-    A line of damaged JSON has delimiters too, and so has a Python dict.
-    """
-    import csv  # start-up time: most files are JSON Lines
-
-    if _looks_like_json(text):
-        return False
-    found = [row for row in csv.reader(text.decode("utf-8", "replace").splitlines(), delimiter=delimiter) if row]
-    rows = found[1:] if is_whole else found[1:-1]
-    if not rows:  # as where a quote that is not closed makes one row of all lines
-        return False
-    names = found[0]
-    are_names = len(set(names)) == len(names) > 1 and all(_NAME.fullmatch(name.strip()) for name in names)
-    return are_names and all(len(row) == len(names) for row in rows)
-
-
-def _looks_like_json(lines: bytes) -> bool:
-    """Whether a line begins as an object or an array does."""
-    return any(line.lstrip()[:1] in (b"{", b"[") for line in lines.splitlines())
 
 
 def _begins_over_lines(text: bytes) -> bool:

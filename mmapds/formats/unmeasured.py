@@ -1,6 +1,6 @@
 """Why records cannot be measured, as messages say it: what they have instead, and what to do."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -22,7 +22,6 @@ _FITTING = {str: ("chars({})", "bytes({})"), list: ("items({})",), int: ("{}",),
 """Expressions that measure a value."""
 _SHOWN = 8  # fields that a message names
 _LONGEST_KEY = 80  # characters of a key that is worth a remark
-_DEEPEST = 4  # objects inside one another that a name is looked for in
 
 
 def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[str, Expression]) -> Error:
@@ -40,11 +39,10 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
     expression = list(columns.values())[found.column]
     value, above, shown = parsed(found.record), len(expression.path) > 1, _shown(expression.path)
     if found.status == _native.JSON_MISSING:
-        near = nearest_expression(value, expression)
         return ColumnError(
             f"{place}: expected {_EXPECTED[expression.measure]} at `{shown}`, found {instead(value, expression.path)}"
-            f"{_did_you_mean(near)}; leave such records out with {option('missing', 'skip')}, or give "
-            f"them a value with {either('--missing N', 'missing=N')} ({remark})"
+            f"{_did_you_mean(value, expression.path)}; leave such records out with {option('missing', 'skip')}, or "
+            f"give them a value with {either('--missing N', 'missing=N')} ({remark})"
         )
     if found.status == ROUNDED:
         number = value_at(value, expression.path)
@@ -69,28 +67,16 @@ def error_of_all(path: str, first: bytes, found: str, expression: Expression) ->
       found: how many there are.
     """
     value = parsed(first)
-    near = nearest_expression(value, expression)
     return ColumnError(
         f"{path}: expected {_EXPECTED[expression.measure]} at `{_shown(expression.path)}` in one record or more, found "
         f"{found}; give a field that they have: the first record has {instead(value, expression.path)}"
-        f"{_did_you_mean(near)}"
+        f"{_did_you_mean(value, expression.path)}"
     )
 
 
 def lacks(record: bytes, expression: Expression) -> bool:
     """Whether a record has no value where an expression looks for one."""
     return expression.measure != _native.MEASURE_RECORD and value_at(parsed(record), expression.path) is None
-
-
-def what_lacks(record: bytes, columns: Iterable[Expression]) -> str:
-    """Return what a record has in the place of the first column that it lacks, as messages say it; "" if of none."""
-    if _native.json_error(None, record) is not None:
-        return ""
-    found = next((column for column in columns if lacks(record, column)), None)
-    if found is None:
-        return ""
-    has = instead(parsed(record), found.path)
-    return f"expected {_EXPECTED[found.measure]} at `{_shown(found.path)}`, found {has}"
 
 
 def not_json(record: bytes) -> str:
@@ -111,48 +97,22 @@ def not_utf_8(record: bytes) -> str:
     return ""
 
 
-def nearest_expression(record: Any, expression: Expression) -> str:
-    """Return the expression that the user may mean, which a record has a value for; "" if nothing resembles it."""
-    path = _nearest_path(record, [key.decode() for key in expression.path])
-    keys = [key.encode() for key in path or ()]
-    if path is None or keys == list(expression.path):  # null stands there
-        return ""
-    fitting = _fitting(value_at(record, keys), keys)
-    same_kind = expression.text.partition("(")[0] if "(" in expression.text else "{}"
-    return next((each for each in fitting if each.startswith(f"{same_kind}(")), fitting[0] if fitting else _shown(keys))
-
-
-def nearest_field(record: Any, path: Sequence[bytes]) -> str:
-    """Return the field that the user may mean by a path, which a record has; "" if nothing resembles it."""
-    wanted = [key.decode() for key in path]
-    found = _nearest_path(record, wanted)
-    return _shown([key.encode() for key in found]) if found and found != wanted else ""
-
-
-def _nearest_path(record: Any, path: list[str]) -> list[str] | None:
+def nearest_path(record: Any, path: Sequence[bytes]) -> list[bytes]:
+    """Return the path of a record whose keys are the most like those of another one; that one if none are."""
     found, value = [], record
     for key in path:
-        names = list(value) if isinstance(value, dict) else []
-        near = key if key in names else nearest(key, names)
+        near = nearest(key.decode(), value if isinstance(value, dict) else ())
         if near is None:
-            return _path_to(record, path[-1], _DEEPEST)
-        found.append(near)
+            return list(path)
+        found.append(near.encode())
         value = value[near]
     return found
 
 
-def _path_to(value: Any, name: str, depth: int) -> list[str] | None:
-    """Return the path of a name inside objects; None if it is not there."""
-    if not isinstance(value, dict) or depth == 0:
-        return None
-    if name in value:
-        return [name]
-    inside = ((key, _path_to(each, name, depth - 1)) for key, each in value.items() if len(key) <= _LONGEST_KEY)
-    return next(([key, *path] for key, path in inside if path is not None), None)
-
-
-def _did_you_mean(near: str) -> str:
-    return f" (did you mean {near})" if near else ""
+def _did_you_mean(record: Any, path: Sequence[bytes]) -> str:
+    near = nearest_path(record, path)
+    fitting = [*_fitting(value_at(record, near), near), _shown(near)]
+    return f" (did you mean {fitting[0]})" if near != list(path) else ""
 
 
 def kind_of(record: bytes, at: int) -> str:

@@ -10,7 +10,7 @@ from .. import __version__, _native, formats
 from ..clusters import Engine, Task, groups, part_name
 from ..compression.plain import opened
 from ..errors import ColumnError, DecodeError, FormatError, SourceError, either
-from ..formats.format import End, Piece, room_for
+from ..formats.format import End, Piece
 from ..formats.measuring import Measuring
 from ..storage.blocks import BlocksWriter, end_of
 from ..storage.current import each, fingerprint, full_hash
@@ -68,7 +68,7 @@ def written(
         tasks = [each for each in layout if isinstance(each, Task)]
         engine.run(tasks, job.index_path, lambda task: report(sum(source.size for source in task.arguments[0])))
         plan, report = [_stored(each) if isinstance(each, Task) else each for each in layout], lambda _: None
-    with ExitStack() as on_error, _watching(job.sources), room_for(job.index_path):
+    with ExitStack() as on_error, _watching(job.sources):
         writer = on_error.enter_context(IndexWriter(job.index_path))
         writing = _Writing(job, writer, report)
         for records in plan:
