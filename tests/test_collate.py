@@ -259,14 +259,6 @@ def test_a_mask_of_arrays_without_items_has_a_limit(tmp_path):
     assert mmapds.pad_collate(ds.take([1]), mask="m")["m"].tolist() == [[1, 1, 1]]
 
 
-def test_fields_can_have_a_mask_each():
-    samples = [{"x": [1], "y": np.ones((3, 2))}, {"x": [1, 1], "y": np.ones((0, 2))}]
-    batch = pad_collate(samples, mask={"y": "y_mask", "x": "mask"}, lengths=False)
-    assert list(batch) == ["x", "y", "y_mask", "mask"]
-    assert batch["mask"].tolist() == [[1, 0], [1, 1]]
-    assert batch["y_mask"].tolist() == [[1, 1, 1], [0, 0, 0]]
-
-
 def test_without_lengths_an_array_is_a_tensor_wherever_it_stands():
     assert pad_collate([[1], [2, 3]], lengths=False).tolist() == [[1, 0], [2, 3]]
     tensor, names = pad_collate([([1], "a"), ([2, 3], "b")], lengths=False)
@@ -289,21 +281,6 @@ def test_all_else_is_passed_through():
         assert pad_collate([{"x": value} for value in values]) == {"x": values}
     words = [np.array(["a"]), np.array(["b", "c"])]
     assert pad_collate(words) == words
-
-
-def test_tuples_and_lists_of_arrays_are_batched_by_position():
-    for kind in (tuple, list):
-        samples = [kind((np.ones((2, 3)), [5], "a")), kind((np.ones((1, 3)), [6, 7], "b"))]
-        (features, lengths), (target, target_lengths), names = pad_collate(samples, pad_value={1: -100})
-        assert features.shape == (2, 2, 3)
-        assert lengths.tolist() == [2, 1]
-        assert features[1, 1].tolist() == [0, 0, 0]
-        assert target.tolist() == [[5, -100], [6, 7]]
-        assert target_lengths.tolist() == [1, 2]
-        assert names == ["a", "b"]
-    assert [number.tolist() for number in pad_collate([(1, 2.5), (3, 4.5)])] == [[1, 3], [2.5, 4.5]]
-    assert pad_collate([({"x": [1]}, "a")])[0]["x_lengths"].tolist() == [1]
-    assert pad_collate([(), ()]) == []
 
 
 # ---- in a DataLoader -----------------------------------------------------------------------------------------
@@ -532,29 +509,6 @@ def test_array_files_make_the_batches_that_their_samples_make(stored, tmp_path, 
     samples = mmapds.open(path, decode=decode).__getitems__(rows)
     assert not isinstance(samples, list)
     assert alike(outcome(samples, **options), outcome(list(samples), **options))
-
-
-def test_a_batch_of_an_array_file_is_as_good_as_a_list(stored):
-    ds = mmapds.open(stored)
-    batch = ds.__getitems__([3, -1, 3])
-    assert len(batch) == 3
-    assert [sample["id"] for sample in batch] == [1, 57, 1]
-    assert [sample["id"] for sample in batch[1:]] == [57, 1]
-    assert batch[-1]["text"] == "text 3"
-    assert torch.utils.data.default_collate([{"id": each["id"]} for each in batch])["id"].tolist() == [1, 57, 1]
-    numbers = mmapds.open(stored)[[5, 7]].__getitems__([1, 0])
-    assert [sample["id"] for sample in numbers] == [5, 3]
-    sent = pickle.loads(pickle.dumps(ds.__getitems__([1, 2])))
-    assert type(sent) is list
-    assert [sample["id"] for sample in sent] == [-1, 0]
-    with pytest.raises(IndexError, match="index 60 is out of range"):
-        ds.__getitems__([60])
-    with pytest.raises(IndexError, match="out of range for 3 records"):
-        batch[3]
-    assert repr(ds.__getitems__([])) == "[]"
-    assert ds.__getitems__([]) == []
-    with pytest.raises(mmapds.CollateError, match="samples: expected one sample or more, found 0"):
-        mmapds.pad_collate(ds.__getitems__([]))
 
 
 def test_a_batch_outlives_its_dataset(stored):

@@ -20,57 +20,11 @@ def both(tmp_path):
     return dataset(tmp_path / "a.jsonl", records(50), Fields(BATCHED)), Fields(BATCHED)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"pad_value": {"ids": -100, "feats": 0.5}, "pad_to_multiple_of": 8},
-        {"max_length": 4, "truncate": "left"},
-        {"max_length": 4, "lengths": False},
-        {"mask": {"ids": "attention_mask", "feats": "frames_mask"}},
-    ],
-)
-def test_a_padded_batch_is_that_of_the_samples(both, options):
-    ds, _ = both
-    for rows in (range(50), [3, 3, 49, 0], [7], np.array([5, 6])):
-        batch = ds.take(rows)
-        assert not isinstance(batch, list)
-        assert same_batch(pad_collate(batch, **options), pad_collate(list(batch), **options))
-
-
-@pytest.mark.parametrize("layout", ["flash", "hf", "megatron", "segments"])
-def test_a_pack_is_that_of_the_samples(tmp_path, layout):
-    schema = {"input_ids": "int32", "labels": "int64", "n": "int16"}
-    lines = [{"input_ids": list(range(n, 2 * n)), "labels": list(range(n)), "n": n} for n in range(1, 30)]
-    path = tmp_path / "a.jsonl"
-    ds = dataset(path, lines, Fields(schema))
-    convert(str(path), str(tmp_path / "a.mma"), decode=Fields(schema))
-    stored = mmapds.open(tmp_path / "a.mma", decode=Fields(schema), build=True)
-    for rows in (range(29), [4, 4, 2], [7]):
-        wanted = mmapds.pack_collate(list(ds.take(rows)), layout=layout)
-        assert equal(mmapds.pack_collate(ds.take(rows), layout=layout), wanted)
-        assert equal(mmapds.pack_collate(stored.take(rows), layout=layout), wanted)
-
-
 def same_batch(one, other):
     rows, others = one.pop("rows"), other.pop("rows")
     return equal(
         [[r.tolist() for r in each] for each in rows], [[r.tolist() for r in each] for each in others]
     ) and equal(one, other)
-
-
-def test_dtypes_of_a_padded_batch(both):
-    batch = pad_collate(both[0].take([1, 2]))
-    found = {name: batch[name].dtype for name in BATCHED if isinstance(batch[name], torch.Tensor)}
-    assert found == {
-        "ids": torch.int32,
-        "feats": torch.float32,
-        "n": torch.int64,
-        "exact": torch.float32,
-        "flag": torch.bool,
-        "bf": torch.bfloat16,
-        "big": torch.int64,
-    }
 
 
 def test_numbers_beyond_int64_are_collated_as_samples_are(tmp_path):
@@ -130,19 +84,13 @@ def test_it_compares_by_schema_and_defaults(tmp_path):
     assert [sample["x"] for sample in (a + b).take([0, 1])] == [1, 2]
 
 
-@pytest.mark.parametrize("io", ["mmap", "pread"])
-def test_ways_of_reading(tmp_path, io):
-    ds = dataset(tmp_path / "a.jsonl", records(20), Fields(BATCHED), io=io)
-    assert pad_collate(ds.take(range(20)))["n"].tolist() == list(range(20))
-
-
-def test_ten_million_numbers_in_one_record(tmp_path):
-    numbers = np.random.default_rng(0).integers(0, 10**6, 10**7)
+def test_a_million_numbers_in_one_record(tmp_path):
+    numbers = np.random.default_rng(0).integers(0, 10**6, 10**6)
     text = b'{"x":[' + b",".join(b"%d" % number for number in numbers.tolist()) + b"]}"
     ds = dataset(tmp_path / "a.jsonl", [text, b'{"x":[1]}'], Fields({"x": "int32"}))
     assert np.array_equal(ds[0]["x"], numbers)
     batch = pad_collate(ds.take([1, 0, 1]))
-    assert batch["x_lengths"].tolist() == [1, 10**7, 1]
+    assert batch["x_lengths"].tolist() == [1, 10**6, 1]
     assert np.array_equal(batch["x"][1].numpy(), numbers)
 
 

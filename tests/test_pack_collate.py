@@ -131,17 +131,6 @@ def test_megatron_pads_each_sample(lengths, round_to, spare, is_static):
         assert batch["position_ids"][padded[i] : padded[i] + lengths[i]].tolist() == list(range(lengths[i]))
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_longer_samples_are_cut_where_that_is_said(left):
-    samples = made([3, 9, 5])
-    with pytest.raises(CollateError, match="pad_to = 12, expected 17 or more, the tokens of 3 samples; give"):
-        pack_collate(samples, pad_to=12)
-    batch = pack_collate(samples, pad_to=12, max_length=4, truncate="left" if left else "right")
-    wanted = [each["input_ids"][-4:] if left else each["input_ids"][:4] for each in samples]
-    assert batch["input_ids"].tolist() == [*np.concatenate(wanted), 0]
-    assert batch["cu_seqlens"].tolist() == [0, 3, 7, 11, 12]
-
-
 def test_fields_of_a_sample_share_their_places():
     samples = [{**each, "labels": -each["input_ids"].astype(np.int32), "text": "a"} for each in made([2, 4])]
     samples = [{**each, "weight": np.float32(each["id"]), "mask": each["input_ids"] > 2} for each in samples]
@@ -202,22 +191,6 @@ def stored(tmp_path_factory):
             frames = rng.normal(size=(n, 3)).astype(np.float32)
             writer.write({"input_ids": tokens, "frames": frames, "id": i, "text": f"t{i}"})
     return mmapds.open(path)
-
-
-@pytest.mark.parametrize("options", [{}, {"pad_to": 400}, {"layout": "hf", "pad_to": 512}, {"max_length": 20}])
-@pytest.mark.parametrize("truncate", ["left", "right"])
-def test_array_files_are_packed_as_samples_are(stored, options, truncate):
-    for pack in list(PackingBatchSampler(stored, 300, num_replicas=1, rank=0))[:40]:
-        late = pack_collate(stored.take(pack), truncate=truncate, **options)
-        plain = pack_collate(list(stored.take(pack)), truncate=truncate, **options)
-        assert late.keys() == plain.keys()
-        for key, value in plain.items():
-            assert type(late[key]) is type(value)
-            if isinstance(value, torch.Tensor):
-                assert late[key].dtype == value.dtype
-                assert torch.equal(late[key], value)
-            else:
-                assert late[key] == value
 
 
 @pytest.mark.parametrize("workers", [0, 2])

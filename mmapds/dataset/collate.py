@@ -13,7 +13,7 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from ..errors import CollateError, did_you_mean, warn
 from ..formats.measuring import keys_of
-from .batch import LazyBatch
+from .batch import LazyBatch, expect_read_only
 from .gather import Arrays, Number, empty, gathered, refuse_masked
 
 Table = Mapping[Any, Callable[..., Any]] | None
@@ -203,11 +203,10 @@ def _padded(field: Any, path: str, pad: Any, rule: PadRule) -> Any:
             "there; give the field a pad value of its own, in a dict, if it has numbers, or name it in lists=[...] if "
             "it has none",
         )
-    kept = np.minimum(field.lengths, rule.max_length)
-    width = -(-int(kept.max()) // rule.multiple_of) * rule.multiple_of
-    padded = field.joined((len(kept), width), None, pad, rule.max_length, left=rule.left)
-    lengths = empty((len(kept),), torch.int64)
-    lengths.numpy()[:] = kept
+    width = -(-min(field.longest, rule.max_length) // rule.multiple_of) * rule.multiple_of
+    padded = field.joined((len(field.lengths), width), None, pad, rule.max_length, left=rule.left)
+    lengths = empty((len(field.lengths),), torch.int64)
+    np.minimum(field.lengths, rule.max_length, out=lengths.numpy())
     return padded, lengths
 
 
@@ -308,11 +307,7 @@ _HINTS: dict[type[Exception], str] = {
 
 
 def default_collate(samples: Any) -> Any:
-    """Return the batch that torch's `default_collate` makes; its errors say what to use instead.
-
-    Arrays that share memory with a file are read-only. torch would warn that tensors over them can be written to,
-    though a batch is a copy; so here they are copied before.
-    """
+    """Return the batch that torch's `default_collate` makes; its errors say what to use instead."""
     try:
         return collate(samples, collate_fn_map=_TABLE)
     except tuple(_HINTS) as error:
@@ -329,8 +324,8 @@ def _arrays(batch: Any, *, collate_fn_map: Table = None) -> Any:
     """
     for i, array in enumerate(batch):
         refuse_masked(array, i, "")
-    own = [array if array.flags.writeable else array.copy() for array in batch]
-    return default_collate_fn_map[np.ndarray](own, collate_fn_map=collate_fn_map)
+    expect_read_only()  # a batch is a copy, to which anyone may write
+    return default_collate_fn_map[np.ndarray](batch, collate_fn_map=collate_fn_map)
 
 
 _TABLE = {**default_collate_fn_map, np.ndarray: _arrays}

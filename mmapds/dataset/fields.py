@@ -3,7 +3,9 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -26,6 +28,7 @@ _KINDS = {
 _DTYPES = [name for name in ITEM_BYTES if name[0] in _KINDS and not name.startswith("float8")]
 """The dtypes that fields have, bfloat16 among them."""
 _RAGGED = "ragged"
+_NUMBER = re.compile(rb"[-+.0-9eE]+")
 _LONGEST_NUMBER = 80  # characters that are shown
 
 Shape = tuple[int | None, ...]
@@ -164,11 +167,12 @@ class FieldsReader(Columns):
         if status == _native.WANTED_RAGGED:
             return f"expected lists of one length inside `{name}`, which is not 'ragged', found another{byte}"
         if status == _native.WANTED_SHAPE and kind == "an array":
-            return f"expected {each} at `{name}`, found shape {_shape_of(parsed(record), each)}{byte}"
-        number = _number_at(record, at)
+            return f"expected {each} at `{name}`, found shape {_shape_of(value_at(parsed(record), each.keys))}{byte}"
+        digits = _NUMBER.match(record, at)
+        number = digits[0].decode() if digits else ""
         is_integer = number.removeprefix("-").isdigit()  # of any size: those beyond 64 bits are parsed as floats
         if len(number) > _LONGEST_NUMBER:
-            number = f"a number of {len(number)} characters, {number[:_LONGEST_NUMBER]}..."
+            number = f"{number[:_LONGEST_NUMBER]}..."
         fitting = "" if is_integer else _type_of(value_at(parsed(record), each.keys))
         remark = f" (its type is {fitting!r} here)" if fitting and fitting != each.dtype else ""
         return f"expected {each} at `{name}`, found {number or kind}{byte}{remark}"
@@ -233,7 +237,8 @@ class Fields:
         return hash(self.reader)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, self.given
+        schema, defaults = self.given
+        return partial(Fields, schema, defaults=defaults), ()
 
     def __repr__(self) -> str:
         return f"Fields({', '.join(self.reader.wanted)})"
@@ -241,10 +246,6 @@ class Fields:
 
 class _RefusedError(Exception):
     """A record that the core refuses: (one of _native.WANTED_*, name of the field or None, byte of the record)."""
-
-
-def _remade(schema: Mapping[str, Any], defaults: Mapping[str, Any]) -> Fields:
-    return Fields(schema, defaults=defaults)
 
 
 def _wanted(name: Any, what: Any, defaults: Mapping[str, Any]) -> Wanted:
@@ -302,14 +303,6 @@ def _as_json(name: str, value: Any) -> bytes:
         raise FormatError(f"defaults[{name!r}] = {shortened(value)}, expected what JSON can hold ({error})") from None
 
 
-def _number_at(record: bytes, at: int) -> str:
-    """Return the number that a record has at a byte, as it is written; "" where it has none."""
-    end = at
-    while end < len(record) and record[end] in b"+-.0123456789eE":
-        end += 1
-    return record[at:end].decode()
-
-
 def _type_of(value: Any) -> str:
     """Return the type that a schema gives to a value of JSON; "" for those that several types fit, or none."""
     while isinstance(value, list) and value and len({type(each) for each in value}) == 1:
@@ -319,12 +312,10 @@ def _type_of(value: Any) -> str:
     return {str: "str", bool: "bool", float: "float32"}.get(type(value), "")
 
 
-def _shape_of(value: Any, each: Wanted) -> str:
-    """Return the shape that lists at a path have."""
-    for key in each.path:
-        value = value[key]
+def _shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape that lists have."""
     shape: list[int] = []
     while isinstance(value, list):
         shape.append(len(value))
         value = value[0] if value else None
-    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+    return tuple(shape)

@@ -78,6 +78,7 @@ class Arrays:
         self.path = path
         self.dtype = dtype
         self.lengths = lengths
+        self.longest = int(lengths.max())
         self.tail = tail
         self.are_empty_lists = are_empty_lists
         self._held = held
@@ -136,7 +137,7 @@ class Arrays:
             self._held.batch.join(self._held.number, (longest, left), row, bytes_, fill, out)
         elif tensor.numel():
             arrays = self._held
-            if self.lengths.max() > longest:
+            if self.longest > longest:
                 arrays = [array[-longest:] if left else array[:longest] for array in arrays]
             _native.join_pieces(arrays, bytes_, fill, out)
         return tensor
