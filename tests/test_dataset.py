@@ -194,32 +194,6 @@ def test_getitems_in_any_order_with_repeats(opened, access):
     assert ids(ds[::-1].__getitems__([0, 999])) == [999, 0]
 
 
-def test_take_is_what_dataloaders_call(ds):
-    assert ds.take([3, -1, 3]) == [ds[3], ds[-1], ds[3]]
-    assert ds[::-1].take(np.array([0, -1])) == ds[::-1].__getitems__([0, -1]) == [ds[-1], ds[0]]
-    for view in (ds, ds[::-1]):
-        assert (
-            view.take(torch.tensor([3, -1, 3])) == view.__getitems__(torch.tensor([3, -1, 3])) == view.take([3, -1, 3])
-        )
-
-
-def test_a_place_is_what_messages_say(opened):
-    ds = opened(b'{"a":1}\n\n[1]\n')
-    assert ds.place(-1) == ds[::-1].place(0) == f"{ds.sources[0]}:3 (byte 9)"
-    with pytest.raises(IndexError, match="index 2 is out of range for 2 records"):
-        ds.place(2)
-
-
-def test_getitems_over_large_records_and_many_sources(write):
-    sizes = np.random.default_rng(0).integers(1, 200_000, 60)
-    for shard in range(6):
-        lines = (b"%d" % (shard % 10) * size for size in sizes[shard * 10 : shard * 10 + 10])
-        write(b"\n".join(lines), f"d/{shard}.jsonl")
-    ds = mmapds.open(os.path.dirname(write(b"", "d/6.jsonl")), decode="bytes", build=True)
-    order = np.random.default_rng(1).permutation(60)
-    assert [(len(r), r[:1]) for r in ds.__getitems__(order)] == [(sizes[i], b"%d" % (i // 10)) for i in order]
-
-
 # ---- provenance, decoders and their errors ---------------------------------------------------------------------
 
 
@@ -285,16 +259,6 @@ def test_an_error_of_the_users_decoder_stays_what_it_is(opened):
         f"while decoding {opened([1]).sources[0]}:1 (byte 0); leave record 0 out with on_error='skip', or "
         "exclude=[0] in a sampler"
     ]
-
-
-def test_repr(ds, write):
-    assert repr(ds) == f"<mmapds.Dataset {ds.sources[0]}: 1,000 records, decode='json'>"
-    assert repr(ds[5:10]).endswith("train.jsonl: 5 of 1,000 records, decode='json'>")
-    for shard in range(5):
-        write([shard], f"d/{shard}.jsonl")
-    assert "2.jsonl, ... 5 sources: 5 records, decode=len" in repr(
-        mmapds.open(os.path.dirname(write([0], "d/0.jsonl")), decode=len, build=True)
-    )
 
 
 # ---- indexes that are missing or stale --------------------------------------------------------------------------
@@ -400,12 +364,6 @@ def test_maps_go_with_the_dataset(opened):
         assert path not in Path("/proc/self/maps").read_text()
     finally:
         gc.enable()
-
-
-def test_concat_knows_equal_partials(write):
-    path = write([{"id": 1}])
-    one, two = (mmapds.open(path, build=True, decode=partial(msgspec.json.decode, type=Sample)) for _ in range(2))
-    assert len(mmapds.concat([one, two])) == 2
 
 
 def test_an_error_in_a_source_that_is_gone_still_has_a_place(write):

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import pickle
 from collections import UserDict
 from dataclasses import dataclass
 from functools import partial
@@ -187,18 +186,6 @@ def test_a_function_of_batches_returns_as_many_samples(ds, returned, found):
         ds.map(returned, batched=True).take([8, 1, 2, 3])
 
 
-@pytest.mark.parametrize("returned", [list, tuple, lambda samples: np.array([0] * len(samples))])
-def test_any_sequence_will_do(ds, returned):
-    found = ds.map(returned, batched=True).take([0, 1])
-    assert type(found) is list
-    assert len(found) == 2
-
-
-def test_what_cannot_be_called_is_refused(ds):
-    with pytest.raises(mmapds.Error, match="function = 'upper', expected a callable"):
-        ds.map("upper")
-
-
 # ---- one after another ---------------------------------------------------------------------------------------
 
 
@@ -222,19 +209,6 @@ def test_mapped_datasets_of_one_function_are_put_one_after_another(ds):
 # ---- pickles and workers -------------------------------------------------------------------------------------
 
 
-@every_way
-def test_a_pickle_is_small_whatever_the_size(tmp_path, function, batched):
-    sizes = []
-    for n in (10, 100_000):
-        path = tmp_path / f"{n}.jsonl"
-        path.write_bytes(b'{"id": 1}\n' * n)
-        mmapds.build(path)
-        ds = mmapds.open(path)
-        for view in (ds, ds[5:], ds.split([0.5, 0.5])[0]):
-            sizes.append(len(pickle.dumps(view.map(function, batched=batched))) - len(pickle.dumps(view)))
-    assert max(sizes) < 200
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @every_way
 def test_torchs_workers_map(ds, method, function, batched):
@@ -246,20 +220,6 @@ def test_torchs_workers_map(ds, method, function, batched):
         multiprocessing_context=multiprocessing.get_context(method),
     )
     assert list(chain.from_iterable(loader)) == list(range(N - 1, -1, -1))
-
-
-def test_repr_names_the_function_the_same_in_every_process(ds):
-    class Scale:
-        def __call__(self, sample):
-            return sample
-
-    path = ds.sources[0]
-    plain = f"<mmapds.Dataset {path}: {N} records, decode='json'"
-    assert repr(ds.map(identifier)) == f"{plain}, map=identifier>"
-    assert repr(ds.map(partial(next_of, step=2)).map(identifiers, batched=True)) == (
-        f"{plain}, map=next_of(step=2), map=identifiers (batched)>"
-    )
-    assert repr(ds.map(Scale())).endswith("<locals>.Scale()>")
 
 
 # ---- samplers and states -------------------------------------------------------------------------------------

@@ -456,18 +456,6 @@ def test_fields_of_a_view_that_are_damaged(folder, header, metadata, message):
         mmapds.open(folder / "v.mmx")
 
 
-def test_a_view_of_more_records_than_its_indexes_have(folder):
-    """Of as many words as before, with the bit of the last record beyond all."""
-    ds = mmapds.open(folder / "a.jsonl")
-    ds[:].save(folder / "v.mmx")
-    fewer = {"records": len(ds) - 1}
-    rewrite(folder / "v.mmx", header=None, metadata=lambda found: {**found, "bases": [{**found["bases"][0], **fewer}]})
-    message = f"section 'row_ranks': expected {len(ds)} records of {len(ds) - 1} at its end, found {len(ds)}"
-    with pytest.raises(FormatError, match=message):
-        mmapds.open(folder / "v.mmx")
-    assert message in command("--verify", folder / "v.mmx").stderr
-
-
 def test_a_view_cut_at_any_place_does_not_open(folder):
     mmapds.open(folder / "a.jsonl")[[5, 3]].save(folder / "v.mmx")
     whole = (folder / "v.mmx").read_bytes()

@@ -448,14 +448,6 @@ def test_a_stream_resumes_exactly_where_records_are_left_out(path, batch_size, n
         assert items(again) == wanted[stop:]
 
 
-def test_pad_collate_of_shorter_batches(path):
-    ds = mmapds.open(path, on_error="skip")
-    sampler = mmapds.DistributedBatchSampler(ds, 8, num_replicas=1, rank=0, shuffle=False)
-    loader = mmapds.DataLoader(ds, batch_sampler=sampler, collate_fn=mmapds.pad_collate, num_workers=2)
-    assert [batch["n"].tolist() for batch in loader] == plain(sampler)
-    assert ds.skipped == sorted(BAD)
-
-
 def test_a_worker_process_warns_itself(path):
     script = f"""
 import mmapds, torch

@@ -159,23 +159,6 @@ def test_a_column_that_is_missing_is_an_error_that_names_those_there_are(pairs, 
 # ---- what is refused -----------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_zipped_is_refused(a, b):
-    for wrong, message in [
-        (lambda: mmapds.zip(), "datasets: expected one dataset or more, found 0"),
-        (
-            lambda: mmapds.zip(a, b),
-            r"datasets: expected a name for each, as in zip\(a=..., .*, found 2 without one",
-        ),
-        (lambda: mmapds.zip(a=a, b=[1]), r"datasets\['b'\]: expected a dataset of mmapds.open, found list"),
-        (
-            lambda: mmapds.zip(a=a, b=b[1:]),
-            rf"datasets\['b'\]: expected {N} records, as in datasets\['a'\], found {N - 1}; give views",
-        ),
-    ]:
-        with pytest.raises(mmapds.Error, match=message):
-            wrong()
-
-
 def test_an_error_names_the_record_of_its_dataset(a, b, tmp_path):
     path = tmp_path / "broken.jsonl"
     path.write_bytes(b"".join(b'{"id": %d}\n' % i if i != 5 else b"{oops}\n" for i in range(N)))
@@ -236,10 +219,6 @@ def test_such_a_batch_is_a_sequence_of_samples(spoken):
 
 
 # ---- workers and states --------------------------------------------------------------------------------------
-
-
-def test_a_pickle_is_that_of_the_datasets(pairs, a, b):
-    assert len(pickle.dumps(pairs)) < len(pickle.dumps(a)) + len(pickle.dumps(b)) + 200
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
