@@ -346,3 +346,27 @@ def test_where_nothing_can_be_written_the_writer_says_so(write, tmp_path):
         mmapds.build(path, out=tmp_path / "nowhere" / "a.mmx")
     with pytest.raises(mmapds.Error, match=r"cannot write the index here \(file name too long\)"):
         mmapds.build(path, out=tmp_path / ("a" * 250 + ".mmx"))
+
+
+def test_a_child_that_outlives_its_killed_parent_keeps_no_lock(write, monkeypatch):
+    """As the workers of a pool do, whose driver is killed while it builds."""
+    path = write([{"n": 1}])
+    script = """
+import os, signal, sys, time
+from mmapds.storage.lock import locked
+with locked(sys.argv[1] + ".mmx"):
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    print(child, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with started("-c", script, path) as process:
+        child = int(process.stdout.readline())
+        process.wait()
+        monkeypatch.setenv("MMAPDS_LOCK_SECONDS", "10")
+        try:
+            assert mmapds.build(path).exists()
+        finally:
+            os.kill(child, signal.SIGKILL)

@@ -13,7 +13,6 @@ from .screen import UsageError
 POSITION = re.compile(r"\s?-?\d{1,19}|(\s?-?\d{1,19})?(:(-?\d{1,19})?){1,2}")
 """The number of a record, or a range of numbers."""
 
-_ARGUMENT = re.compile(r"[a-z_]+(?= = )")
 _OTHER_NAMES = {"window_log": "long"}
 
 
@@ -24,9 +23,9 @@ def checking_options() -> Iterator[None]:
         yield
     except Error as error:
         message = str(error)
-        if argument := _ARGUMENT.match(message):
-            name = _OTHER_NAMES.get(argument[0], argument[0]).replace("_", "-")
-            message = f"--{name}{message[argument.end() :]}"
+        argument, equals, rest = message.partition(" = ")
+        if argument.isidentifier():
+            message = f"--{_OTHER_NAMES.get(argument, argument).replace('_', '-')}{equals}{rest}"
         raise UsageError(message) from None
 
 

@@ -21,6 +21,7 @@ from functools import cache
 from io import FileIO
 from stat import S_ISREG
 from typing import Any
+from weakref import WeakSet
 from zlib import crc32
 
 from ..errors import Error, warn
@@ -40,10 +41,14 @@ _OPEN_FILES = "/proc/"
 
 
 class OwnFile(FileIO):
-    """A file of a writer, never at the end of a link. Its writes are whole."""
+    """A file of a writer, never at the end of a link. Its writes are whole.
+
+    A forked child closes it: a worker that outlives a killed writer would keep its lock.
+    """
 
     def __init__(self, path: str, mode: str) -> None:
         super().__init__(path, mode, opener=_open_no_link)
+        _open_files.add(self)
 
     def write(self, data: Any) -> int:
         """Write all bytes of a buffer; return how many they are."""
@@ -52,6 +57,17 @@ class OwnFile(FileIO):
         while left.nbytes:
             left = left[super().write(left) :]
         return view.nbytes
+
+
+_open_files: WeakSet[OwnFile] = WeakSet()
+
+
+def _close_all() -> None:
+    for file in list(_open_files):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
 
 
 def _open_no_link(path: str, flags: int) -> int:

@@ -155,7 +155,9 @@ class SectionFile:
 
     def cut_short(self) -> FormatError:
         """Return the error to raise for a file that ends before it did when it was opened."""
-        return self.damaged(f"expected {self.map.size} bytes, as when it was opened, found fewer")
+        return FormatError(  # with no command: what names the sources may be gone
+            f"{self.path}: DAMAGED: expected {self.map.size} bytes, as when it was opened, found fewer; {self.AGAIN}"
+        )
 
     def section(self, name: str) -> memoryview:
         """Return the bytes of a section: mapped, or a copy where the file is read by pread."""

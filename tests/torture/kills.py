@@ -177,7 +177,7 @@ class Caching:
     def check(self, folder, done):
         if done:
             found = sorted_lengths(self.lengths, str(folder / "order"))
-            assert np.array_equal(found.order, self.lengths[::-1])
+            assert np.array_equal(found.at(np.arange(len(found))), np.arange(len(found))[::-1])
 
 
 JOBS = {
