@@ -291,7 +291,7 @@ def test_groups_of_hdf5_that_say_together_that_they_are_large():
         for name in "abc":
             file.create_dataset(f"g/{name}", (1 << 9, 1 << 17), "f8", chunks=(1, 1 << 17), compression="gzip")
     with pytest.raises(
-        mmapds.FormatError, match=r"'/g': expected records of up to 1073741824 bytes, found 1610612736,"
+        mmapds.FormatError, match=r"'/g': expected chunks and records of up to 1073741824 bytes, found 1610612736,"
     ):
         convert("a.h5", records="groups")
 
@@ -385,7 +385,7 @@ def test_rows_of_hdf5_that_say_together_that_they_are_large():
         for name in "abc":
             file.create_dataset(name, (1 << 10, 1 << 16), "f8", chunks=(1 << 10, 1 << 16), compression="gzip")
     with pytest.raises(
-        mmapds.FormatError, match=r"a\.h5: expected records of up to 1073741824 bytes, found 1610612736,"
+        mmapds.FormatError, match=r"a\.h5: expected chunks and records of up to 1073741824 bytes, found 1610612736,"
     ):
         convert("a.h5")
 
@@ -426,7 +426,7 @@ def test_what_is_not_asked_for_of_groups_is_not_read():
     assert [sample["label"] for sample in mmapds.open("a.mma")] == [[1, 2], [1, 2]]
     for fields in ([f"{name}" for name in range(12)], ["label", "ref"]):
         with pytest.raises(
-            mmapds.FormatError, match=r"'/a': expected records of .*; choose fewer|, found references; l"
+            mmapds.FormatError, match=r"'/a': expected chunks and records of .*, or choose fewer|, found references; l"
         ):
             convert("a.h5", records="groups", fields=fields)
 

@@ -1,306 +1,258 @@
-"""The datasets and groups of HDF5 as records. Loaded only where HDF5 is read."""
+"""HDF5's types and values as those of array files, and how much is read at once. Loaded only where HDF5 is read."""
 
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 import h5py
+import numpy as np
 
-from ..errors import FormatError, either, option
-from .hdf5_limits import Room, alone, check_bytes, check_together, loose_rows, place_of, size_of
-from .hdf5_types import Part, dtype_of, parts_of
+from ..arrays.schema import ITEM_BYTES
+from ..errors import FormatError, either
 from .reader import Refused
 
-_BYTES, _ROWS = 8 << 20, 1024  # read at a time, unless a chunk has more
-Column = tuple[Any, list[Part]]
-"""A dataset, and which of its parts become fields."""
-_LINK_BYTES = 4  # fewer than any link takes in a file: groups may have several names
-_MAX_DEPTH = 32  # of groups and links, which may form a circle
+_TIMES = "int64"  # what dates and durations of NumPy, which h5py writes as opaque values, are
+_MOST_BYTES, _MOST_TIMES = 1 << 30, 100  # at once, and how many times what the file holds: compression has its limits
+_TEXTS = 100  # read at a time, as each may be as long as the file
 
 
-class _Walk:
-    """Goes through all groups below one. Few links can make many paths, where groups share groups."""
+class Part(NamedTuple):
+    """What becomes a field: a dataset or an attribute, or one of the parts of its compound type."""
+
+    field: str
+    within: tuple[str, ...]
+    """The parts of compounds that lead to it."""
+    dtype: Any
+    """The dtype of its elements, which is neither a compound nor an array type; None if NumPy has no such type."""
+    axes: tuple[int, ...]
+    """The shape of the value in one record."""
+
+    def type(self, place: str) -> Any:
+        """Return the type of the field as schemas have it; a Refused if array files have none.
+
+        Args:
+          place: what messages call the dataset or attribute.
+        """
+        found = _described(self.dtype, self.axes)
+        within = ".".join(self.within)
+        return found or Refused(f"{place}, part {within!r}" if within else place, _named(self.dtype))
+
+    def values(self, data: Any) -> Any:
+        """Return the values of some records, one a record, from what h5py read of them; the type is not Refused."""
+        for name in self.within:
+            data = data[name]
+        return _values(data, self.dtype)
+
+
+def parts_of(field: str, dtype: Any, axes: tuple[int, ...], within: tuple[str, ...] = ()) -> Iterator[Part]:
+    """Yield what becomes a field of a type: itself, or each part of a compound, "box.width".
+
+    Args:
+      axes: the shape that elements of this type have in one record.
+    """
+    if dtype is not None and dtype.subdtype is not None:  # an array type
+        dtype, inner = dtype.subdtype
+        axes = (*axes, *inner)
+    if dtype is not None and dtype.names:
+        for name in dtype.names:
+            yield from parts_of(f"{field}.{name}", dtype[name], axes, (*within, name))
+    else:
+        yield Part(field, within, dtype, axes)
+
+
+def dtype_of(found: Any) -> Any:
+    """Return the dtype of a dataset or an attribute; None if NumPy has no such type."""
+    try:
+        return found.dtype
+    except TypeError:
+        return None
+
+
+def _items(dtype: Any) -> Any:
+    """Return the dtype of the items of runs of numbers, each of a length of its own; None for other types."""
+    if h5py.check_string_dtype(dtype) is not None:
+        return None
+    found = h5py.check_vlen_dtype(dtype)
+    return found if isinstance(found, np.dtype) and _is_number(found) else None
+
+
+def _is_number(dtype: Any) -> bool:
+    return dtype.kind in "biufc" and dtype.name in ITEM_BYTES
+
+
+def _described(dtype: Any, axes: tuple[int, ...]) -> Any:
+    """Return the type of a field as schemas have it; None if array files have none."""
+    if dtype is None:
+        return None
+    if h5py.check_string_dtype(dtype) is not None:
+        return "json" if axes else "str"
+    items = _items(dtype)
+    if items is not None:
+        return (items.name, [None]) if not axes else "json" if items.kind != "c" else None
+    if dtype.kind in "mM":
+        return (_TIMES, list(axes)) if axes else _TIMES
+    if dtype.kind == "V":
+        return ("uint8", [*axes, dtype.itemsize]) if axes else "bytes"
+    if _is_number(dtype):
+        return (dtype.name, list(axes)) if axes or dtype.kind == "c" else dtype.name
+    return None
+
+
+def _named(dtype: Any) -> str:
+    """Return what messages call a type that array files lack."""
+    if dtype is None:
+        return "a type that NumPy lacks"
+    if h5py.check_ref_dtype(dtype) is not None:
+        return "references"
+    if h5py.check_string_dtype(dtype) is not None:
+        return "text"
+    items = h5py.check_vlen_dtype(dtype)
+    return str(dtype) if items is None else f"runs of {_named(items)}"
+
+
+def _values(data: Any, dtype: Any) -> Any:
+    """Return one value a record: a number, text, bytes, an array, or what becomes JSON."""
+    if h5py.check_string_dtype(dtype) is not None:
+        return _text(data.tolist())
+    if dtype.kind == "O":
+        return _runs(data.tolist(), is_swapped=not _items(dtype).isnative and _leaves_bytes())
+    if dtype.kind == "V":
+        if data.ndim == 1:
+            return [value.tobytes() for value in data]
+        return np.ascontiguousarray(data).view(np.uint8).reshape(*data.shape, dtype.itemsize)
+    native = np.ascontiguousarray(data, data.dtype.newbyteorder("="))
+    return native.view(_TIMES) if dtype.kind in "mM" else native
+
+
+def _runs(values: Any, is_swapped: bool) -> Any:
+    if isinstance(values, list):
+        return [_runs(value, is_swapped) for value in values]
+    return values.byteswap() if is_swapped else values
+
+
+@cache
+def _leaves_bytes() -> bool:
+    """Whether h5py gives runs of numbers in another byte order as they lie, with a dtype that is wrong for them."""
+    foreign = np.dtype("u2").newbyteorder("S")
+    with h5py.File("probe", "w", driver="core", backing_store=False) as file:
+        dataset = file.create_dataset("runs", (1,), h5py.vlen_dtype(foreign))
+        dataset[0] = np.ones(1, foreign)
+        return int(dataset[0][0]) != 1
+
+
+def _text(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_text(value) for value in values]
+    return values.decode() if isinstance(values, bytes) else values
+
+
+# ---- how much is read at once ---------------------------------------------------------------------------------------
+
+
+def place_of(dataset: Any) -> str:
+    """Return what messages call a dataset."""
+    return f"{dataset.file.filename}: dataset {dataset.name!r}"
+
+
+def size_of(dataset: Any, rows: int | None = None) -> int:
+    """Return how many bytes some rows of a dataset take, or all of it; text and runs of numbers count as pointers."""
+    if dataset.shape is None:
+        return 0
+    shape = dataset.shape if rows is None else (rows, *dataset.shape[1:])
+    return int(dataset.id.get_type().get_size() * math.prod(shape))  # of any type, also one that NumPy lacks
+
+
+def check_sizes(where: str, datasets: Sequence[Any], rows: int | None) -> None:
+    """Raise FormatError where some rows of datasets, or all of them, are many times what the file holds.
+
+    A chunk is decompressed whole, also where it is larger than its dataset.
+    """
+    chunks = [math.prod(each.chunks) * each.id.get_type().get_size() for each in datasets if each.chunks]
+    size = max(sum(size_of(dataset, rows) for dataset in datasets), *chunks, 0)
+    if size <= _MOST_BYTES:
+        return
+    held = sum(dataset.id.get_storage_size() for dataset in datasets)
+    held = min(held, datasets[0].file.id.get_filesize())  # a dataset may have several names
+    if size > _MOST_TIMES * held:
+        raise FormatError(
+            f"{place_of(datasets[0]) if len(datasets) == 1 else where}: expected chunks and records of up to "
+            f"{_MOST_BYTES} bytes, found {size}, where the file holds {held}; write it again with smaller chunks, or "
+            f"choose fewer fields with {either('--fields', 'fields=...')}"
+        )
+
+
+def texts_in(dtype: Any) -> int:
+    """Return how many texts and runs of numbers an element has; they lie elsewhere in the file, and have any length."""
+    if dtype.names:
+        return sum(texts_in(dtype[name]) for name in dtype.names)
+    if dtype.subdtype is not None:
+        return int(texts_in(dtype.base) * math.prod(dtype.shape))
+    return int(dtype.hasobject)
+
+
+class Room:
+    """What is left for texts and runs of numbers in a record, or in some rows.
+
+    An element that was never written is the fill value of its dataset, and several elements may be the same bytes of
+    the file. So few are read at a time, none of which is longer than the file, and all are counted.
+    """
 
     def __init__(self, file: Any) -> None:
-        self._links = file.id.get_filesize() // _LINK_BYTES
+        self._held = file.id.get_filesize()
+        self._most = self._left = max(_MOST_BYTES, _MOST_TIMES * self._held)
 
-    def enter(self, group: Any, depth: int) -> None:
-        """Raise FormatError for a group that is too deep, or where more links were met than the file can hold."""
-        self._links -= 1 + len(group)
-        if depth > _MAX_DEPTH or self._links < 0:
-            found = f"groups up to {_MAX_DEPTH} deep, found deeper ones"
-            if depth <= _MAX_DEPTH:
-                found = "groups that do not share groups, found more paths than the file can hold"
-            raise FormatError(
-                f"{group.file.filename}: expected {found}; choose a group with {either('--group PATH', 'group=...')} "
-                "(links may form a circle)"
-            )
+    def rows(self, dataset: Any, begin: int, end: int) -> Any:
+        """Return some rows of a dataset.
 
+        Raises:
+          FormatError: their texts and runs are many times what the file holds.
+        """
+        if not dataset.dtype.hasobject:
+            return dataset[begin:end]
+        texts = texts_in(dataset.dtype)
+        if texts > _TEXTS and texts * self._held > self._most:
+            raise self._error(dataset)
+        data = np.empty((end - begin, *dataset.shape[1:]), dataset.dtype)
+        self._take(dataset, data.nbytes)
+        *outer, inner = data.shape
+        step = max(_TEXTS // texts, 1)
+        for index in np.ndindex(*outer):
+            for first in range(0, inner, step):
+                place = (*index, slice(first, min(first + step, inner)))
+                shift = slice(begin + place[0].start, begin + place[0].stop) if not index else begin + index[0]
+                data[place] = dataset[(shift, *place[1:])]
+                self._take(dataset, _bytes_of(data[place]))
+        return data
 
-def datasets_below(
-    group: Any, prefix: str = "", depth: int = 0, walk: _Walk | None = None
-) -> Iterator[tuple[str, Any]]:
-    """Yield the path and dataset of everything below a group."""
-    walk = walk or _Walk(group.file)
-    walk.enter(group, depth)
-    for name in group:
-        found = member(group, name)
-        if isinstance(found, h5py.Group):
-            yield from datasets_below(found, f"{prefix}{name}/", depth + 1, walk)
-        elif isinstance(found, h5py.Dataset):
-            yield prefix + name, found
+    def whole(self, dataset: Any) -> Any:
+        """Return all of a dataset as the only entry of an array; None if it is empty."""
+        if dataset.shape is None:
+            return None
+        return self.rows(dataset, 0, len(dataset))[np.newaxis] if dataset.shape else alone(dataset[()], dataset.dtype)
 
+    def _take(self, dataset: Any, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise self._error(dataset)
 
-def member(group: Any, path: str, hops: int = 0) -> Any:
-    """Return what a path leads to, from a group or, if it begins with a slash, from the root.
-
-    Links are followed here and not by the library, which would open whatever file an external link names.
-
-    Raises:
-      FormatError: the path leads into another file, or in circles; or the data of a dataset lie in another file.
-      KeyError: nothing is there.
-    """
-    found = group.file["/"] if path.startswith("/") else group
-    for name in filter(None, path.split("/")):
-        if not isinstance(found, h5py.Group):
-            raise KeyError(path)
-        if (link := found.get(name, getlink=True)) is None:
-            raise KeyError(path)
-        if isinstance(link, h5py.SoftLink) and hops < _MAX_DEPTH:
-            found = member(found, link.path, hops + 1)
-        elif isinstance(link, h5py.HardLink):
-            found = found[name]
-        else:
-            elsewhere = getattr(link, "filename", None)
-            where = f"in {elsewhere}" if elsewhere is not None else f"beyond {hops} links"
-            raise _outside(group, f"{path!r}", where)
-    if isinstance(found, h5py.Dataset):
-        _check_storage(found)
-    return found
+    def _error(self, dataset: Any) -> FormatError:
+        return FormatError(
+            f"{place_of(dataset)}: expected records with up to {self._most} bytes of text and runs of numbers, found "
+            f"more, where the file has {self._held} bytes; choose other fields with {either('--fields', 'fields=...')}"
+        )
 
 
-def _check_storage(dataset: Any) -> None:
-    """Raise FormatError for a dataset whose data lie in other files, or that declares far more than the file holds."""
-    if dataset.external:
-        raise _outside(dataset, f"{dataset.name!r}", f"in {dataset.external[0][0]}")
-    if dataset.is_virtual:
-        raise _outside(dataset, f"{dataset.name!r}", f"in {dataset.virtual_sources()[0].file_name}")
+def alone(value: Any, dtype: Any, shape: tuple[int, ...] = ()) -> Any:
+    """Return a value as the only entry of an array."""
+    data = np.empty((1, *shape), dtype)
+    data[0] = value
+    return data
 
 
-def _outside(found: Any, name: str, where: str) -> FormatError:
-    return FormatError(
-        f"{found.file.filename}: {name}: expected data in this file, found them {where}; convert the files that hold "
-        "the data (or copy the data into one file, if you trust who made it)"
-    )
-
-
-def dataset_parts(name: str, dataset: Any, shape: tuple[int, ...]) -> list[Part]:
-    """Return what of a dataset becomes a field.
-
-    Args:
-      shape: that of its part in one record.
-    """
-    return list(parts_of(name, dtype_of(dataset), shape))
-
-
-def row_fields(path: str, root: Any) -> tuple[dict[str, Any], int]:
-    """Return the fields that the rows of all datasets below a group have, and how many rows there are.
-
-    Raises:
-      FormatError: two datasets make fields of one name.
-    """
-    fields: dict[str, Any] = {}
-    count = 0
-    for name, dataset in datasets_below(root):
-        shape = dataset.shape or ()
-        found = {part.field: part.type(place_of(dataset)) for part in dataset_parts(name, dataset, shape[1:])}
-        _check_names(path, fields, found)
-        fields |= found
-        count = max(count, shape[0] if shape else 0)
-    return fields, count
-
-
-def _check_names(place: str, names: Container[str], more: Iterable[str]) -> None:
-    """Raise FormatError if two parts of a record make fields of one name."""
-    for name in more:
-        if name in names:
-            raise FormatError(f"{place}: expected fields of different names, found two {name!r}; rename one")
-
-
-@contextmanager
-def _decoding(place: str) -> Iterator[None]:
-    """Name what holds text that is not UTF-8."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        found = f"byte 0x{error.object[error.start]:02x}"
-        raise FormatError(
-            f"{place}: expected text in UTF-8, found {found}; choose other fields with "
-            f"{either('--fields', 'fields=...')}"
-        ) from None
-
-
-def rows(path: str, root: Any, wanted: Container[str] | None) -> Generator[dict[str, Any], None, int]:
-    """Yield row k of every dataset below a group as record k; return how many rows there are.
-
-    Args:
-      wanted: fields to read; None for all.
-    Raises:
-      FormatError: datasets have different numbers of rows.
-    """
-    columns: dict[str, Column] = {}
-    for name, dataset in datasets_below(root):
-        parts = dataset_parts(name, dataset, (dataset.shape or ())[1:])
-        if parts := [part for part in parts if wanted is None or part.field in wanted]:
-            columns[name] = dataset, parts
-    count = _count_rows(path, {name: dataset for name, (dataset, _) in columns.items()})
-    loose = [column for column in columns.values() if column[0].dtype.hasobject]
-    steady = [column for column in columns.values() if not column[0].dtype.hasobject]
-    step, few = _step([dataset for dataset, _ in steady]), loose_rows([dataset for dataset, _ in loose])
-    for some, rows_at_once in ((steady, step), (loose, few)):
-        for dataset, _ in some:
-            check_bytes(dataset, size_of(dataset, min(rows_at_once, count)), "")
-    check_together(path, [dataset for dataset, _ in steady], min(step, count), "write it again with smaller chunks")
-    for begin, end in _ranges(0, count, step):
-        values = _read(root, steady, begin, end)
-        for first, last in _ranges(begin, end, few):
-            found = {name: column[first - begin : last - begin] for name, column in values.items()}
-            found |= _read(root, loose, first, last)
-            for row in zip(*found.values(), strict=True):
-                yield dict(zip(found, row, strict=True))
-    return count
-
-
-def _ranges(begin: int, end: int, step: int) -> Iterator[tuple[int, int]]:
-    return ((first, min(first + step, end)) for first in range(begin, end, step))
-
-
-def _read(root: Any, columns: Iterable[Column], begin: int, end: int) -> dict[str, Any]:
-    """Return the values that each field has in some rows."""
-    room = Room(root.file)
-    values: dict[str, Any] = {}
-    for dataset, parts in columns:
-        data = room.entries(dataset, begin, end, _tops(parts))
-        with _decoding(place_of(dataset)):
-            values |= {part.field: part.values(data) for part in parts}
-    return values
-
-
-def _tops(parts: Iterable[Part]) -> list[str]:
-    """Return the parts of the outermost compound that have some parts; each once."""
-    return list(dict.fromkeys(part.within[0] for part in parts if part.within))
-
-
-def _count_rows(path: str, datasets: Mapping[str, Any]) -> int:
-    """Return how many rows all datasets have.
-
-    Raises:
-      FormatError: one has a single value, or another number of rows.
-    """
-    first, expected = "", 0
-    for name, dataset in datasets.items():
-        if dataset.shape and not first:
-            first, expected = name, dataset.shape[0]
-        if not dataset.shape or dataset.shape[0] != expected:
-            found = f"{dataset.shape[0]}" if dataset.shape else "a single value"
-            wanted = f"{expected} rows, as in {first!r}" if first else "rows"
-            raise FormatError(
-                f"{path}: dataset {name!r}: expected {wanted}, found {found}; choose datasets with "
-                f"{either('--fields', 'fields=...')}, or make each group a record with {option('records', 'groups')}"
-            )
-    return expected
-
-
-def _step(datasets: Sequence[Any]) -> int:
-    """Return how many rows to read at a time: whole chunks, so that each is decompressed once."""
-    row = sum(size_of(dataset, 1) for dataset in datasets)
-    chunk: int = max((dataset.chunks[0] for dataset in datasets if dataset.chunks), default=1)
-    fitting: int = min(_BYTES // max(row, 1), _ROWS) // chunk
-    return chunk * max(fitting, 1)
-
-
-def group_records(
-    group: Any, wanted: Container[str] | None, path: str = "", depth: int = 0, walk: _Walk | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield each dataset of a group as a record, and each group below it that has datasets, the innermost first."""
-    walk = walk or _Walk(group.file)
-    walk.enter(group, depth)
-    datasets = {}
-    for name in group:
-        found = member(group, name)
-        if isinstance(found, h5py.Group):
-            yield from group_records(found, wanted, f"{path}{name}/", depth + 1, walk)
-        elif isinstance(found, h5py.Dataset) and depth:
-            datasets[name] = found
-        elif isinstance(found, h5py.Dataset):
-            yield _record(name, found, {"data": found}, wanted)
-    if datasets:
-        yield _record(path[:-1], group, datasets, wanted)
-
-
-def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: Container[str] | None) -> dict[str, Any]:
-    """Return a record of datasets, and of the attributes of the group or dataset that `path` names.
-
-    A field that is not wanted is None and is not read; one whose type array files lack is a Refused.
-    """
-    record: dict[str, Any] = {"__key__": path}
-    where = f"{found.file.filename}: {found.name!r}"
-    for name in found.attrs:
-        attribute = found.attrs.get_id(name)
-        parts = list(parts_of(name, dtype_of(attribute), attribute.shape or ()))
-        _check_names(where, record, (part.field for part in parts))
-        place = f"{found.file.filename}: attribute {name!r} of {found.name!r}"
-        record |= _values(place, parts, wanted, partial(_attribute, found, name))
-    columns: list[Column] = []
-    for name, dataset in datasets.items():
-        parts = dataset_parts(name, dataset, dataset.shape or ())
-        _check_names(where, record, (part.field for part in parts))
-        record |= dict.fromkeys(part.field for part in parts)
-        columns.append((dataset, parts))
-    read = [dataset for dataset, parts in columns if any(_is_wanted(part, wanted) for part in parts)]
-    check_together(where, read, None, f"convert rows, with {option('records', 'rows')}")
-    room = Room(found.file)
-    for dataset, parts in columns:
-        record |= _values(place_of(dataset), parts, wanted, partial(_whole, dataset, room))
-    return record
-
-
-def _is_wanted(part: Part, wanted: Container[str] | None) -> bool:
-    return wanted is None or part.field in wanted
-
-
-def _values(
-    place: str, parts: Sequence[Part], wanted: Container[str] | None, read: Callable[[Sequence[Part]], Any]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the fields that a dataset or an attribute makes, and their values.
-
-    Args:
-      read: takes the parts that are meant; returns what the place holds of them as the only entry of an array, or None
-        if it is empty.
-    """
-    types = {part.field: part.type(place) for part in parts}
-    chosen = [part for part in parts if _is_wanted(part, wanted)]
-    readable = [part for part in chosen if not isinstance(types[part.field], Refused)]
-    data = read(readable) if readable else None
-    for part in parts:
-        if part in readable and data is not None:
-            with _decoding(place):
-                value = part.values(data)[0]
-            yield part.field, value
-        else:
-            yield part.field, types[part.field] if part in chosen and part not in readable else None
-
-
-def _whole(dataset: Any, room: Room, parts: Sequence[Part]) -> Any:
-    """Return what a dataset holds as the only entry of an array; None if it is empty."""
-    if dataset.shape is None:
-        return None
-    check_bytes(dataset, size_of(dataset), f" (or convert each of its rows, with {option('records', 'rows')})")
-    return room.whole(dataset, _tops(parts))
-
-
-def _attribute(found: Any, name: str, _: Sequence[Part]) -> Any:
-    """Return what an attribute holds as the only entry of an array; None if it is empty."""
-    attribute, value = found.attrs.get_id(name), found.attrs[name]
-    return None if isinstance(value, h5py.Empty) else alone(value, attribute.dtype, attribute.shape)
+def _bytes_of(data: Any) -> int:
+    """Return how much memory the objects in an array take."""
+    if data.dtype.names:
+        return sum(_bytes_of(data[name]) for name in data.dtype.names)
+    return sum(map(sys.getsizeof, data.flat)) if data.dtype == object else 0
