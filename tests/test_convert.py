@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import mmapds
-from mmapds.convert import SUFFIXES, convert
+from mmapds.convert import SUFFIXES, convert, target
 from mmapds.errors import as_command
 from tests.support.commands import run
 from tests.support.conversions import save, utterances
@@ -313,14 +313,14 @@ def test_source_and_array_file_may_move_together(tmp_path, write):
 
 def test_what_another_conversion_wrote_while_this_one_waited_is_not_replaced(tmp_path, write, monkeypatch):
     first, second = write([{"x": 1}], "a.jsonl"), save(pa.table({"y": [2, 3]}), tmp_path / "a.parquet")
-    lock = convert.__globals__["locked"]
+    lock = target.locked
 
     def waited(path):
         monkeypatch.undo()
         convert(first)
         return lock(path)
 
-    monkeypatch.setitem(convert.__globals__, "locked", waited)
+    monkeypatch.setattr(target, "locked", waited)
     with pytest.raises(mmapds.Error, match=r"found one from 'a\.jsonl'"):
         convert(second)
     assert list(mmapds.open(tmp_path / "a.mma").column("x")) == [1]

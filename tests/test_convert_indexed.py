@@ -60,8 +60,8 @@ def test_what_a_killed_conversion_left_goes_however_out_is_spelled(write, tmp_pa
     monkeypatch.chdir(tmp_path)
     out = tmp_path / spelled
     out.parent.mkdir(exist_ok=True)
-    left, other = f".{out.name}.0123abcd.mmx", f".b{out.name}.0123abcd.mmx"
-    for name in (left, f"{left}.lock", other):
+    left, other = f".{out.name}.mmx", f".b{out.name}.mmx"
+    for name in (left, other):
         (out.parent / name).touch()
     convert(path, spelled)
     assert [name for name in os.listdir(out.parent) if name.startswith(".")] == [other]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import mmapds
-from mmapds.convert import convert, limit
+from mmapds.convert import convert, target
 from mmapds.errors import as_command
 from tests.support.commands import run
 from tests.support.conversions import run_remedies, samples, save
@@ -458,7 +458,7 @@ def test_rows_that_were_never_written_are_counted_first(tmp_path, rows):
 
 
 def test_rows_that_were_never_written_are_converted_if_the_user_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(limit, "_LEAST", 1 << 10)
+    monkeypatch.setattr(target, "_LEAST", 1 << 10)
     path = declared(tmp_path / "a.h5", 10_000)
     with pytest.raises(mmapds.FormatError, match="write them with --max-bytes 1280000") as error:
         convert(path)
@@ -469,7 +469,7 @@ def test_rows_that_were_never_written_are_converted_if_the_user_says_so(tmp_path
 
 @pytest.mark.parametrize("way", ["parquet", "arrow"])
 def test_a_table_that_makes_much_of_little_is_stopped(tmp_path, monkeypatch, way):
-    monkeypatch.setattr(limit, "_LEAST", 1 << 16)
+    monkeypatch.setattr(target, "_LEAST", 1 << 16)
     values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(3000, np.int32)), pa.array(["x" * 10_000]))
     path = save(pa.table({"s": values}), tmp_path / f"a.{way}", way, rows=500)
     with pytest.raises(
@@ -496,19 +496,19 @@ def outcome(path, most):
 def test_a_conversion_looks_first_whether_there_is_room(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     path = save(pa.table({"x": range(1000)}), tmp_path / "a.parquet")
-    monkeypatch.setattr(limit.shutil, "disk_usage", lambda _: usage._replace(free=63_999))
+    monkeypatch.setattr(target.shutil, "disk_usage", lambda _: usage._replace(free=63_999))
     with pytest.raises(
         mmapds.Error, match=r"a\.mma: expected room for 64000 bytes or more, found 63999 bytes free; give"
     ):
         convert(path)
     assert os.listdir(tmp_path) == ["a.parquet"]
-    monkeypatch.setattr(limit.shutil, "disk_usage", lambda _: usage._replace(free=64_000))
+    monkeypatch.setattr(target.shutil, "disk_usage", lambda _: usage._replace(free=64_000))
     assert convert(path).records == 1000
 
 
 def test_indexes_and_functions_may_make_any_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(limit, "_LEAST", 1 << 10)
-    monkeypatch.setattr(limit, "_TIMES", 0)
+    monkeypatch.setattr(target, "_LEAST", 1 << 10)
+    monkeypatch.setattr(target, "_TIMES", 0)
     path = jsonl(tmp_path, [{"x": [0] * 100}] * 100)
     with pytest.raises(mmapds.FormatError, match="write "):
         convert(path)

@@ -8,19 +8,16 @@ bytes that Parquet, Arrow and HDF5 files are recognised by, because indexing nee
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import formats
-from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..clusters import Engine
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError, counted, either, refuse_unknown, warn
-from ..storage.lock import locked
-from ..storage.replaced import Replacement, is_same_file
+from ..errors import FormatError, counted, refuse_unknown, warn
 from ..storage.sources import (
     INDEX_SUFFIX,
     StrPath,
@@ -29,14 +26,11 @@ from ..storage.sources import (
     given_twice,
     inspect,
     listed,
-    reason,
 )
-from .indexed import remove_hidden, telling_of
-from .limit import check_ahead, default_bytes
-from .origin import ConvertedWriter, check_replaces_its_own, without_converted
+from .fit import Wanted
 from .parts import Reading, Written, write_parts
 from .records import OTHER_OPTIONS, copy_records
-from .wanted import Wanted
+from .target import ConvertedWriter, alone, check_ahead, default_bytes, target_of, without_converted
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -127,7 +121,7 @@ def convert(
     """
     check_arguments(types, fields, defaults, missing, infer, max_bytes, options)
     paths = _expanded(sources, format)
-    target = _target(paths, out)
+    target = target_of(paths, out)
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
     reading = Reading(format, decode, roots, options)
@@ -177,7 +171,7 @@ def _convert(
     if engine is not None:
         reading, enough = reading.settled(paths), 0 if wanted.schema is not None else wanted.infer
     opened = partial(reading.open_first, paths, target, enough)
-    with telling_of(target), _alone(target, [] if force else paths), closing(opened()) as reader:
+    with alone(target, [] if force else paths), closing(opened()) as reader:
         rules = wanted.rules(reader, target)
         if reader.total and not rules.skip:
             check_ahead(target, rules.schema, reader.total, rules.max_bytes)
@@ -218,51 +212,3 @@ def check_arguments(
         raise FormatError(f"missing = {missing!r}, expected 'error' or 'skip'")
     if not isinstance(infer, int) or infer < 1:
         raise FormatError(f"infer = {infer!r}, expected 1 or more")
-
-
-def _place() -> str:
-    """Return how users give the file to write."""
-    return either(f"-o OUT{SUFFIX}", "out=...")
-
-
-def _target(paths: list[str], out: StrPath | None) -> str:
-    """Return the path to write.
-
-    Raises:
-      Error: several sources need `out`, its directory is missing or cannot be written to, or it is one of the sources.
-    """
-    if out is None and len(paths) > 1:
-        raise Error(
-            f"out: expected the name of one array file for {len(paths)} sources, found none; give it with {_place()}"
-        )
-    target = os.path.splitext(paths[0])[0] + SUFFIX if out is None else os.fspath(out)
-    if not os.path.isdir(os.path.dirname(target) or "."):
-        raise Error(
-            f"{target}: cannot write the array file here (no such directory); give another place with {_place()}"
-        )
-    try:
-        with Replacement(os.path.join(os.getcwd(), target)):
-            pass
-    except OSError as error:
-        raise Error(
-            f"{target}: cannot write the array file here ({reason(error)}); give another place with {_place()}"
-        ) from None
-    if any(is_same_file(path, target) for path in paths):
-        raise Error(f"{target}: the file to write is a source; name another file with {_place()}")
-    return target
-
-
-@contextmanager
-def _alone(target: str, paths: list[str]) -> Iterator[None]:
-    """Hold the lock of the file to write, and of its index; remove what killed conversions left behind.
-
-    Args:
-      paths: the sources from which a file that is there must have been converted; empty for any file.
-    Raises:
-      Error: it was not, or another process writes it for too long.
-    """
-    with locked(target + INDEX_SUFFIX):
-        if paths:  # now, as another conversion may have written the file while this one waited
-            check_replaces_its_own(target, paths, _place())
-        remove_hidden(target)
-        yield

@@ -1,29 +1,22 @@
 """Records of sources that mmapds can index, read through an index that is removed afterwards."""
 
-import os
-import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..build_index import build
 from ..dataset import webdataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
 from ..dataset.opening import open_stored
-from ..errors import DecodeError, Error, FormatError, SourceError, StaleIndexError, either
+from ..errors import DecodeError, FormatError, SourceError, StaleIndexError
 from ..formats.tar import Tar
 from ..storage.index_file import Index
-from ..storage.lock import remove_dead
 from ..storage.numbers import plain_dtype
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath
-from .reader import Batch, Reader
-
-_HIDDEN = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(INDEX_SUFFIX)}(\..*)?", re.DOTALL)
-"""The name of a hidden index and of what begins with it; its group is the name of the file that it lies beside."""
+from .reader import Batch, Reader, Refused
 
 
 class IndexedReader(Reader):
@@ -31,7 +24,7 @@ class IndexedReader(Reader):
 
     Args:
       paths: sources, which are indexed in a hidden file; or indexes, which are read as they are.
-      beside: the hidden index lies in the directory of this file. An index that the sources have is left alone.
+      hidden: the path of this file. An index that the sources have is left alone.
       name: the format; by default as `mmapds.build` decides.
       decode: the decoder; by default that of the format.
       roots: directories in which the sources of an index may lie that is among the paths.
@@ -41,7 +34,7 @@ class IndexedReader(Reader):
     def __init__(
         self,
         paths: Sequence[str],
-        beside: str,
+        hidden: str,
         name: str | None,
         decode: str | Decoder | None,
         roots: StrPath | Iterable[StrPath],
@@ -50,15 +43,13 @@ class IndexedReader(Reader):
         self._built: Path | None = None
         try:
             if not all(path.endswith(INDEX_SUFFIX) for path in paths):
-                parent, file = os.path.split(beside)
-                hidden = os.path.join(parent, f".{file}.{os.urandom(4).hex()}{INDEX_SUFFIX}")  # see remove_hidden
                 self._built = Path(hidden)
-                build(paths, out=hidden, format=name, roots=roots, **options)
+                build(paths, out=hidden, format=name, roots=roots, force=True, **options)
                 paths, roots = [hidden], Index(hidden).roots_needed()  # the user named these sources
             self._samples = open_dataset(paths, decode=decode, access="sequential", roots=roots)
             self.total: int | None = len(self._samples)
             index = _first_index(paths[0], Roots(roots, paths))
-            self.schema = _index_schema(index) if decode is None else None
+            self.schema = _index_schema(index, self._samples.sources[0]) if decode is None else None
             self._as_record = _tar_record if index.format == Tar.name and decode is None else _record
         except BaseException:
             self.close()
@@ -110,50 +101,21 @@ def _first_index(path: str, roots: Roots) -> Index:
     return found if isinstance(found, Index) else found.open_base(0)
 
 
-def remove_hidden(*beside: str) -> None:
-    """Remove the hidden indexes of killed conversions, and what they wrote of them; the caller holds the lock.
+def _index_schema(index: Index, source: str) -> Mapping[str, Any] | None:
+    """Return the fields that all records have; None if the index does not say.
 
     Args:
-      beside: the files that they wrote.
+      source: the first one, for the error where array files lack the type.
     """
-    files = {os.path.split(path) for path in beside}  # as one path has several spellings: a/b and a//b
-    for parent in {parent for parent, _ in files}:
-        with suppress(OSError):  # of a directory that can be written to, and not be read
-            for found in filter(None, map(_HIDDEN.fullmatch, os.listdir(parent or "."))):
-                if (parent, found[1]) in files:
-                    remove_dead(os.path.join(parent, found[0]))
-
-
-@contextmanager
-def telling_of(target: str) -> Iterator[None]:
-    """Make the error that an index cannot be written tell of the file to write: that is the one whose place users give.
-
-    Args:
-      target: this file; the index is its own, or a hidden one beside it.
-    """
-    parent, file = os.path.split(target)
-    hidden = rf"{re.escape(os.path.join(parent, f'.{file}.'))}[0-9a-f]{{8}}"
-    index = rf"(?:{re.escape(target)}|{hidden}){re.escape(INDEX_SUFFIX)}"
-    try:
-        yield
-    except Error as error:
-        found = re.match(rf"{index}: cannot write the index (here )*\((.*)\); ", str(error))
-        if found is None:
-            raise
-        raise Error(
-            f"{target}: cannot write an index beside the array file ({found[2]}); give another place with "
-            f"{either(f'-o OUT{SUFFIX}', 'out=...')}"
-        ) from None
-
-
-def _index_schema(index: Index) -> Mapping[str, Any] | None:
-    """Return the fields that all records have; None if the index does not say."""
     if "schema" in index.parameters:
         found: Mapping[str, Any] = index.parameters["schema"]
         return found
     if "dtype" not in index.parameters:
         return None
-    dtype = plain_dtype(index.parameters["dtype"]).name
+    numbers = plain_dtype(index.parameters["dtype"])
+    dtype = numbers.name
+    if numbers.kind in "SUV":
+        return {"data": Refused(f"{source}: field 'data'", dtype)}
     shape = index.parameters.get("shape", [None])
     return {"data": (dtype, shape) if shape or dtype.startswith("complex") else dtype}
 

@@ -18,9 +18,9 @@ from ..errors import Error, FormatError, either
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, listed
 from ..writer import Writer, bytes_of
 from .fit import Rules
-from .limit import too_much
 from .reader import Reader
 from .records import OTHER_OPTIONS, Copied, copy_records, open_reader
+from .target import too_much
 
 
 class Reading(NamedTuple):
@@ -138,7 +138,8 @@ def convert_part(
     for source in sources:
         check_unchanged(source)
     given = Rules(Schema(schema), *rules)
-    opened = reading.open([source.path for source in sources], path)
+    alone = f"{path}.{os.urandom(4).hex()}"  # as the same task may run twice at the same time
+    opened = reading.open([source.path for source in sources], alone)
     with closing(opened) as reader, _PartWriter(path, schema, length=given.length, index=False) as writer:
         writer.copied = copy_records(reader, given, writer, lambda *_: None)
         for source in sources:

@@ -12,8 +12,8 @@ from ..storage.sources import StrPath
 from ..writer import Writer, append_columns, bytes_of
 from .fit import LacksFieldError, Rules, fit, missing, remedy
 from .indexed import IndexedReader
-from .limit import too_much
 from .reader import FileReader, Reader
+from .target import hidden_index, too_much
 
 OTHER_OPTIONS: dict[str, dict[str, tuple[type, str, str]]] = {
     "parquet": {},
@@ -85,7 +85,7 @@ def open_reader(
         if others := [option for option in options if option not in formats.OPTIONS]:
             known = ", ".join(formats.OPTIONS)
             raise FormatError(f"{others[0]} = {options[others[0]]!r}, expected one of the options {known}")
-        return IndexedReader(paths, target, name, decode, roots, options)
+        return IndexedReader(paths, hidden_index(target), name, decode, roots, options)
     if decode is not None:
         raise FormatError(f"decode = {decode!r}, expected None, as records of {_TITLES[chosen]} have types")
     formats.check_options(chosen, OTHER_OPTIONS[chosen], options)
