@@ -232,6 +232,11 @@ def test_dicts_are_batched_field_by_field():
     assert list(again) == list(batch)
 
 
+def test_a_field_may_have_any_name():
+    for name in ("", "a.b", 0, None):
+        assert pad_collate([{name: 1}])[name].tolist() == [1]
+
+
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_a_batch_as_models_take_it(n):
     samples = [{"input_ids": [7] * k, "labels": [8] * k, "id": k} for k in range(1, n + 1)]

@@ -74,6 +74,7 @@ def test_positions_of_tuples_are_named_by_number():
     ("lists", "message"),
     [
         ("tokens", "lists = 'tokens', expected a list of names; give lists=['tokens']"),
+        ([["tag"]], "lists = [['tag']], expected a list of names"),
         (["tag"], "lists: expected fields among 'tokens'"),
         (["meta.tag"], "lists: expected fields among 'tags', found 'tag'"),
         (["tokens.n"], "lists: expected a field, found 'tokens.n' inside one that has no fields"),

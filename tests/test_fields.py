@@ -297,13 +297,10 @@ def test_records_that_are_refused(tmp_path, record, message):
     ("record", "schema", "message"),
     [
         (b'{"id":1,"n":2}', {"idd": "int32"}, "found `id`, `n` (did you mean 'id'); leave record 0 out with "),
-        (b'{"id":"7"}', {"id": "int32"}, "at byte 6 of the record (its type is 'str' here); leave record 0 out "),
         (b'{"id":[0.5,2.5]}', {"id": "int32"}, "at byte 7 of the record (its type is 'float32' here); leave record 0 "),
-        (b'{"id":[%d]}' % 2**64, {"id": "int64"}, "18446744073709551616 at byte 7 of the record; leave record 0 out "),
         (b'{"id":-%d}' % 10**60, {"id": "int32"}, f"found -{10**60} at byte 6 of the record; leave record 0 out with "),
         (b'{"id":%d.5}' % 10**60, {"id": "int32"}, f"found {10**60}.5 at byte 6 of the record (its type is 'float32' "),
         (b'{"id":["a"]}', {"id": "int32"}, "found a string at byte 7 of the record; leave record 0 out with "),
-        (b'{"id":null}', {"id": "int32"}, "(Fields takes defaults={'id': ...}), found null; leave record 0 "),
     ],
 )
 def test_a_schema_that_is_wrong_is_said_before_the_way_out(tmp_path, record, schema, message):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mmapds
-from mmapds import DecodeError, Fields, FormatError, pad_collate
+from mmapds import DecodeError, Fields, pad_collate
 from mmapds.convert import convert
 from tests.support.json_records import BATCHED, dataset, equal, records
 
@@ -240,25 +240,6 @@ def test_arrays_of_an_array_file_are_views_of_it_unless_they_are_converted(tmp_p
     assert not np.shares_memory(one["y"], other["y"])
     batch = ds.take([1, 0])
     assert equal([batch.values(name) for name in batch.names], [[s[name] for s in batch] for name in batch.names])
-
-
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        ({"y": "int32"}, r"a\.mma\.mmx: expected int32 at `y`, which has no default \(.*\), found `x`, `t`, `f`$"),
-        ({"x": "str"}, r"a\.mma\.mmx: expected a string at `x`, found int64 of shape \(None,\)$"),
-        ({"t": "int32"}, r"a\.mma\.mmx: expected int32 at `t`, found str$"),
-        ({"f": "int32"}, r"a\.mma\.mmx: expected int32 at `f`, found float64$"),
-        ({"x": "bool"}, r"a\.mma\.mmx: expected bool at `x`, found int64 of shape"),
-        ({"x.y": "int32"}, r"a\.mma\.mmx: expected int32 at `x\.y`, found int64 of shape"),
-        ({"x": ("int64", (None, 2))}, r"a\.mma\.mmx: expected int64 of shape \(None, 2\) at `x`, found int64 of shape"),
-    ],
-)
-def test_array_files_that_have_other_fields(tmp_path, schema, message):
-    with mmapds.Writer(tmp_path / "a.mma", {"x": ("int64", (None,)), "t": "str", "f": "float64"}) as writer:
-        writer.write({"x": np.arange(3), "t": "a", "f": 0.5})
-    with pytest.raises(FormatError, match=message):
-        mmapds.open(tmp_path / "a.mma", decode=Fields(schema), build=True)
 
 
 def test_stored_numbers_that_do_not_fit_are_errors_with_their_place(tmp_path):

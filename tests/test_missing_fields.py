@@ -42,7 +42,7 @@ def test_null_among_numbers(write):
 
 
 @pytest.mark.parametrize(
-    "samples", [[{"a": {"b": 1}}, {"a": None}], [([1],), (None,)], [[1], None], [{"'": 1}, {"'": None}]]
+    "samples", [[{"a": {"b": 1}}, {"a": None}], [([1],), (None,)], [[1], None], [{"": 1}, {"": None}]]
 )
 def test_null_where_a_default_of_fields_does_not_do(samples):
     assert refused(samples).endswith("ds.map(function)")

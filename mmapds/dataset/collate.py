@@ -4,7 +4,7 @@ from __future__ import annotations  # help() shows them as they are written
 
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from ..errors import CollateError, did_you_mean, warn
 from ..formats.measuring import keys_of
 from .batch import LazyBatch, expect_read_only
-from .gather import Arrays, Number, empty, gathered, refuse_masked
+from .gather import Arrays, Number, Path, empty, gathered, refuse_masked
 
 Table = Mapping[Any, Callable[..., Any]] | None
 """How torch collates each type."""
@@ -30,9 +30,9 @@ class PadRule(NamedTuple):
     left: bool
     lengths: bool
     mask: str | Mapping[Any, str] | None
-    lists: Collection[str]
+    lists: Collection[tuple[Any, ...]]
     """Paths of fields that become lists."""
-    numbers: Collection[str]
+    numbers: Collection[tuple[Any, ...]]
     """Paths of fields with a pad value of their own."""
 
     def shown(self, value: Any) -> Any:
@@ -89,8 +89,8 @@ def pad_collate(
     limit = 2**63 - 1 if max_length is None else positive("max_length", max_length)
     multiple = 1 if pad_to_multiple_of is None else positive("pad_to_multiple_of", pad_to_multiple_of)
     lists = names_of_lists(lists)
-    rule = PadRule(limit, multiple, truncate == "left", lengths, mask, paths_of(lists), set(_leaves(pad_value, "")))
-    batch = rule.shown(_padded(gathered(samples, "", rule.lists, outermost=True), "", pad_value, rule))
+    rule = PadRule(limit, multiple, truncate == "left", lengths, mask, paths_of(lists), set(_leaves(pad_value, Path())))
+    batch = rule.shown(_padded(gathered(samples, Path(), rule.lists, outermost=True), Path(), pad_value, rule))
     check_lists(batch, lists)
     if mask is not None and not isinstance(batch, dict):
         raise CollateError(f"mask = {mask!r}, expected None for samples that have no fields")
@@ -128,13 +128,15 @@ def names_of_lists(lists: Iterable[Any]) -> list[Any]:
     """Return the names of the fields that are to become lists."""
     if isinstance(lists, str):
         raise CollateError(f"lists = {lists!r}, expected a list of names; give lists=[{lists!r}]")
-    return list(lists)
+    names = list(lists)
+    if not all(isinstance(name, Hashable) for name in names):
+        raise CollateError(f"lists = {lists!r}, expected a list of names")
+    return names
 
 
-def paths_of(lists: Iterable[Any]) -> set[str]:
-    """Return how samples are indexed to reach fields: a field of that very name, and one at the end of a path."""
-    keys = [(name,) for name in lists] + [_keys_of(name) for name in lists]
-    return {"".join(f"[{key!r}]" for key in each) for each in keys}
+def paths_of(lists: Iterable[Any]) -> set[tuple[Any, ...]]:
+    """Return the paths of fields: of one of that very name, and of one where the keys in its name lead to."""
+    return {(name,) for name in lists} | {_keys_of(name) for name in lists}
 
 
 def _keys_of(name: Any) -> tuple[Any, ...]:
@@ -156,16 +158,16 @@ def check_lists(batch: Any, lists: Iterable[Any]) -> None:
             found = found[key]
 
 
-def _leaves(pad: Any, path: str) -> Iterator[str]:
+def _leaves(pad: Any, path: Path) -> Iterator[Path]:
     """Yield the paths of the fields that a pad value is given for."""
     if isinstance(pad, Mapping):
         for name, own in pad.items():
-            yield from _leaves(own, f"{path}[{name!r}]")
+            yield from _leaves(own, path.to(name))
     elif path:
         yield path
 
 
-def pad_values(names: Any, path: str, pad: Any) -> list[tuple[Any, Any]]:
+def pad_values(names: Any, path: Path, pad: Any) -> list[tuple[Any, Any]]:
     """Return (name, pad value) for every field."""
     if not isinstance(pad, Mapping):
         return [(name, pad) for name in names]
@@ -186,13 +188,13 @@ def _among(names: Iterable[Any], found: Any) -> str:
 # ---- padding --------------------------------------------------------------------------------------------------
 
 
-def _padded(field: Any, path: str, pad: Any, rule: PadRule) -> Any:
+def _padded(field: Any, path: Path, pad: Any, rule: PadRule) -> Any:
     """Return the batch of what was gathered; of arrays a pair of the padded tensor and their lengths."""
     if isinstance(field, dict):
         return _padded_fields(field, path, pad, rule)
     if isinstance(field, tuple):
         own = pad_values(range(len(field)), path, pad)
-        return [rule.shown(_padded(field[k], f"[{k}]", each, rule)) for k, each in own]
+        return [rule.shown(_padded(field[k], path.to(k), each, rule)) for k, each in own]
     if isinstance(pad, Mapping) and path not in rule.lists:
         raise CollateError(f"pad_value{path} = {pad!r}, expected a number, as samples[0]{path} has no fields")
     if not isinstance(field, Arrays):
@@ -210,11 +212,11 @@ def _padded(field: Any, path: str, pad: Any, rule: PadRule) -> Any:
     return padded, lengths
 
 
-def _padded_fields(fields: Mapping[Any, Any], path: str, pad: Any, rule: PadRule) -> dict[Any, Any]:
+def _padded_fields(fields: Mapping[Any, Any], path: Path, pad: Any, rule: PadRule) -> dict[Any, Any]:
     batch: dict[Any, Any] = {}
     padded: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
     for name, own in pad_values(fields, path, pad):
-        value = _padded(fields[name], f"{path}[{name!r}]", own, rule)
+        value = _padded(fields[name], path.to(name), own, rule)
         batch[name] = value[0] if isinstance(value, tuple) else value
         if not isinstance(value, tuple):
             continue
@@ -226,7 +228,7 @@ def _padded_fields(fields: Mapping[Any, Any], path: str, pad: Any, rule: PadRule
                     f"samples[0]{path}: field {lengths!r} clashes with the lengths of {name!r} in the batch; rename it"
                 )
             batch[lengths] = value[1]
-    if rule.mask is not None and path == "":
+    if rule.mask is not None and not path:
         for name, mask in _masked(rule.mask, padded).items():
             if mask in batch:
                 raise CollateError(
@@ -323,7 +325,7 @@ def _arrays(batch: Any, *, collate_fn_map: Table = None) -> Any:
       CollateError: a number is behind a mask.
     """
     for i, array in enumerate(batch):
-        refuse_masked(array, i, "")
+        refuse_masked(array, i, Path())
     expect_read_only()  # a batch is a copy, to which anyone may write
     return default_collate_fn_map[np.ndarray](batch, collate_fn_map=collate_fn_map)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -49,8 +48,19 @@ _KINDS = {
     "list": "a list that holds other things than numbers",
     "tuple": "a tuple",
 }
-_KEY = re.compile(r"\['([^'\\]+)'\]")
-"""A key in the path of a field."""
+
+
+class Path(tuple[Any, ...]):
+    """How a sample is indexed to reach a field; without keys it is the sample itself."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "".join(f"[{key!r}]" for key in self)
+
+    def to(self, key: Any) -> Path:
+        """Return the path of a field inside this one."""
+        return Path((*self, key))
 
 
 class Arrays:
@@ -67,7 +77,7 @@ class Arrays:
 
     def __init__(
         self,
-        path: str,
+        path: Path,
         dtype: torch.dtype,
         lengths: NDArray[np.int64],
         tail: tuple[int, ...],
@@ -84,7 +94,7 @@ class Arrays:
         self._held = held
 
     @classmethod
-    def of_values(cls, values: Sequence[Any], path: str) -> Arrays:
+    def of_values(cls, values: Sequence[Any], path: Path) -> Arrays:
         """Make one of arrays, tensors and empty lists.
 
         Raises:
@@ -104,7 +114,7 @@ class Arrays:
         return cls(path, dtype, lengths, tail, arrays, are_empty_lists=are_empty_lists)
 
     @classmethod
-    def of_stored(cls, field: StoredField, path: str) -> Arrays:
+    def of_stored(cls, field: StoredField, path: Path) -> Arrays:
         """Make one of arrays in a file, of which none is made.
 
         Raises:
@@ -132,7 +142,7 @@ class Arrays:
         tensor = empty((*entries, *self.tail), dtype)
         row = math.prod(self.tail) * dtype.itemsize
         bytes_ = None if begins is None else (begins * row).astype(np.uint64)
-        out = _memory(tensor, dtype, 0, "")
+        out = _memory(tensor, dtype, 0, self.path)
         if isinstance(self._held, StoredField):
             self._held.batch.join(self._held.number, (longest, left), row, bytes_, fill, out)
         elif tensor.numel():
@@ -144,14 +154,18 @@ class Arrays:
 
 
 def gathered(
-    values: Sequence[Any], path: str, lists: Collection[str], omitted: str = "", *, outermost: bool = False
+    values: Sequence[Any],
+    path: Path,
+    lists: Collection[tuple[Any, ...]],
+    omitted: Collection[Any] = (),
+    *,
+    outermost: bool = False,
 ) -> Any:
     """Return what the values of a field are: `Arrays`, a tensor of numbers, a dict of fields, or a list of the values.
 
     Args:
-      path: how a sample is indexed to reach the field; "" is the sample itself.
       lists: the paths of fields that are lists, whatever they hold.
-      omitted: the name of fields to leave out.
+      omitted: the names of fields to leave out, at any depth.
       outermost: whether tuples, and lists of anything but numbers, are a tuple of fields by position.
     Raises:
       CollateError: the values differ in kind, fields, dtype or shape.
@@ -159,14 +173,14 @@ def gathered(
     if path in lists:
         return list(values)
     if isinstance(values, LazyBatch):
-        return {name: _of_batch(values, name, path, lists, omitted) for name in values.names if name != omitted}
+        return {name: _of_batch(values, name, path, lists, omitted) for name in values.names if name not in omitted}
     values = as_arrays(values, path)
     kinds = set(map(kind_of, values))
     if kinds == {"fields"}:
-        names = [name for name in _names_of(values, path) if name != omitted]
-        return {name: gathered([each[name] for each in values], f"{path}[{name!r}]", lists, omitted) for name in names}
+        names = [name for name in _names_of(values, path) if name not in omitted]
+        return {name: gathered([each[name] for each in values], path.to(name), lists, omitted) for name in names}
     if outermost and kinds <= {"tuple", "list", "empty"} and kinds != {"empty"}:
-        return tuple(gathered(each, f"[{k}]", lists) for k, each in enumerate(_positions(values)))
+        return tuple(gathered(each, path.to(k), lists) for k, each in enumerate(_positions(values)))
     if kinds <= {"array", "empty"}:
         return Arrays.of_values(values, path)
     if kinds == {"number"}:
@@ -176,9 +190,11 @@ def gathered(
     return list(values)
 
 
-def _of_batch(batch: LazyBatch, name: str, path: str, lists: Collection[str], omitted: str) -> Any:
+def _of_batch(
+    batch: LazyBatch, name: str, path: Path, lists: Collection[tuple[Any, ...]], omitted: Collection[Any]
+) -> Any:
     """Return what a field of a batch is, without making samples where it is stored."""
-    path = f"{path}[{name!r}]"
+    path = path.to(name)
     if path in lists or name in batch.ragged:
         return list(batch.values(name))
     stored = batch.stored(name)
@@ -189,7 +205,7 @@ def _of_batch(batch: LazyBatch, name: str, path: str, lists: Collection[str], om
     return gathered(batch.values(name), path, lists, omitted)
 
 
-def _names_of(samples: Sequence[Mapping[Any, Any]], path: str) -> Collection[Any]:
+def _names_of(samples: Sequence[Mapping[Any, Any]], path: Path) -> Collection[Any]:
     """Return the names of the fields, which all samples share.
 
     Raises:
@@ -237,7 +253,7 @@ def kind_of(value: Any) -> str:
     return "tuple" if isinstance(value, tuple) else "other"
 
 
-def as_arrays(values: Sequence[Any], path: str) -> Sequence[Any]:
+def as_arrays(values: Sequence[Any], path: Path) -> Sequence[Any]:
     """Return values, of which lists of numbers have become arrays, and ml_dtypes' bfloat16 tensors.
 
     Raises:
@@ -248,7 +264,7 @@ def as_arrays(values: Sequence[Any], path: str) -> Sequence[Any]:
     return values
 
 
-def _as_array(value: Any, i: int, path: str) -> Any:
+def _as_array(value: Any, i: int, path: Path) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "V":  # not a dtype of NumPy's own
             return as_tensor(value, "bfloat16") if value.dtype.name == "bfloat16" else value
@@ -272,7 +288,7 @@ def _as_array(value: Any, i: int, path: str) -> Any:
         ) from None
 
 
-def refuse_masked(value: Array, i: int, path: str) -> None:
+def refuse_masked(value: Array, i: int, path: Path) -> None:
     """Raise CollateError if numbers of an array are behind its mask, so that they are no values."""
     if type(value) is not np.ndarray and (count := masked_count(value)):
         raise CollateError(
@@ -281,7 +297,7 @@ def refuse_masked(value: Array, i: int, path: str) -> None:
         )
 
 
-def _mixed_message(values: Sequence[Any], path: str) -> str:
+def _mixed_message(values: Sequence[Any], path: Path) -> str:
     kinds = [kind_of(value) for value in values]
     one = next(i for i, kind in enumerate(kinds) if kind in ("array", "number", "fields"))
     alike = {"array", "empty"} if kinds[one] == "array" else {kinds[one]}
@@ -292,12 +308,11 @@ def _mixed_message(values: Sequence[Any], path: str) -> str:
     return f"samples[{other}]{path}: expected {_KINDS[kinds[one]]}, as in samples[{one}]{path}, found {found}{hint}"
 
 
-def _hint_for_none(path: str, kind: str) -> str:
+def _hint_for_none(path: Path, kind: str) -> str:
     """Return what to do about null where other samples have a value of a kind, as the end of a message."""
-    keys = _KEY.findall(path)
-    if "".join(f"['{key}']" for key in keys) != path or not keys:  # positions of tuples, and odd keys
+    if not path or not all(isinstance(key, str) and key for key in path):
         return "; give what stands for it with ds.map(function)"
-    name = ".".join(key.replace(".", r"\.") for key in keys)
+    name = ".".join(key.replace(".", r"\.") for key in path)
     instead = {"array": "[]", "number": "0"}.get(kind)
     default = f"what stands for it with mmapds.Fields(schema, defaults={{{name!r}: {instead}}})"
     other = default if instead else "another with ds.map(function)"
@@ -307,7 +322,7 @@ def _hint_for_none(path: str, kind: str) -> str:
 # ---- dtypes ---------------------------------------------------------------------------------------------------
 
 
-def _number_tensor(values: Sequence[Any], path: str) -> torch.Tensor:
+def _number_tensor(values: Sequence[Any], path: Path) -> torch.Tensor:
     """Return numbers as one tensor; raise CollateError if its dtype cannot hold them."""
     types = set(map(type, values))
     if types <= {bool, int, float}:
@@ -332,7 +347,7 @@ def _number_dtype(value: Any) -> Any:
     return bool if isinstance(value, bool) else int if isinstance(value, int) else float
 
 
-def _dtype(dtypes: Sequence[Any], path: str) -> torch.dtype:
+def _dtype(dtypes: Sequence[Any], path: Path) -> torch.dtype:
     """Return the dtype to which torch promotes the dtypes of the samples; None does not count."""
     found = []
     for dtype in dict.fromkeys(dtypes):
@@ -366,7 +381,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Array | torch.Tensor:
     return torch.from_numpy(np.asarray(value, np.float32)).to(dtype)
 
 
-def _pad_number(pad: Any, path: str) -> Number:
+def _pad_number(pad: Any, path: Path) -> Number:
     if isinstance(pad, np.generic | np.ndarray | torch.Tensor) and pad.ndim == 0:
         pad = pad.item()
     if not isinstance(pad, int | float):
@@ -374,7 +389,7 @@ def _pad_number(pad: Any, path: str) -> Number:
     return pad
 
 
-def _fill_of(pad: Number, dtype: torch.dtype, path: str) -> int:
+def _fill_of(pad: Number, dtype: torch.dtype, path: Path) -> int:
     """Return the bytes of a pad value in `dtype`, repeated until they are 8, as one integer.
 
     Raises:
@@ -403,7 +418,7 @@ def _fill_of(pad: Number, dtype: torch.dtype, path: str) -> int:
 # ---- memory and shapes ----------------------------------------------------------------------------------------
 
 
-def _memory(value: Any, dtype: torch.dtype, i: int, path: str) -> Array:
+def _memory(value: Any, dtype: torch.dtype, i: int, path: Path) -> Array:
     """Return the memory of an array or a tensor, contiguous; NumPy has no bfloat16 and shows it as int16.
 
     Raises:
@@ -419,7 +434,7 @@ def _memory(value: Any, dtype: torch.dtype, i: int, path: str) -> Array:
     return np.ascontiguousarray(value)
 
 
-def _tail_of(shapes: list[tuple[int, ...]], path: str) -> tuple[int, ...]:
+def _tail_of(shapes: list[tuple[int, ...]], path: Path) -> tuple[int, ...]:
     """Return the shape beyond the first axis of arrays of these shapes; an empty list, (0,), has none of its own.
 
     Raises:
@@ -436,7 +451,7 @@ def _tail_of(shapes: list[tuple[int, ...]], path: str) -> tuple[int, ...]:
     return common_tail(np.array(shapes), path)
 
 
-def common_tail(shapes: Array, path: str) -> tuple[int, ...]:
+def common_tail(shapes: Array, path: Path) -> tuple[int, ...]:
     """Return the shape beyond the first axis of arrays of these shapes, (arrays, axes).
 
     It is that of the arrays with entries. Where none has any, each axis has the length that is not 0, if there is one.
@@ -456,7 +471,7 @@ def common_tail(shapes: Array, path: str) -> tuple[int, ...]:
     return tail
 
 
-def _shapes_message(i: int, shape: tuple[int, ...], alike: int, tail: tuple[int, ...], path: str) -> str:
+def _shapes_message(i: int, shape: tuple[int, ...], alike: int, tail: tuple[int, ...], path: Path) -> str:
     expected = f"(n, {', '.join(map(str, tail))})" if tail else "(n,)"
     return (
         f"samples[{i}]{path}: expected shape {expected}, as in samples[{alike}]{path}, found {shape}; "

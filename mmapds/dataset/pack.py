@@ -24,7 +24,7 @@ from .collate import (
     paths_of,
     positive,
 )
-from .gather import Arrays, Number, as_arrays, empty, gathered, kind_of
+from .gather import Arrays, Number, Path, as_arrays, empty, gathered, kind_of
 
 Int64s = NDArray[np.int64]
 _KEYS = {
@@ -161,14 +161,14 @@ def _options(
 
 
 def _packed(samples: Sequence[Any], options: _Options, pad_value: Any, lists: list[Any]) -> dict[Any, Any]:
-    omitted = "attention_mask" if options.layout == "hf" else ""
-    fields = gathered(_named(samples, options), "", paths_of(lists), omitted)
+    omitted = ("attention_mask",) if options.layout == "hf" else ()
+    fields = gathered(_named(samples, options), Path(), paths_of(lists), omitted)
     if any(field.lengths.any() for field in _sequences(fields)):
         fields = _without_empty_lists(fields)
     lengths = np.minimum(_shared_lengths(fields), options.max_length)
     _check_size(fields, lengths)
     places = _Places.of(lengths, options)
-    batch = _joined(fields, places, pad_value, options, "")
+    batch = _joined(fields, places, pad_value, options, Path())
     if options.labels is not None:
         _set_labels(batch, fields, places, options)
     clash = next((key for key in _KEYS[options.layout] if key in batch), None)
@@ -184,7 +184,7 @@ def _named(samples: Sequence[Any], options: _Options) -> Sequence[Any]:
     """Return samples that are dicts; those that are arrays alone get a name."""
     if isinstance(samples, LazyBatch):
         return samples
-    samples = as_arrays(samples, "")
+    samples = as_arrays(samples, Path())
     kinds = set(map(kind_of, samples))
     if kinds <= {"array", "empty"}:
         return [{"input_ids" if options.layout == "hf" else "tokens": sample} for sample in samples]
@@ -332,13 +332,13 @@ def _begins_in_rows(taken: list[int], row: int, rows: int, most: int) -> Int64s:
 # ---- the batch ------------------------------------------------------------------------------------------------
 
 
-def _joined(fields: Mapping[Any, Any], places: _Places, pad: Any, options: _Options, path: str) -> dict[Any, Any]:
+def _joined(fields: Mapping[Any, Any], places: _Places, pad: Any, options: _Options, path: Path) -> dict[Any, Any]:
     """Return fields, those of arrays joined."""
     batch: dict[Any, Any] = {}
     for name, own in pad_values(fields, path, pad):
         field = fields[name]
         if isinstance(field, dict):
-            batch[name] = _joined(field, places, own, options, f"{path}[{name!r}]")
+            batch[name] = _joined(field, places, own, options, path.to(name))
         elif isinstance(field, Arrays):
             joined = field.joined((places.total,), places.begins, own, options.max_length, left=options.left)
             batch[name] = _in_rows(joined, places, options)
