@@ -19,7 +19,7 @@ from ..storage.sources import StrPath
 from ..storage.view_file import SavedView, check_source_of_view, mark_of
 from ..storage.writer import ViewWriter
 from . import stored
-from .views import ArrayRows, BitRows, ChainedRows, Int64s, Part, RangeRows, Rows, pieces
+from .views import ArrayRows, BitRows, ChainedRows, Int64s, Part, Parts, RangeRows, Rows, pieces
 
 _DIRECTORY = "section 'row_ranks': expected the counts of 'row_bits', found others"
 
@@ -60,7 +60,7 @@ class SavedRows(Rows):
             raise self.file.damaged(_DIRECTORY)
         return found
 
-    def parts(self, indexes: Sequence[Part]) -> list[Part]:
+    def parts(self, indexes: Parts, first: int = 0) -> list[Part]:
         return [Part(self.file, 0, len(self))]
 
     @property

@@ -15,7 +15,7 @@ from ..storage.blocks import BlockTable
 from ..storage.index_file import LENGTH_SECTIONS, Index
 from ..storage.numbers import scratch
 from ..storage.runs import FileOrder, LengthOrder, Numbers
-from .views import Part, RangeRows, Rows, pieces
+from .views import Part, Parts, RangeRows, Rows, pieces
 
 _MOST_CUT = 16  # parts of indexes whose records of each length are searched for
 _PIECE = 1 << 20  # records whose bounds are looked at at a time
@@ -28,7 +28,7 @@ def whole(indexes: Sequence[Index]) -> list[Part]:
 
 def parts_of(indexes: Sequence[Index], rows: Rows | None) -> list[Part] | None:
     """Return the parts of indexes that a selection of all their records is made of, in turn; None if it is not."""
-    return whole(indexes) if rows is None else rows.parts(whole(indexes))
+    return whole(indexes) if rows is None else rows.parts(Parts(whole(indexes)))
 
 
 def numbers(parts: Sequence[Part], name: str) -> Numbers:

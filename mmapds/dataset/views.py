@@ -4,6 +4,7 @@ import operator
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,15 +33,23 @@ class Part(NamedTuple):
         return self.begin == 0 and self.end == self.of.records
 
 
-def cut(parts: Iterable[Part], begin: int, end: int) -> list[Part]:
-    """Return what parts, one after another, have at the positions from `begin` to `end`."""
-    found, first = [], 0
-    for of, low, high in parts:
-        own = max(begin - first, 0), min(end - first, high - low)
-        if own[0] < own[1]:
-            found.append(Part(of, low + own[0], low + own[1]))
-        first += high - low
-    return found
+class Parts:
+    """Parts one after another; positions count all of their records."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._starts = list(accumulate((part.end - part.begin for part in parts), initial=0))
+
+    def cut(self, begin: int, end: int) -> list[Part]:
+        """Return the parts that lie at the positions from `begin` to `end`, without those before and after."""
+        found, number = [], bisect_right(self._starts, begin) - 1
+        while begin < end:
+            of, low, _ = self._parts[number]
+            first, stop = self._starts[number], min(end, self._starts[number + 1])
+            if begin < stop:
+                found.append(Part(of, low + begin - first, low + stop - first))
+            begin, number = stop, number + 1
+        return found
 
 
 # ---- selections -----------------------------------------------------------------------------------------------------
@@ -68,8 +77,12 @@ class Rows(ABC):
         """Return every position that shows a record."""
         return [begin + k for begin, numbers in pieces(self) for k in np.flatnonzero(numbers == record).tolist()]
 
-    def parts(self, indexes: Sequence[Part]) -> list[Part] | None:
-        """Return the parts of some indexes that the selection is made of, where these are few; else None."""
+    def parts(self, indexes: Parts, first: int = 0) -> list[Part] | None:
+        """Return the parts of some indexes that the selection is made of, where these are few; else None.
+
+        Args:
+          first: the position there of record 0.
+        """
         return None
 
     @property
@@ -105,8 +118,8 @@ class RangeRows(Rows):
     def positions(self, record: int) -> list[int]:
         return [self.range.index(record)] if record in self.range else []
 
-    def parts(self, indexes: Sequence[Part]) -> list[Part] | None:
-        return cut(indexes, self.range.start, self.range.stop) if self.range.step == 1 else None
+    def parts(self, indexes: Parts, first: int = 0) -> list[Part] | None:
+        return indexes.cut(first + self.range.start, first + self.range.stop) if self.range.step == 1 else None
 
     @property
     def rises(self) -> bool:
@@ -229,9 +242,9 @@ class NestedRows(Rows):
     def positions(self, record: int) -> list[int]:
         return [found for at in self._outer.positions(record) for found in self._inner.positions(at)]
 
-    def parts(self, indexes: Sequence[Part]) -> list[Part] | None:
-        outer = self._outer.parts(indexes)
-        return None if outer is None else self._inner.parts(outer)
+    def parts(self, indexes: Parts, first: int = 0) -> list[Part] | None:
+        outer = self._outer.parts(indexes, first)
+        return None if outer is None else self._inner.parts(Parts(outer))
 
     @property
     def rises(self) -> bool:
@@ -272,10 +285,14 @@ class ChainedRows(Rows):
             for found in rows.positions(record - first)
         ]
 
-    def parts(self, indexes: Sequence[Part]) -> list[Part] | None:
-        total = sum(part.end - part.begin for part in indexes)
-        found = [rows.parts(cut(indexes, first, total)) for first, rows in self._chained]
-        return None if None in found else [part for own in found for part in own or ()]
+    def parts(self, indexes: Parts, first: int = 0) -> list[Part] | None:
+        found: list[Part] = []
+        for begin, rows in self._chained:
+            own = rows.parts(indexes, first + begin)
+            if own is None:
+                return None
+            found += own
+        return found
 
     @property
     def rises(self) -> bool:
