@@ -1,6 +1,7 @@
 """Large members of gzip: decoding begins at access points inside them, and every record is that of the plain file."""
 
 import gzip
+import itertools
 import multiprocessing
 import os
 import random
@@ -73,6 +74,23 @@ def test_what_a_decoder_held_back_is_read_though_there_is_no_more_input(monkeypa
         packed = packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)
         stream = gzip_codec.Stream(module, InMemory(packed), 0, len(packed), Edges(end_crc=zlib.crc32(data)))
         assert b"".join(iter(stream.read, b"")) == data
+
+
+@pytest.mark.parametrize("module", [isal_zlib, zlib])
+@pytest.mark.parametrize("window", [b"", b"a window"], ids=["whole members", "the first one from its middle"])
+def test_a_member_that_ends_soon_after_a_full_piece_gives_back_what_follows(monkeypatch, module, window):
+    """The decoder has then been given bytes of the next member already."""
+    monkeypatch.setattr(gzip_codec, "_PIECE", 4096)
+    for more, read in itertools.product((0, 1, 2, 10, 100, 1000), (100, 4096, 1 << 18)):
+        monkeypatch.setattr(gzip_codec, "_READ", read)
+        for data in (b"7" * (4096 + more), random.Random(more).randbytes(4096 + more)):
+            packed = member(data) + member(data[::-1]) + member(b"")
+            edges = Edges(window, zlib.crc32(window), 0) if window else Edges()
+            if window:  # 10 bytes of a header are gone, and the checksum is that of both
+                crc = zlib.crc32(window + data).to_bytes(4, "little")
+                first = member(data)
+                packed = first[10:-8] + crc + first[-4:] + packed[len(first) :]
+            assert decode(module, packed, edges) == data + data[::-1]
 
 
 def by(*command):

@@ -220,8 +220,13 @@ class Stream:
         """Decode some of the bytes that were read."""
         given = self._data[: self._step]
         piece = self._decompress(given, _PIECE)
-        self._step *= 2
-        self._data = self._data[len(given) - len(self._decoder.unconsumed_tail) - len(self._decoder.unused_data) :]
+        self._step = min(2 * self._step, _READ)
+        # At the end of a member zlib has the same bytes in both.
+        back = self._decoder.unused_data if self._decoder.eof else self._decoder.unconsumed_tail
+        if len(back) > len(given):  # isal gives back bytes that it was given before, too
+            self._data = memoryview(b"".join((back, self._data[len(given) :])))
+        else:
+            self._data = self._data[len(given) - len(back) :]
         return piece
 
     def _decompress(self, given: "bytes | memoryview", most: int) -> bytes:

@@ -237,7 +237,7 @@ class Stream:
             begin = self._given
             if self._decoder.needs_input:
                 self._given = min(begin + self._step, len(self._data))
-                self._step *= 2
+                self._step = min(2 * self._step, _READ)
             try:
                 piece: bytes = self._decoder.decompress(self._data[begin : self._given], PIECE)
             except self._module.ZstdError as error:
