@@ -5,6 +5,7 @@ import io
 import json
 import lzma
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -24,7 +25,7 @@ from tests.support.commands import mmapds as command
 from tests.support.commands import python, run
 from tests.support.docs import blocks
 from tests.support.messages import check
-from tests.support.zstd_files import entries_of, frame, raw, skippable, zstd
+from tests.support.zstd_files import RUN, block, entries_of, frame, raw, skippable, zstd
 
 LINES = [b'{"id": %d, "text": "%s"}\n' % (n, b"some words " * (n % 40)) for n in range(1500)]
 TEXT = b"".join(LINES)
@@ -196,6 +197,14 @@ def test_progress_is_in_bytes_of_the_source(write, tmp_path):
         assert 0 <= os.path.getsize(path) - sum(read) <= 100, name
 
 
+def test_progress_goes_on_inside_a_large_frame(write, tmp_path):
+    data = zstd.compress(random.Random(1).randbytes(9 << 20))
+    read = []
+    mmapds.seekable(write(data, "part.zst"), tmp_path / "out.zst", progress=read.append)
+    assert sum(read[: len(read) // 2]) > len(data) // 4
+    assert 0 <= len(data) - sum(read) <= 100
+
+
 def test_a_source_with_long_windows_is_read_if_that_is_said(write):
     path = write(frame(raw(TEXT[:1000]), window=18 << 3), "part.jsonl.zst")
     with pytest.raises(
@@ -226,6 +235,10 @@ REFUSED = {
     "a zstd file with a wrong checksum": (ZSTD[:-4] + b"sums", r"block 0 \(byte 0\): not zstd: restored data doesn"),
     "a zstd file that is damaged": (ZSTD[:90] + bytes(9) + ZSTD[99:], r"block 0 \(byte 0\): not zstd: "),
     "garbage behind zstd": (ZSTD + b"garbage", r"frame 1 \(byte \d+\): expected a zstd frame or the end of the file, "),
+    "a frame that has more text than its header says": (
+        frame(*[block(RUN, 128 << 10, b"\n", last=number == 99) for number in range(100)], size=1 << 20, window=56),
+        r"block 0 \(byte 0\): not zstd: expected 1048576 bytes of content, found more; ",
+    ),
     "a dictionary": (frame(raw(b"x"), dictionary=5), r"frame 0 .* found one that needs dictionary 5"),
     "xz": (lzma.compress(TEXT), r"compressed \(xz\): expected "),
 }

@@ -119,23 +119,25 @@ class _Item(NamedTuple):
     """The access point of the block."""
     size: int
     load: Callable[[], bytes]
+    read: int = 0
+    """Up to which byte the file was read for it; 0 if the begin of the next block alone says that."""
 
 
 def _parts(source: Source, items: Iterable[_Item], least: int) -> Iterator[Part]:
     """Make parts of the fewest neighbouring items that have so much content."""
-    begin = end = scanned = 0
+    begin = end = scanned = read = 0
     starts: list[BlockStart] = []
     held: list[_Item] = []
     for item in items:
         start = BlockStart(item.begin, end, item.point) if item.begin is not None and item.size else None
         if end - begin >= least:
-            # What a block has in the file counts once the next one begins.
-            now = scanned if start is None else byte_of(source.codec, start)
+            # What a block has in the file counts once the next one begins; that of a large one as it is read.
+            now = max(scanned, read) if start is None else byte_of(source.codec, start)
             yield Part(begin, end, now - scanned, tuple(starts), False, partial(_load, held))
             begin, scanned, starts, held = end, now, [], []
         starts += [start] if start else []
         held.append(item)
-        end += item.size
+        end, read = end + item.size, item.read
     yield Part(begin, end, source.size - scanned, tuple(starts), True, partial(_load, held))
 
 
@@ -159,8 +161,8 @@ def _zstd(zstd: ZstdSource, workers: int) -> Generator[_Item, None, None]:
     with closing(in_order(decode, enumerate(zstd.blocks()), workers=workers, slots=slots)) as found:
         for number, block, data in found:
             begin: int | None = block.begin
-            for piece in zstd.pieces(number, block) if data is None else (data,):
-                yield _Item(begin, b"", len(piece), partial(bytes, piece))
+            for piece, read in zstd.pieces(number, block) if data is None else ((data, 0),):
+                yield _Item(begin, b"", len(piece), partial(bytes, piece), read)
                 begin = None
 
 

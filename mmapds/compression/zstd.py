@@ -289,18 +289,21 @@ class ZstdSource:
     def decode(self, number: int, block: FileBlock) -> bytes | None:
         """Return the text of a block; None if it is more than that of a block that is decoded at once may be.
 
-        Raises what `pieces` does.
+        A block whose headers say how much it has is refused instead. Raises what `pieces` does.
         """
         pieces, size = [], 0
-        for piece in self.pieces(number, block):
+        for piece, _ in self.pieces(number, block):
             pieces.append(piece)
             size += len(piece)
+            if size > LARGEST_BLOCK and block.content != UNKNOWN:
+                error = BlockError(f"expected {block.content} bytes of content, found more")
+                raise not_decoded(self._path, number, block.begin, "zstd", error)
             if size > LARGEST_BLOCK:
                 return None
         return b"".join(pieces)
 
-    def pieces(self, number: int, block: FileBlock) -> Iterator[bytes]:
-        """Yield the text of a block, however large, in pieces.
+    def pieces(self, number: int, block: FileBlock) -> Iterator[tuple[bytes, int]]:
+        """Yield the text of a block, however large, in pieces, each with the byte up to which the file was read.
 
         Raises:
           FormatError: it is damaged.
@@ -309,6 +312,6 @@ class ZstdSource:
         stream = Stream(self._codec, self._file, block.begin, block.end, self._window)
         try:
             while piece := stream.read():
-                yield piece
+                yield piece, stream.at
         except BlockError as error:
             raise not_decoded(self._path, number, block.begin, "zstd", error) from None
