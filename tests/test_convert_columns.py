@@ -72,14 +72,6 @@ def both(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", TYPES)
-def test_every_type_goes_by_columns(tmp_path, both, name, way):
-    path = save(pa.table({name: TYPES[name]}), tmp_path / "a", way, rows=170)
-    by_columns, blocks = both(path, format=way.replace("stream", "arrow"))
-    assert by_columns == blocks >= 5
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_all_types_beside_each_other(tmp_path, both, way):
     path = save(pa.table(TYPES), tmp_path / "a", way, rows=170)
     by_columns, blocks = both(path, format=way.replace("stream", "arrow"), length="many")

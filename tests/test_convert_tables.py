@@ -256,18 +256,15 @@ def named(data):
         return ""
 
 
-@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
-@pytest.mark.parametrize("lost", [None, 3, 4999])
-@pytest.mark.parametrize(
-    ("shape", "axes"), [((2, 3), [1, 0]), ((3, 4, 5), [2, 0, 1]), ((3, 4, 5), [1, 2, 0]), ((2, 3, 4, 5), [3, 0, 2, 1])]
-)
-def test_tensors_whose_axes_are_permuted(tmp_path, suffix, lost, shape, axes):
+@pytest.mark.parametrize("lost", [None, 3])
+@pytest.mark.parametrize(("shape", "axes"), [((2, 3), [1, 0]), ((3, 4, 5), [2, 0, 1]), ((2, 3, 4, 5), [3, 0, 2, 1])])
+def test_tensors_whose_axes_are_permuted(tmp_path, lost, shape, axes):
     """The logical axis k is the stored one axes[k], by the specification of Arrow."""
     expected = np.arange(5000 * np.prod(shape), dtype=np.int32).reshape(5000, *shape)
     kind = pa.fixed_shape_tensor(pa.int32(), shape, permutation=axes)
     rows = [None if row == lost else tensor.ravel() for row, tensor in enumerate(expected)]
     storage = pa.array(rows, kind.storage_type)
-    path = save(pa.table({"t": pa.ExtensionArray.from_storage(kind, storage)}), tmp_path / f"a.{suffix}")
+    path = save(pa.table({"t": pa.ExtensionArray.from_storage(kind, storage)}), tmp_path / "a.arrow", "arrow")
     convert(path, tmp_path / "a.mma", missing="skip")
     found = np.stack([sample["t"] for sample in mmapds.open(tmp_path / "a.mma")])
     kept = [row for row in range(5000) if row != lost]

@@ -28,8 +28,8 @@ from ..storage.sources import (
     listed,
 )
 from .fit import Wanted
-from .parts import Reading, Written, write_parts
-from .records import OTHER_OPTIONS, copy_records
+from .parts import Written, write_parts
+from .records import OTHER_OPTIONS, Reading, copy_records
 from .target import ConvertedWriter, alone, check_ahead, default_bytes, target_of, without_converted
 
 if TYPE_CHECKING:

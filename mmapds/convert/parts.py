@@ -3,73 +3,22 @@
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_128
 
-from .. import formats
 from ..arrays.array_file import SUFFIX, ArrayFile, Head
 from ..arrays.schema import Schema
 from ..clusters import GROUP, Engine, Task, groups, part_name
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError, either
-from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, listed
+from ..errors import Error
+from ..storage.sources import INDEX_SUFFIX, Source, check_unchanged
 from ..writer import Writer, bytes_of
 from .fit import Rules
-from .reader import Reader
-from .records import OTHER_OPTIONS, Copied, copy_records, open_reader
+from .records import Copied, Reading, copy_records
 from .target import too_much
-
-
-class Reading(NamedTuple):
-    """How the records of sources are read, as `mmapds.convert.convert` takes it."""
-
-    format_name: str | None
-    decode: str | Decoder | None
-    roots: StrPath | Iterable[StrPath]
-    options: Mapping[str, Any]
-
-    def open(self, paths: list[str], target: str) -> Reader:
-        """Return the reader of some sources; see `open_reader`."""
-        return open_reader(paths, target, self.format_name, self.decode, self.roots, self.options)
-
-    def open_first(self, paths: list[str], target: str, records: int | None) -> Reader:
-        """Return the reader of all sources; or of the first ones with so many records, if all must be indexed."""
-        count = len(paths) if records is None or not self.is_indexing(paths) else 1
-        while True:
-            reader = self.open(paths[:count], target)
-            if count >= len(paths) or reader.schema is not None or (reader.total or 0) >= (records or 0):
-                return reader
-            reader.close()
-            count *= 2
-
-    def is_indexing(self, paths: list[str]) -> bool:
-        """Whether all of these are sources to be indexed in one format."""
-        kinds = {self.format_name or formats.convertible(path) or "" for path in paths}
-        return not kinds & OTHER_OPTIONS.keys() and not any(path.endswith(INDEX_SUFFIX) for path in paths)
-
-    def settled(self, paths: list[str]) -> "Reading":
-        """Return it with what all sources decide together, so that a task which has some of them reads them alike.
-
-        Raises:
-          FormatError: sources contradict one another, or an option.
-        """
-        roots = [os.path.abspath(root) for root in listed(self.roots)]
-        if not self.is_indexing(paths):
-            return self._replace(roots=roots)
-        chosen = [formats.by_name(self.format_name)] if self.format_name else list(map(formats.for_path, paths))
-        for path, other in zip(paths, chosen, strict=False):
-            if other is not chosen[0]:
-                raise FormatError(
-                    f"sources: expected one format in one conversion, found {paths[0]} ({chosen[0].name}) and {path} "
-                    f"({other.name}); choose with {either('--format F', 'format=...')}"
-                )
-        formats.check_options(chosen[0].name, chosen[0].options, self.options)
-        parameters = chosen[0].parameters(self.options, paths)
-        options = {name: parameters[name] for name in chosen[0].options if name in parameters}
-        return self._replace(format_name=chosen[0].name, options=options, roots=roots)
 
 
 class Written(NamedTuple):

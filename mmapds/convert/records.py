@@ -1,5 +1,6 @@
-"""The records of sources, one by one, fitted to a schema and written."""
+"""How sources are read, and their records, fitted to a schema and written."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ from .. import formats
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, either
-from ..storage.sources import StrPath
+from ..storage.sources import INDEX_SUFFIX, StrPath, listed
 from ..writer import Writer, append_columns, bytes_of
 from .fit import LacksFieldError, Rules, fit, missing, remedy
 from .indexed import IndexedReader
@@ -55,41 +56,75 @@ class Copied(NamedTuple):
             )
 
 
-def open_reader(
-    paths: list[str],
-    target: str,
-    name: str | None,
-    decode: str | Decoder | None,
-    roots: StrPath | Iterable[StrPath],
-    options: Mapping[str, Any],
-) -> Reader:
-    """Return the reader of some sources.
+class Reading(NamedTuple):
+    """How the records of sources are read, as `mmapds.convert.convert` takes it."""
 
-    Args:
-      target: the file to write, beside which an index may be made.
+    format_name: str | None
+    decode: str | Decoder | None
+    roots: StrPath | Iterable[StrPath]
+    options: Mapping[str, Any]
 
-    The others are those of `mmapds.convert.convert`.
+    def open(self, paths: list[str], target: str) -> Reader:
+        """Return the reader of some sources.
 
-    Raises:
-      FormatError: they have several formats, or their format lacks an option.
-    """
-    found = {name or formats.convertible(path) or "": path for path in paths}
-    if len(found) > 1:
-        listed = ", ".join(f"{path} ({found_name or 'to be indexed'})" for found_name, path in found.items())
-        raise FormatError(
-            f"sources: expected one format in one conversion, found {listed}; convert them one by one, or choose one "
-            f"with {either('--format F', 'format=...')}"
-        )
-    chosen = next(iter(found))
-    if chosen not in OTHER_OPTIONS:
-        if others := [option for option in options if option not in formats.OPTIONS]:
-            known = ", ".join(formats.OPTIONS)
-            raise FormatError(f"{others[0]} = {options[others[0]]!r}, expected one of the options {known}")
-        return IndexedReader(paths, hidden_index(target), name, decode, roots, options)
-    if decode is not None:
-        raise FormatError(f"decode = {decode!r}, expected None, as records of {_TITLES[chosen]} have types")
-    formats.check_options(chosen, OTHER_OPTIONS[chosen], options)
-    return _file_reader(chosen, paths[0])(paths, **options)
+        Args:
+          target: the file to write, beside which an index may be made.
+        Raises:
+          FormatError: they have several formats, or their format lacks an option.
+        """
+        found = {self.format_name or formats.convertible(path) or "": path for path in paths}
+        if len(found) > 1:
+            shown = ", ".join(f"{path} ({found_name or 'to be indexed'})" for found_name, path in found.items())
+            raise FormatError(
+                f"sources: expected one format in one conversion, found {shown}; convert them one by one, or choose "
+                f"one with {either('--format F', 'format=...')}"
+            )
+        chosen = next(iter(found))
+        if chosen not in OTHER_OPTIONS:
+            if others := [option for option in self.options if option not in formats.OPTIONS]:
+                known = ", ".join(formats.OPTIONS)
+                raise FormatError(f"{others[0]} = {self.options[others[0]]!r}, expected one of the options {known}")
+            return IndexedReader(paths, hidden_index(target), self.format_name, self.decode, self.roots, self.options)
+        if self.decode is not None:
+            raise FormatError(f"decode = {self.decode!r}, expected None, as records of {_TITLES[chosen]} have types")
+        formats.check_options(chosen, OTHER_OPTIONS[chosen], self.options)
+        return _file_reader(chosen, paths[0])(paths, **self.options)
+
+    def open_first(self, paths: list[str], target: str, records: int | None) -> Reader:
+        """Return the reader of all sources; or of the first ones with so many records, if all must be indexed."""
+        count = len(paths) if records is None or not self.is_indexing(paths) else 1
+        while True:
+            reader = self.open(paths[:count], target)
+            if count >= len(paths) or reader.schema is not None or (reader.total or 0) >= (records or 0):
+                return reader
+            reader.close()
+            count *= 2
+
+    def is_indexing(self, paths: list[str]) -> bool:
+        """Whether all of these are sources to be indexed in one format."""
+        kinds = {self.format_name or formats.convertible(path) or "" for path in paths}
+        return not kinds & OTHER_OPTIONS.keys() and not any(path.endswith(INDEX_SUFFIX) for path in paths)
+
+    def settled(self, paths: list[str]) -> "Reading":
+        """Return it with what all sources decide together, so that a task which has some of them reads them alike.
+
+        Raises:
+          FormatError: sources contradict one another, or an option.
+        """
+        roots = [os.path.abspath(root) for root in listed(self.roots)]
+        if not self.is_indexing(paths):
+            return self._replace(roots=roots)
+        chosen = [formats.by_name(self.format_name)] if self.format_name else list(map(formats.for_path, paths))
+        for path, other in zip(paths, chosen, strict=False):
+            if other is not chosen[0]:
+                raise FormatError(
+                    f"sources: expected one format in one conversion, found {paths[0]} ({chosen[0].name}) and {path} "
+                    f"({other.name}); choose with {either('--format F', 'format=...')}"
+                )
+        formats.check_options(chosen[0].name, chosen[0].options, self.options)
+        parameters = chosen[0].parameters(self.options, paths)
+        options = {name: parameters[name] for name in chosen[0].options if name in parameters}
+        return self._replace(format_name=chosen[0].name, options=options, roots=roots)
 
 
 def _file_reader(name: str, path: str) -> type[FileReader]:
