@@ -60,7 +60,7 @@ def test_what_a_killed_conversion_left_goes_however_out_is_spelled(write, tmp_pa
     monkeypatch.chdir(tmp_path)
     out = tmp_path / spelled
     out.parent.mkdir(exist_ok=True)
-    left, other = f".{out.name}.mmx", f".b{out.name}.mmx"
+    left, other = f".{out.name}.sources.mmx", f".b{out.name}.sources.mmx"
     for name in (left, other):
         (out.parent / name).touch()
     convert(path, spelled)

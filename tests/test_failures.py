@@ -102,7 +102,8 @@ def test_a_disk_that_fills_up_while_a_conversion_indexes_its_source(small_disk, 
     result = small_disk(megabytes, *command)
     assert result.returncode == 1, result.stderr
     assert result.stderr == (
-        ".train.mma.mmx: cannot write the index (no space left on device); nothing was changed; give another place\n"
+        ".train.mma.sources.mmx: cannot write the index (no space left on device); nothing was changed; give another "
+        "place\n"
     )
 
 

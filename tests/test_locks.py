@@ -257,8 +257,8 @@ convert(sys.argv[1], sys.argv[2], progress=lambda *_: pause(0))
 """
     with paused(script, source, tmp_path / "a.mma") as process:
         kill(process)
-    (tmp_path / f".a.mma.mmx.{HOST}cdef.tmp").touch()
-    (tmp_path / ".a.mma.mmx.lock").write_text("1 on a host")
+    (tmp_path / f".a.mma.sources.mmx.{HOST}cdef.tmp").touch()
+    (tmp_path / ".a.mma.sources.mmx.lock").write_text("1 on a host")
     (tmp_path / ".a.mma.notours.mmx").touch()
     assert len(names(tmp_path)) == 7
     convert(source, tmp_path / "a.mma")

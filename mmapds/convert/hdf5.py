@@ -14,13 +14,12 @@ import numpy as np
 
 from ..arrays.schema import Schema
 from ..errors import Error, FormatError, either, option
-from .hdf5_values import Part, Room, alone, check_sizes, dtype_of, parts_of, place_of, size_of, texts_in
+from .hdf5_values import TEXTS, Part, Room, alone, check_sizes, dtype_of, parts_of, place_of, size_of, texts_in
 from .reader import Batch, FileReader, Refused, cannot_be_read
 
 _SHOWN = 8  # names in a message
 _CHUNK_BYTES = 8 << 20  # of a dataset's chunks, kept as decompressed: text is read in parts of a chunk
 _BYTES, _ROWS = 8 << 20, 1024  # read at a time, unless a chunk has more
-_TEXTS = 100  # read at a time, as each may be as long as the file
 _LINK_BYTES = 4  # fewer than any link takes in a file: groups may have several names
 _MAX_DEPTH = 32  # of groups and links, which may form a circle
 
@@ -208,18 +207,30 @@ def _rows(path: str, root: Any, wanted: Container[str] | None) -> Iterator[list[
         if parts := [part for part in _row_parts(name, dataset) if wanted is None or part.field in wanted]:
             columns[name] = dataset, parts
     count = _count_rows(path, {name: dataset for name, (dataset, _) in columns.items()})
-    datasets = [dataset for dataset, _ in columns.values()]
-    step = _step(datasets)
-    check_sizes(path, datasets, min(step, count))
+    texts = [(dataset, parts) for dataset, parts in columns.values() if dataset.dtype.hasobject]
+    others = [(dataset, parts) for dataset, parts in columns.values() if not dataset.dtype.hasobject]
+    step = _step([dataset for dataset, _ in others])
+    few = _few([dataset for dataset, _ in texts]) if texts else step
+    check_sizes(path, [dataset for dataset, _ in columns.values()], min(step, count))
     for begin in range(0, count, step):
-        end, room = min(begin + step, count), Room(root.file)
-        values: dict[str, Any] = {}
-        for dataset, parts in columns.values():
-            data = room.rows(dataset, begin, end)
-            with _decoding(place_of(dataset)):
-                values |= {part.field: part.values(data) for part in parts}
-        found = [_as_list(value) for value in values.values()]
-        yield [dict(zip(values, row, strict=True)) for row in zip(*found, strict=True)]
+        end = min(begin + step, count)
+        values = _read_rows(Room(root.file), others, begin, end)
+        for first in range(begin, end, few):
+            last = min(first + few, end)
+            found = {name: column[first - begin : last - begin] for name, column in values.items()}
+            found |= _read_rows(Room(root.file), texts, first, last)
+            rows = zip(*map(_as_list, found.values()), strict=True)
+            yield [dict(zip(found, row, strict=True)) for row in rows]
+
+
+def _read_rows(room: Room, columns: Iterable[tuple[Any, list[Part]]], begin: int, end: int) -> dict[str, Any]:
+    """Return the values that each field of some datasets has in some rows."""
+    values: dict[str, Any] = {}
+    for dataset, parts in columns:
+        data = room.rows(dataset, begin, end)
+        with _decoding(place_of(dataset)):
+            values |= {part.field: part.values(data) for part in parts}
+    return values
 
 
 def _as_list(values: Any) -> Any:
@@ -250,13 +261,17 @@ def _count_rows(path: str, datasets: Mapping[str, Any]) -> int:
 
 
 def _step(datasets: Sequence[Any]) -> int:
-    """Return how many rows to read at a time: few with texts, else whole chunks, so that each is decompressed once."""
-    if texts := sum(texts_in(dataset.dtype) * int(np.prod(dataset.shape[1:])) for dataset in datasets):
-        return max(_TEXTS // texts, 1)
+    """Return how many rows to read at a time: whole chunks, so that each is decompressed once."""
     row = sum(size_of(dataset, 1) for dataset in datasets)
     chunk: int = max((dataset.chunks[0] for dataset in datasets if dataset.chunks), default=1)
     fitting: int = min(_BYTES // max(row, 1), _ROWS) // chunk
     return chunk * max(fitting, 1)
+
+
+def _few(datasets: Sequence[Any]) -> int:
+    """Return how many rows to read at a time of datasets with texts: those with a few texts together, or one."""
+    texts = sum(texts_in(dataset.dtype) * int(np.prod(dataset.shape[1:])) for dataset in datasets)
+    return max(TEXTS // max(texts, 1), 1)
 
 
 # ---- groups ---------------------------------------------------------------------------------------------------------

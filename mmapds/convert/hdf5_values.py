@@ -15,7 +15,8 @@ from .reader import Refused
 
 _TIMES = "int64"  # what dates and durations of NumPy, which h5py writes as opaque values, are
 _MOST_BYTES, _MOST_TIMES = 1 << 30, 100  # at once, and how many times what the file holds: compression has its limits
-_TEXTS = 100  # read at a time, as each may be as long as the file
+TEXTS = 100
+"""Texts and runs of numbers that are read at a time, as each may be as long as the file."""
 
 
 class Part(NamedTuple):
@@ -212,12 +213,12 @@ class Room:
         if not dataset.dtype.hasobject:
             return dataset[begin:end]
         texts = texts_in(dataset.dtype)
-        if texts > _TEXTS and texts * self._held > self._most:
+        if texts > TEXTS and texts * self._held > self._most:
             raise self._error(dataset)
         data = np.empty((end - begin, *dataset.shape[1:]), dataset.dtype)
         self._take(dataset, data.nbytes)
         *outer, inner = data.shape
-        step = max(_TEXTS // texts, 1)
+        step = max(TEXTS // texts, 1)
         for index in np.ndindex(*outer):
             for first in range(0, inner, step):
                 place = (*index, slice(first, min(first + step, inner)))

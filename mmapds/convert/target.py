@@ -143,7 +143,7 @@ def alone(target: str, paths: list[str]) -> Iterator[None]:
 def hidden_index(target: str) -> str:
     """Return the path of the index of sources that are read to write a file."""
     directory, name = os.path.split(target)
-    return os.path.join(directory, f".{name}{INDEX_SUFFIX}")
+    return os.path.join(directory, f".{name}.sources{INDEX_SUFFIX}")
 
 
 def default_bytes(sources: Sequence[Source]) -> int:
