@@ -459,6 +459,8 @@ def common_tail(shapes: Array, path: Path) -> tuple[int, ...]:
     Raises:
       CollateError: they differ in it, and not only as axes are 0 in an array without entries.
     """
+    if shapes.shape[1] == 1:
+        return ()
     has_entries = shapes[:, 0] != 0
     tails = shapes[:, 1:]
     lengths = tails[has_entries.argmax()] if has_entries.any() else tails.max(axis=0)

@@ -217,6 +217,8 @@ def _of_dtype(array: Any, wanted: Wanted) -> Any:
     """
     if dtype_name(array.dtype) == wanted.dtype:
         return array
+    if wanted.dtype != "bfloat16" and np.can_cast(array.dtype, wanted.dtype):  # no number can be beyond the dtype
+        return array.astype(wanted.dtype)
     rounded = _rounded(array, wanted)
     if wanted.dtype != "bfloat16":
         return rounded
