@@ -1,9 +1,10 @@
 """The content of a source, in parts from its first byte to its last. Formats scan it, compressed or not.
 
-A part of a plain file is mapped. One of a compressed file is decoded: where headers say how much content each block
-has, by whichever thread takes the part; else in the order of the file.
+A part of a plain file is read through a small window, or mapped. One of a compressed file is decoded: where headers say
+how much content each block has, by whichever thread takes the part; else in the order of the file.
 """
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -22,6 +23,9 @@ STEP = 1 << 20
 """Bytes of content that fit the cache of a processor while they are decoded and scanned."""
 _WORTH_A_THREAD = 256 << 10  # bytes of a compressed file
 _READ = 4 << 20  # bytes that a part of a file has which cannot be mapped, at most
+_NO_WINDOW = memoryview(b"")
+WINDOW = 256 << 10
+"""Bytes of a plain file that are read at once: they stay in the second-level cache until they are scanned."""
 
 Data = bytes | memoryview
 
@@ -37,8 +41,10 @@ class Part(NamedTuple):
     starts: tuple[BlockStart, ...]
     """The blocks that begin in it."""
     is_last: bool
-    load: Callable[[], Sequence[Data]]
-    """Returns the content, in pieces; any thread may call it.
+    pieces: int
+    """In how many pieces the content comes, at most."""
+    load: Callable[[memoryview], Iterable[Data]]
+    """Yields the content, given memory of `WINDOW` bytes, where a piece may lie until the next one; for any thread.
 
     Raises FormatError for a damaged source, and EOFError for one that became shorter.
     """
@@ -63,7 +69,9 @@ def parts_of(
       EOFError: it became shorter.
     """
     if not source.codec:
-        yield from _plain(source, step)
+        for begin, end in _ranges(source, step):
+            load = partial(_read, source.path, begin, end)
+            yield Part(begin, end, end - begin, (), end == source.stop, -(-(end - begin) // WINDOW), load)
         return
     found = ahead(_gzip(source)) if source.codec == "gzip" else _zstd(ZstdSource(source, largest_window), workers)
     with closing(found) as items:
@@ -73,12 +81,15 @@ def parts_of(
 def content_of(
     source: Source, workers: int, step: int, least: int = STEP, *, largest_window: int = LARGEST_WINDOW
 ) -> Generator[tuple[Part, Sequence[Data]], None, None]:
-    """Yield the parts of a source with their content, decoded by threads; see `parts_of`."""
+    """Yield the parts of a source with their content, mapped or decoded by threads; see `parts_of`."""
+    if not source.codec:
+        yield from _mapped(source, step)
+        return
 
     def load(part: Part, _: int) -> tuple[Part, Sequence[Data]]:
-        return part, part.load()
+        return part, list(part.load(_NO_WINDOW))
 
-    threads = workers_for([source], workers, step) if source.codec else 1  # a part that is mapped need not be loaded
+    threads = workers_for([source], workers, step)
     with closing(parts_of(source, workers, step, least, largest_window=largest_window)) as parts:
         yield from in_order(load, parts, workers=threads, slots=list(range(in_flight(threads))))
 
@@ -94,20 +105,35 @@ def in_flight(workers: int) -> int:
     return workers + 2 if workers > 1 else 1
 
 
-def _plain(source: Source, step: int) -> Iterator[Part]:
+def _ranges(source: Source, step: int) -> Iterator[tuple[int, int]]:
+    for begin in range(source.begin, max(source.stop, 1), step):
+        yield begin, min(begin + step, source.stop)
+
+
+def _read(path: str, begin: int, end: int, window: memoryview) -> Iterator[Data]:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while begin < end:
+            size = os.preadv(file, [window[: end - begin]], begin)
+            if not size:
+                raise EOFError
+            yield window[:size]
+            begin += size
+    finally:
+        os.close(file)
+
+
+def _mapped(source: Source, step: int) -> Iterator[tuple[Part, Sequence[Data]]]:
     file = open_source(source, scan=False)
     mapped = file if file.is_mapped else None
-    if mapped:
-        mapped.advise(_native.ADVISE_SEQUENTIAL)
-    else:
-        step = min(step, _READ)
-    for begin in range(source.begin, max(source.stop, 1), step):
-        end = min(begin + step, source.stop)
-        yield Part(begin, end, end - begin, (), end == source.stop, partial(_piece, file, begin, end), mapped)
+    for begin, end in _ranges(source, step if mapped else min(step, _READ)):
+        data = memoryview(file)[begin:end] if mapped else file.read(begin, end - begin)
+        load = partial(_given, (data,))
+        yield Part(begin, end, end - begin, (), end == source.stop, 1, load, mapped), (data,)
 
 
-def _piece(file: _native.Map, begin: int, end: int) -> tuple[Data]:
-    return (memoryview(file)[begin:end] if file.is_mapped else file.read(begin, end - begin),)
+def _given(pieces: Sequence[Data], _: memoryview) -> Sequence[Data]:
+    return pieces
 
 
 class _Item(NamedTuple):
@@ -133,16 +159,16 @@ def _parts(source: Source, items: Iterable[_Item], least: int) -> Iterator[Part]
         if end - begin >= least:
             # What a block has in the file counts once the next one begins; that of a large one as it is read.
             now = max(scanned, read) if start is None else byte_of(source.codec, start)
-            yield Part(begin, end, now - scanned, tuple(starts), False, partial(_load, held))
+            yield Part(begin, end, now - scanned, tuple(starts), False, len(held), partial(_load, held))
             begin, scanned, starts, held = end, now, [], []
         starts += [start] if start else []
         held.append(item)
         end, read = end + item.size, item.read
-    yield Part(begin, end, source.size - scanned, tuple(starts), True, partial(_load, held))
+    yield Part(begin, end, source.size - scanned, tuple(starts), True, len(held), partial(_load, held))
 
 
-def _load(items: Sequence[_Item]) -> Sequence[bytes]:
-    return [item.load() for item in items]
+def _load(items: Sequence[_Item], _: memoryview) -> Iterator[bytes]:
+    return (item.load() for item in items)
 
 
 def _zstd(zstd: ZstdSource, workers: int) -> Generator[_Item, None, None]:

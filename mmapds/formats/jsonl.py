@@ -11,10 +11,11 @@ beyond a part, and the edges of other parts are moved to the ends of lines.
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..compression.content import Data, Part, content_of, in_flight, parts_of, workers_for
+from ..compression.content import WINDOW, Data, Part, content_of, in_flight, parts_of, workers_for
 from ..compression.plain import line_number
 from ..storage.blocks import BlockStart
 from ..storage.files import shrank
@@ -110,6 +111,7 @@ class _Slot:
 
     def __init__(self, columns: int) -> None:
         self.starts, *self.cells = [memoryview(b"").cast("Q")] * (1 + columns)
+        self.window = memoryview(bytearray(WINDOW))
 
     def reserve(self, count: int) -> None:
         if len(self.starts) < count:
@@ -165,7 +167,7 @@ def _whole_lines(source: Source, content: Iterable[tuple[Part, Sequence[Data]]])
     starts: tuple[BlockStart, ...] = ()
     for part, pieces in content:
         if part.file is not None:
-            yield part._replace(load=partial(tuple, (memoryview(part.file)[: source.stop],)))
+            yield _with_text(part, memoryview(part.file)[: source.stop])
             continue
         if not held:
             base = begin = part.begin
@@ -176,9 +178,13 @@ def _whole_lines(source: Source, content: Iterable[tuple[Part, Sequence[Data]]])
         text = b"".join(held)
         cut = len(text) if part.is_last else text.rfind(b"\n") + 1
         end = part.end - len(text) + cut
-        load = partial(tuple, (memoryview(text)[:cut],))
-        yield Part(begin, end, scanned, starts, part.is_last, load, base=base)
+        part = part._replace(begin=begin, end=end, scanned=scanned, starts=starts, base=base)
+        yield _with_text(part, memoryview(text)[:cut])
         held, base, begin, scanned, starts = [text[cut - 1 :]], end - 1, end, 0, ()
+
+
+def _with_text(part: Part, text: memoryview) -> Part:
+    return part._replace(load=lambda _: (text,))
 
 
 def _next(scanned: Iterator[tuple[_Task, Measured]], kept: int, measuring: Measuring) -> tuple[_Task, Measured] | None:
@@ -201,30 +207,44 @@ def _next(scanned: Iterator[tuple[_Task, Measured]], kept: int, measuring: Measu
 def _scan(measuring: Measuring, task: _Task, slot: _Slot) -> tuple[_Task, Measured]:
     source, part = task.source, task.part
     try:
-        pieces = part.load()
-        begin = part.begin
-        if begin == 0:
-            pieces = pieces if len(pieces) == 1 else [b"".join(pieces)]
-            head = part.file.read(0, min(len(_BOM), part.file.size)) if part.file else pieces[0][: len(_BOM)]
-            begin = len(_BOM) if head == _BOM else 0
-        if measuring:
-            slot.reserve((part.end - begin) // 2 + 2)
-            block = begin, part.end
-            return task, measuring.scan(source, memoryview(pieces[0]), part.base, block, slot.starts, tuple(slot.cells))
-        if begin > part.begin:
-            pieces = [memoryview(pieces[0])[begin:]]
-        return task, _starts(begin, part.end, pieces, slot)
+        return task, _measured(measuring, task, slot) if measuring else _starts(part, slot)
     except EOFError:
         raise shrank(source) from None
     except OSError as error:
         raise unreadable(source.path, error) from None
 
 
-def _starts(begin: int, end: int, pieces: Sequence[Data], slot: _Slot) -> Measured:
-    slot.reserve((end - begin) // 2 + 2 * len(pieces))
-    at, count, newlines = begin, 0, 0
-    pending: int | None = begin
-    for piece in pieces:
+def _measured(measuring: Measuring, task: _Task, slot: _Slot) -> Measured:
+    source, part = task.source, task.part
+    (text,) = part.load(slot.window)
+    begin = part.begin
+    if part.file is not None:
+        part.file.populate(begin, part.end)
+    if begin == 0:
+        head = part.file.read(0, min(len(_BOM), part.file.size)) if part.file else text[: len(_BOM)]
+        begin = len(_BOM) if head == _BOM else 0
+    slot.reserve((part.end - begin) // 2 + 2)
+    block = begin, part.end
+    return measuring.scan(source, memoryview(text), part.base, block, slot.starts, tuple(slot.cells))
+
+
+def _starts(part: Part, slot: _Slot) -> Measured:
+    slot.reserve((part.end - part.begin) // 2 + 2 * max(part.pieces, 1))
+    at, count, newlines = part.begin, 0, 0
+    pending: int | None = at
+    for piece in _with_whole_mark(part, part.load(slot.window)):
+        if at == 0 and piece[: len(_BOM)] == _BOM:
+            at = pending = len(_BOM)
+            piece = memoryview(piece)[at:]
         found, pending, more = _native.scan_lines(None, piece, at, pending, slot.starts[count:])
         at, count, newlines = at + len(piece), count + found, newlines + more
     return Measured(slot.starts[:count], (), 0, pending, newlines)
+
+
+def _with_whole_mark(part: Part, pieces: Iterable[Data]) -> Iterator[Data]:
+    """Yield the pieces, the first of a text with as many bytes as a byte order mark has, if there are so many."""
+    rest = iter(pieces)
+    first = next(rest, b"")
+    if part.begin == 0 and len(first) < len(_BOM):
+        return iter([b"".join([bytes(first), *map(bytes, rest)])])
+    return chain([first], rest)

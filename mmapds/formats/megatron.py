@@ -202,54 +202,35 @@ def _read(source: Source) -> _Idx:
         raise SourceError(f"{source.path}: expected {path} beside it, found no such file; copy it there")
     file = open_source(inspect(path))
     head = file.read(0, min(file.size, _HEAD))
-    if head.startswith(_MMAP):
-        return _read_mapped(path, file, head)
-    if head.startswith(_LEGACY):
-        return _read_legacy(path, file, head)
-    raise FormatError(f"{path}: expected {_MMAP!r} or {_LEGACY!r} at byte 0, found {head[:9]!r}")
-
-
-def _read_mapped(path: str, file: _native.Map, head: bytes) -> _Idx:
-    import numpy as np  # start-up time: indexing other formats does without
-
-    _check_size(path, file, 26)
-    version, code, count = struct.unpack_from("<QBQ", head, 9)
-    _check_version(path, version)
-    dtype = _token_type(path, code)
-    at = 26 if file.size <= 26 + 12 * count else 34  # fairseq writes no number of documents
-    _check_size(path, file, at + 12 * count, count)
-    sizes, pointers = _Numbers(file, "<i4", at), _Numbers(file, "<i8", at + 4 * count)
-    return _Idx(path, dtype, np.dtype(dtype).itemsize, count, sizes, pointers, 1)
-
-
-def _read_legacy(path: str, file: _native.Map, head: bytes) -> _Idx:
-    import numpy as np  # start-up time: indexing other formats does without
-
-    _check_size(path, file, 48)
-    version, code, itemsize, count, axes = struct.unpack_from("<QQQQQ", head, 8)
-    _check_version(path, version)
-    # Its writers disagree about the codes of these two types.
-    dtype = {(6, 4): "<f4", (7, 8): "<f8"}.get((code, itemsize)) or _token_type(path, code)
-    if np.dtype(dtype).itemsize != itemsize:
-        raise FormatError(f"{path}: expected tokens of {np.dtype(dtype).itemsize} bytes for {dtype}, found {itemsize}")
-    if axes != count:
-        raise FormatError(f"{path}: expected sequences of one axis, found {axes} axes for {count} sequences")
-    arrays = 8 * (2 * (count + 1) + axes)
-    at = 48 if file.size <= 48 + arrays else 56  # fairseq writes no number of documents
-    _check_size(path, file, at + arrays, count)
-    pointers, sizes = _Numbers(file, "<i8", at + 8 * (count + 1)), _Numbers(file, "<i8", at + 16 * (count + 1))
-    return _Idx(path, dtype, itemsize, count, sizes, pointers, itemsize)
-
-
-def _check_version(path: str, version: int) -> None:
+    is_mapped = head.startswith(_MMAP)
+    if not is_mapped and not head.startswith(_LEGACY):
+        raise FormatError(f"{path}: expected {_MMAP!r} or {_LEGACY!r} at byte 0, found {head[:9]!r}")
+    fixed = 26 if is_mapped else 48
+    _check_size(path, file, fixed)
+    if is_mapped:
+        version, code, count = struct.unpack_from("<QBQ", head, len(_MMAP))
+        itemsize, axes, size = 0, count, 12 * count
+    else:
+        version, code, itemsize, count, axes = struct.unpack_from("<QQQQQ", head, len(_LEGACY))
+        size = 8 * (2 * (count + 1) + axes)
     if version != 1:
         raise FormatError(f"{path}: VERSION: expected Megatron version 1, found {version}")
-
-
-def _token_type(path: str, code: int) -> str:
-    if code not in _DTYPES:
+    # Writers of the older layout disagree about the codes of these two types.
+    dtype = {(6, 4): "<f4", (7, 8): "<f8"}.get((code, itemsize)) or _DTYPES.get(code)
+    if dtype is None:
         raise FormatError(f"{path}: expected a token type of 1 to {max(_DTYPES)}, found {code}")
-    return _DTYPES[code]
+    width = int(dtype[-1])
+    if itemsize not in (0, width) or (not is_mapped and not itemsize):
+        raise FormatError(f"{path}: expected tokens of {width} bytes for {dtype}, found {itemsize}")
+    if axes != count:
+        raise FormatError(f"{path}: expected sequences of one axis, found {axes} axes for {count} sequences")
+    at = fixed if file.size <= fixed + size else fixed + 8  # fairseq writes no number of documents
+    _check_size(path, file, at + size, count)
+    if is_mapped:
+        sizes, pointers = _Numbers(file, "<i4", at), _Numbers(file, "<i8", at + 4 * count)
+        return _Idx(path, dtype, width, count, sizes, pointers, 1)
+    pointers, sizes = _Numbers(file, "<i8", at + 8 * (count + 1)), _Numbers(file, "<i8", at + 16 * (count + 1))
+    return _Idx(path, dtype, width, count, sizes, pointers, width)
 
 
 def _check_size(path: str, file: _native.Map, size: int, count: int | None = None) -> None:

@@ -35,7 +35,7 @@ def walked(new_walk, data, cuts):
     found = [[], [], []]
     bounds = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
     for begin, end in pairwise(bounds):
-        part = Part(begin, end, 0, (), end == len(data), tuple)
+        part = Part(begin, end, 0, (), end == len(data), 1, lambda _: ())
         for _ in chain(walk.scan(part, data[begin:end]), [None]):
             piece = walk.piece()
             columns = [cells for _, cells in piece.columns]
