@@ -295,7 +295,7 @@ def test_every_environment_variable_stands_in_the_training_page():
 
 
 def files_of_every_format():
-    """What the commands of the page of formats read."""
+    """What the commands of the pages on formats and converting read."""
     np.arange(2048 * 5, dtype=np.uint16).tofile("tokens.bin")
     np.save("features.npy", np.ones((7, 80), np.float32))
     for shard in range(3):
@@ -312,19 +312,31 @@ def files_of_every_format():
     Path("notes.jsonl").write_bytes(b'{"id": 1, "tokens": [1, 65535]}\n')
 
 
-def test_the_formats_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    files_of_every_format()
+def run_commands_and_code(page):
+    """Run the commands of a page, then its code; return the names that this defines."""
     commands = {"mmapds.index": index.main, "mmapds.convert": convert.main}
-    for line in "".join(blocks("docs/formats.md", "sh")).splitlines():
+    for line in "".join(blocks(page, "sh")).splitlines():
         python, dash_m, module, *arguments = shlex.split(line)
         assert (python, dash_m) == ("python", "-m")
         assert commands[module](arguments) == 0, line
     names = {}
-    for code in blocks("docs/formats.md", "python"):
+    for code in blocks(page, "python"):
         exec(code, names)
+    return names
+
+
+def test_the_formats_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files_of_every_format()
+    names = run_commands_and_code("docs/formats.md")
     assert names["blocks"][3].tolist() == list(range(2048 * 3, 2048 * 4))
     assert len(names["features"]) == 7
+
+
+def test_the_page_on_converting_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files_of_every_format()
+    names = run_commands_and_code("docs/converting.md")
     assert names["tokens"].tolist() == [3, 3, 3]
     assert mmapds.open("features.mma")[0]["__key__"] == "speaker/utterance"
     assert mmapds.open("notes.mma")[0]["tokens"].dtype == np.uint16
