@@ -168,9 +168,10 @@ def _of_one_size(order: Order, size: int, ranks: int) -> tuple[int, Reader]:
     span = Span(Sharding(ranks, 0, size, drop_last=False), len(order), 0, 0)
 
     def read(batches: Int64s) -> tuple[Int64s, Int64s]:
-        steps = range(int(batches[0]) // ranks, int(batches[-1]) // ranks + 1)
-        positions = [span.positions(step, 1, range(ranks))[0].T for step in steps]
-        found = order.at(0, np.concatenate([each.ravel() for each in positions]))
-        return found, np.cumsum([each.shape[1] for each in positions for _ in range(ranks)])
+        first, last = int(batches[0]) // ranks, int(batches[-1]) // ranks
+        # The last step of the epoch may be smaller than the others, so it is read by itself.
+        steps = [span.positions(first, last - first, range(ranks)), span.positions(last, 1, range(ranks))]
+        found = order.at(0, np.concatenate([each.transpose(0, 2, 1).ravel() for each in steps]))
+        return found, np.cumsum(np.repeat([each.shape[1] for each in steps], [len(each) * ranks for each in steps]))
 
     return span.steps * ranks, read
