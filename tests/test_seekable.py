@@ -221,6 +221,8 @@ def test_a_source_with_long_windows_is_read_if_that_is_said(write):
 
 
 GZIP, ZSTD = gzip.compress(TEXT), zstd.compress(TEXT, options={zstd.CompressionParameter.checksum_flag: True})
+PACKED = zstd.compress(TEXT[:100_000], options={zstd.CompressionParameter.content_size_flag: False})[6:]
+"""A block that is compressed, as a decoder says nothing of its size where an empty one follows."""
 REFUSED = {
     "a gzip file that is cut": (GZIP[:-20], r"block 0 \(byte 0\): not gzip: a member is truncated; "),
     "a gzip file with a wrong checksum": (
@@ -237,7 +239,11 @@ REFUSED = {
     "garbage behind zstd": (ZSTD + b"garbage", r"frame 1 \(byte \d+\): expected a zstd frame or the end of the file, "),
     "a frame that has more text than its header says": (
         frame(*[block(RUN, 128 << 10, b"\n", last=number == 99) for number in range(100)], size=1 << 20, window=56),
-        r"block 0 \(byte 0\): not zstd: expected 1048576 bytes of content, found more; ",
+        r"block 0 \(byte 0\): not zstd: expected 1048576 bytes of content, found more than 1048576; ",
+    ),
+    "a frame that has less text than its header says": (
+        frame(bytes([PACKED[0] & 0xFE]) + PACKED[1:], raw(b""), size=100_005, window=56),
+        r"block 0 \(byte 0\): not zstd: expected 100005 bytes of content, found 100000; ",
     ),
     "a dictionary": (frame(raw(b"x"), dictionary=5), r"frame 0 .* found one that needs dictionary 5"),
     "xz": (lzma.compress(TEXT), r"compressed \(xz\): expected "),

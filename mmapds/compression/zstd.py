@@ -289,18 +289,19 @@ class ZstdSource:
     def decode(self, number: int, block: FileBlock) -> bytes | None:
         """Return the text of a block; None if it is more than that of a block that is decoded at once may be.
 
-        A block whose headers say how much it has is refused instead. Raises what `pieces` does.
+        Raises what `pieces` does, and FormatError if headers say that it has more or less.
         """
         pieces, size = [], 0
         for piece, _ in self.pieces(number, block):
             pieces.append(piece)
             size += len(piece)
-            if size > LARGEST_BLOCK and block.content != UNKNOWN:
-                error = BlockError(f"expected {block.content} bytes of content, found more")
-                raise not_decoded(self._path, number, block.begin, "zstd", error)
             if size > LARGEST_BLOCK:
-                return None
-        return b"".join(pieces)
+                break
+        if block.content not in (UNKNOWN, size):
+            found = f"more than {block.content}" if size > block.content else str(size)
+            error = BlockError(f"expected {block.content} bytes of content, found {found}")
+            raise not_decoded(self._path, number, block.begin, "zstd", error)
+        return b"".join(pieces) if size <= LARGEST_BLOCK else None
 
     def pieces(self, number: int, block: FileBlock) -> Iterator[tuple[bytes, int]]:
         """Yield the text of a block, however large, in pieces, each with the byte up to which the file was read.
