@@ -61,7 +61,7 @@ class Catalog:
     """The indexes behind a dataset, whose records are numbered consecutively over all sources.
 
     The core's `Records` refer to the catalog and ask it for sources. The catalog does not refer to them: there is no
-    cycle, so all maps are closed as soon as the last view is gone. It pickles as the paths of the indexes.
+    cycle, so all maps are closed as soon as the last view is gone.
 
     Args:
       indexes: in the order in which their records are numbered.
@@ -116,13 +116,14 @@ class Catalog:
                 mark.update(json.dumps(index.measuring, sort_keys=True).encode())
         return mark.hexdigest()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def packed(self) -> tuple[Any, ...]:
+        """Return what `reopened` takes in another process: the paths of the indexes, and how they are read."""
         directory = os.getcwd()
         paths = [each.path if each.opened_in == directory else each.absolute(each.path) for each in self.indexes]
         packed = zlib.compress("\0".join(paths).encode(errors="surrogateescape"))
         lasting = [roots.lasting() for roots in {index.roots for index in self.indexes}]
         how = self.access, self.io, self.blocks.limit, self.compares
-        return _reopened, (directory, packed, _identity(self.indexes), sorted(set().union(*lasting)), how)
+        return directory, packed, _identity(self.indexes), sorted(set().union(*lasting)), how
 
     # ---- sources, which the core asks for ----------------------------------------------------------------------
 
@@ -302,7 +303,7 @@ def _identity(indexes: Sequence[Index]) -> int:
     return zlib.crc32(b"".join(index.checksum.to_bytes(8, "little") for index in indexes))
 
 
-def _reopened(
+def reopened(
     directory: str, packed: bytes, identity: int, roots: list[str], how: tuple[str, IoChoice, int, bool]
 ) -> Catalog:
     """Open a pickled catalog again. Sources are checked when they are first read, not all at once in every worker.

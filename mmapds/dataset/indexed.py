@@ -23,11 +23,12 @@ from ..errors import (
 )
 from ..formats.unmeasured import not_utf_8
 from ..index.keys import candidates
+from ..storage.processes import is_worker
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
 from . import saving, stored
 from .batch import RecordBatch, Refused
-from .catalog import Catalog, Location, warn_of_meanings
+from .catalog import Catalog, Location, reopened, warn_of_meanings
 from .dataset import Dataset
 from .decode import (
     Decoder,
@@ -450,4 +451,43 @@ class IndexedDataset(Samples, Dataset):
         return f"<mmapds.Dataset {names}: {count}, decode={decoder_name(self._given_decode)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return make_dataset, (self._catalog, self._given_decode, self._on_error, self._rows)
+        return _reopen, (self._catalog.packed(), self._given_decode, self._on_error, self._rows)
+
+
+class Unopened:
+    """What a worker process has in place of a dataset that it cannot open: the error, for whoever asks it for anything.
+
+    A worker that raised while it starts would end, and torch would only say that it did.
+    """
+
+    def __init__(self, error: Error) -> None:
+        self._error = error
+
+    def __len__(self) -> int:
+        raise self._error
+
+    def __getitem__(self, key: Any) -> Any:
+        raise self._error
+
+    __getitems__ = __getitem__
+
+    def __iter__(self) -> Iterator[Any]:
+        raise self._error
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself looks for, as copy and pickle do
+            raise AttributeError(name)
+        raise self._error
+
+
+def _reopen(
+    packed: tuple[Any, ...], decode: str | Decoder, on_error: OnError, rows: Rows | None
+) -> IndexedDataset | Unopened:
+    """Open a pickled dataset again."""
+    try:
+        catalog = reopened(*packed)
+    except Error as error:
+        if is_worker():
+            return Unopened(error)
+        raise
+    return make_dataset(catalog, decode, on_error, rows)
