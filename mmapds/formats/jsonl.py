@@ -238,6 +238,7 @@ def _starts(part: Part, slot: _Slot) -> Measured:
             piece = memoryview(piece)[at:]
         found, pending, more = _native.scan_lines(None, piece, at, pending, slot.starts[count:])
         at, count, newlines = at + len(piece), count + found, newlines + more
+        del piece  # its memory is used again for the next one
     return Measured(slot.starts[:count], (), 0, pending, newlines)
 
 
