@@ -138,6 +138,17 @@ def test_an_index_reads_nothing_outside_its_directory(home, way, reader):
     assert not os.path.exists("out.mma")
 
 
+def test_a_way_up_is_followed_by_names_alone(home, monkeypatch):
+    """`../..//home/me/a.jsonl` is not `/home/me/a.jsonl`, which seems to be inside where `home/me` is there twice."""
+    inner = home / str(home / "documents")[1:]
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    climbing = "../" * len(inner.relative_to(home).parts)
+    name = forged("theirs.mmx", f"{climbing}{home}/documents/taxes.jsonl", like=home / "documents/taxes.jsonl")
+    with pytest.raises(mmapds.SourceError, match=f"^{inner}/taxes.jsonl: no such file"):
+        mmapds.open(name, decode="bytes")
+
+
 def test_opening_the_directory_does_not_name_what_an_index_in_it_names(home):
     forged("theirs.mmx", "../.ssh/id_rsa", like=home / ".ssh/id_rsa")
     for build in (False, True):

@@ -187,7 +187,7 @@ class IndexFile(SectionFile):
         # `..` starts from the real place of this file, not from that of a link to it.
         home = self.home
         while relative.startswith("../"):  # up from a real path, so that is its parent; not so behind a name
-            home, relative = os.path.dirname(home), relative[3:]
+            home, relative = os.path.dirname(home), relative[3:].lstrip("/")  # else `..//etc` would be `/etc`
         return os.path.join(home, relative)
 
     def check_reach(self, path: str) -> None:
