@@ -274,7 +274,7 @@ def _cells(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
                 f"{first + wrong}; give whole numbers, as milliseconds for seconds, or give the column another name"
             )
     elif kind == "f":
-        return np.ascontiguousarray(numbers, np.float64)
+        return np.asarray(numbers, np.float64, order="C")
     elif kind == "i" and (numbers < 0).any():
-        return np.ascontiguousarray(numbers, np.int64)
-    return np.ascontiguousarray(numbers, np.uint64)
+        return np.asarray(numbers, np.int64, order="C")
+    return np.asarray(numbers, np.uint64, order="C")

@@ -364,6 +364,7 @@ def test_lengths_may_be_conditions_whole_floats_and_large_integers(write, values
     ("name", "values", "message"),
     [
         ("x", [1, 2], r"values: expected shape \(3000,\), .* found \(2,\)"),
+        ("x", 5, r"values: expected shape \(3000,\), .* found \(\)"),
         ("x", ["a"] * 3000, "expected numbers, found <U1"),
         ("length", [-1] * 3000, "expected integers of 0 or more, found -1 at record 0"),
         ("length", [0.5] * 3000, "found 0.5 at record 0; give whole numbers, as milliseconds for seconds, or"),
