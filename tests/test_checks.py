@@ -237,6 +237,17 @@ def test_a_build_sees_an_edit(corpus, at, keep_time):
     verify(Index(f"{corpus}.mmx"))
 
 
+def test_a_build_compares_what_it_keeps_once(write, tmp_path, monkeypatch):
+    paths = [write([number], f"{number}.jsonl") for number in range(5)]
+    mmapds.build(paths, out=tmp_path / "all.mmx")
+    write([7, 8], "4.jsonl")
+    counted = count_digests(monkeypatch)
+    mmapds.build(paths, out=tmp_path / "all.mmx")
+    assert sorted(counted) == paths  # the last one for the new index
+    mmapds.build(paths, out=tmp_path / "all.mmx")
+    assert sorted(counted) == sorted(paths * 2)
+
+
 def test_one_warning_for_many_copies(write, tmp_path):
     paths = [write(b"1\n" * COVERED, f"{number}.jsonl") for number in range(5)]
     for path in paths:

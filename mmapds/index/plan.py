@@ -145,9 +145,12 @@ def is_current(job: Job, *, by_sample: bool) -> bool:
         return False
     if job.hashes and not by_sample and not all(source.xxh3_128 for source in before.sources):
         return False
-    known = _known(job, before, by_sample=by_sample)
-    paths = [before.sources[number].path for number in known if number is not None]
-    return len(known) == len(paths) and paths == [source.path for source in before.sources]
+    then = [(source.path, source.size, by_sample or source.mtime_ns) for source in before.sources]
+    paths = [relative_to_index(source.path, job.index_path) for source in job.sources]
+    now = [(path, each.size, by_sample or each.mtime_ns) for path, each in zip(paths, job.sources, strict=True)]
+    if now != then:  # no need to read any of them
+        return False
+    return None not in _known(job, before, by_sample=by_sample)
 
 
 def new_plan(job: Job, *, grown: bool) -> Plan:
