@@ -191,6 +191,15 @@ def test_an_unreadable_source_and_an_unwritable_place(tmp_path):
     )
 
 
+def test_a_directory_that_can_be_written_to_and_not_be_read(tmp_path):
+    opened_to_all(tmp_path)
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "a.jsonl").write_bytes(b'{"a":1}\n')
+    closed.chmod(0o333)
+    assert unprivileged(lambda: str(mmapds.build(closed / "a.jsonl"))) == f"{closed}/a.jsonl.mmx"
+
+
 def test_a_place_that_does_not_exist_is_an_error(write, tmp_path):
     with pytest.raises(mmapds.Error, match=r"cannot write the index here .*; give another place$"):
         mmapds.build(write([1]), out=tmp_path / "missing" / "x.mmx")

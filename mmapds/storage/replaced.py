@@ -30,13 +30,14 @@ class Replacement:
     def place(self) -> None:
         """Move the file, which is on the disk, to its place."""
         os.replace(self.temporary, self.target)
-        fd = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(fd)  # the new name
-        except OSError:
-            pass  # some network file systems refuse; the rename itself is still atomic
-        finally:
-            os.close(fd)
+        # The new name. Some network file systems refuse, and some directories cannot be read; the rename itself is
+        # still atomic.
+        with suppress(OSError):
+            fd = os.open(self.directory, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
     @property
     def is_own(self) -> bool:
