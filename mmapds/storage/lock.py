@@ -92,7 +92,8 @@ def locked(target: str) -> Iterator[None]:
     """
     directory, name = os.path.split(target)
     real, me = os.path.join(os.path.realpath(directory or "."), name), (os.getpid(), threading.get_ident())
-    if real in _held and _held[real][1:] == me and not _held[real][0].closed:
+    held = _held.get(real)  # once, as another thread may release it meanwhile
+    if held is not None and held[1:] == me and not held[0].closed:
         yield
         return
     file = _acquire(target, real)

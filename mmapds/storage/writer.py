@@ -4,7 +4,7 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from xxhash import xxh3_64
@@ -161,7 +161,8 @@ class SectionWriter(Replacement):
         fd, end = self.file.fileno(), self.file.tell()
         if end - self._written_out >= _WRITE_OUT and hasattr(os, "posix_fadvise"):  # macOS lacks it
             # Linux starts to write dirty pages on this advice, and keeps them in its cache meanwhile.
-            os.posix_fadvise(fd, self._written_out, end - self._written_out, os.POSIX_FADV_DONTNEED)
+            with suppress(OSError):  # a file system without it
+                os.posix_fadvise(fd, self._written_out, end - self._written_out, os.POSIX_FADV_DONTNEED)
             self._written_out = end
 
     def mark(self) -> Mark:
