@@ -128,10 +128,10 @@ def _acquire(target: str, real: str) -> OwnFile | None:
             if not is_at(file.fileno(), path):  # its last holder has removed it
                 file.close()
                 continue
-            if os.fstat(file.fileno()).st_size:
-                remove_leftovers(real)
             with suppress(OSError):  # a full disk
-                file.truncate(0)
+                if os.fstat(file.fileno()).st_size:
+                    remove_leftovers(real)
+                    file.truncate(0)  # never of an empty file: ext4 would write it to the disk when it is closed
                 file.write(f"{os.getpid()} on {os.uname().nodename}".encode())
             return file
         holder = os.pread(file.fileno(), 300, 0).decode("latin-1")
