@@ -60,7 +60,7 @@ class Request(NamedTuple):
     force: bool = False
     grown: bool = False
     fresh: bool = False
-    """Nothing of an index that is there counts."""
+    """Ignore the index that is there: keep neither its options nor its columns."""
     by_sample: bool = False
     """A source of another time is the same if its fingerprint is; by default it is scanned again."""
     roots: Roots | None = None

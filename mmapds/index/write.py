@@ -42,7 +42,7 @@ class Written(NamedTuple):
     """What an engine wrote for it."""
 
     def put(self) -> None:
-        """Move it to its place; the caller holds the lock of that, or nobody else writes there."""
+        """Flush it to the disk, and move it to its place, the lock of which the caller holds if others write there."""
         with self.writer:
             self.writer.flush()
             self.writer.place()

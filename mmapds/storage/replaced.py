@@ -28,7 +28,7 @@ class Replacement:
         self._is_open = True
 
     def place(self) -> None:
-        """Move the file, which is on the disk, to its place."""
+        """Move the file to its place; the caller has flushed it to the disk."""
         os.replace(self.temporary, self.target)
         # The new name. Some network file systems refuse, and some directories cannot be read; the rename itself is
         # still atomic.
