@@ -304,9 +304,10 @@ typedef enum {
  *
  * The state is all that the caller keeps. After a failure, state.at is the frame that cannot be read. */
 typedef struct {
-    uint64_t at;              /* where the next frame begins */
-    uint64_t payload;         /* size of the last payload; undefined after PREFIX_CUT and NO_VARINT */
-    uint32_t found, expected; /* after a CRC failure: the masked CRC in the file, and that of the bytes; after PAYLOAD_CUT:
+    uint64_t at;      /* where the next frame begins */
+    uint64_t payload; /* size of the last payload; undefined after PREFIX_CUT and NO_VARINT */
+    uint32_t found,
+        expected; /* after a CRC failure: the masked CRC in the file, and that of the bytes; after PAYLOAD_CUT:
                                * bytes of framing before the payload, and behind it */
 } mds_frames;
 

@@ -183,7 +183,8 @@ static PyMethodDef tar_scanner_methods[] = {
      "is_whole: whether it has no more. begins, sizes, hashes: u64, one shape.\n\n"
      "Returns (status, samples found now, at, end of the last, all samples, more). status is one of TAR_*, and at is "
      "the\n"
-     "next header, or the byte that shows what is wrong. After TAR_DUPLICATE, more is the key and the extension; after\n"
+     "next header, or the byte that shows what is wrong. After TAR_DUPLICATE, more is the key and the extension; "
+     "after\n"
      "TAR_MORE it is (held, needed): to go on, data must reach to byte held at least, and size to needed, unless the\n"
      "archive is whole; else it is None.\n\n"
      "Raises EOFError when data is a map whose file became shorter."},
@@ -191,11 +192,10 @@ static PyMethodDef tar_scanner_methods[] = {
 };
 
 static PyType_Slot tar_scanner_slots[] = {
-    {Py_tp_doc,
-     "TarScanner(path=None)\n--\n\n"
-     "Finds the samples of a tar, which may come in pieces.\n\n"
-     "path: of a tar that lies in a file as it is; headers far apart are read from there.\n\n"
-     "Raises OSError when the file cannot be opened."},
+    {Py_tp_doc, "TarScanner(path=None)\n--\n\n"
+                "Finds the samples of a tar, which may come in pieces.\n\n"
+                "path: of a tar that lies in a file as it is; headers far apart are read from there.\n\n"
+                "Raises OSError when the file cannot be opened."},
     {Py_tp_new, tar_scanner_new},
     {Py_tp_dealloc, tar_scanner_dealloc},
     {Py_tp_methods, tar_scanner_methods},
@@ -281,7 +281,8 @@ static const mds_py_constant constants[] = {
 
 int mds_py_add_tar(PyObject *module)
 {
-    if (mds_py_add_type(module, &tar_scanner_spec, NULL) != 0 || PyModule_AddFunctions(module, functions) != 0 || mds_py_add_constants(module, constants) != 0)
+    if (mds_py_add_type(module, &tar_scanner_spec, NULL) != 0 || PyModule_AddFunctions(module, functions) != 0 ||
+        mds_py_add_constants(module, constants) != 0)
         return -1;
     return 0;
 }
