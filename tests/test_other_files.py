@@ -141,7 +141,6 @@ def test_a_source_and_an_index_that_has_it(source, write):
 
 
 OTHERS = {
-    "table": (b"a,b\n1,2\n3,4\n", "expected JSON, found a table with ',' between cells"),
     "numpy": (b"\x93NUMPY\x01\x00" + bytes(120), "expected text, found"),
     "array": (b'[{"n": 1}, {"n": 2}]', "expected a record a line, found one JSON array"),
 }

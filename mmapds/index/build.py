@@ -255,8 +255,8 @@ def _takes_any_lines(job: Job, *, is_given: bool) -> bool:
     Raises:
       FormatError: the format is that of the index before, and its source is another file now, whose bytes deny it.
     """
-    if job.before is not None and not is_given and job.before.metadata.get("any_lines") is True:
-        return True
+    if not is_given and (job.before is None or job.before.metadata.get("any_lines") is True):
+        return job.before is not None  # a format that was found by the first bytes agrees with them
     try:
         for source in job.sources:
             formats.check_name(source.path, job.chosen)
