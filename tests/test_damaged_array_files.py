@@ -66,24 +66,20 @@ def within_a_dict(batch):
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_a_worker_that_sends_a_batch_as_it_is_sends_its_error(tmp_path, context):
+@pytest.mark.parametrize("collate", [as_it_is, within_a_dict])
+def test_a_batch_that_a_worker_sends_as_it_is_raises_where_it_is_read(tmp_path, context, collate):
     """A batch makes its samples when it is sent, by a thread that drops what it can't send."""
     path = store(tmp_path, [{"n": n, "j": {"n": n}} for n in range(10)])
     patched(path, Path(path).read_bytes().index(b'{"n":7}'), b"(")
     message = r"record 7 \(byte \d+\): field 'j': expected JSON, found damaged bytes"
     workers = {"num_workers": 1, "multiprocessing_context": context, "timeout": 60}
     for dataset in (mmapds.open(path), mmapds.zip(a=mmapds.open(path))):
-        batches = iter(DataLoader(dataset, 2, collate_fn=as_it_is, **workers))
-        assert [len(next(batches)) for _ in range(3)] == [2, 2, 2]
-        with pytest.raises(mmapds.FormatError, match=message):
-            next(batches)
-        assert len(next(batches)) == 2
-        assert next(batches, None) is None
-    inner = [batch["samples"] for batch in DataLoader(mmapds.open(path), 2, collate_fn=within_a_dict, **workers)]
-    assert len(inner) == 5
-    for read in (len, list, lambda batch: batch[0]):
-        with pytest.raises(mmapds.FormatError, match=message):
-            read(inner[3])
+        found = list(DataLoader(dataset, 2, collate_fn=collate, **workers))
+        batches = [each["samples"] if isinstance(each, dict) else each for each in found]
+        assert [len(list(batch)) for number, batch in enumerate(batches) if number != 3] == [2, 2, 2, 2]
+        for read in (list, lambda batch: batch[0]):
+            with pytest.raises(mmapds.FormatError, match=message):
+                read(batches[3])
 
 
 def test_a_queue_without_torch_gives_the_error_to_whoever_waits(tmp_path):
