@@ -134,7 +134,9 @@ def test_what_the_shell_makes_of_a_star(source, write):
 def test_a_source_and_an_index_that_has_it(source, write):
     write(ROWS[:5], "d/b.jsonl")
     mmapds.build([source, "d/b.jsonl"], out="d/all.mmx")
-    for given in ([source, "d/all.mmx"], [f"./{source}.mmx", source]):
+    for name in ("1", "2"):  # which have a source in common themselves
+        mmapds.build("d/b.jsonl", out=f"d/{name}-of-b.mmx")
+    for given in ([source, "d/all.mmx"], [f"./{source}.mmx", source], [source, "d/*-of-b.mmx", "d/all.mmx"]):
         with pytest.raises(mmapds.SourceError, match=r"expected each source once, found .*a\.jsonl by its name and as"):
             mmapds.open(given)
     assert len(mmapds.open(["d/all.mmx", f"{source}.mmx"])) == 35

@@ -182,7 +182,7 @@ def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Se
     if len(by_name) == len(paths):
         return
     same = os.path.realpath if by_name else os.path.normpath  # a directory may have indexes by the thousands
-    holders, named = {same(path): path for path in by_name}, set(patterns)
+    holders, named, remark = {same(path): path for path in by_name}, set(patterns), ""
     for path, index in zip(paths, indexes, strict=True):
         if path in by_name or (isinstance(index, SavedView) if by_name else path in named):
             continue
@@ -195,11 +195,12 @@ def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Se
                         "one of the two"
                     )
                 if holder != path and path not in named:
-                    warn(
+                    remark = remark or (
                         f"{source}: its records may come more than once, as {holder} and {path} both have some; give "
                         "the index that you mean by its name"
                     )
-                    return
+    if remark:
+        warn(remark)
 
 
 def _warn_of_samples(sampled: Sequence[tuple[Index, int]], patterns: list[str]) -> None:
