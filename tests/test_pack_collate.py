@@ -175,6 +175,13 @@ def test_labels_never_overwrite_the_inputs(samples, options):
     assert batch["labels"].ravel().tolist() == [-100, 2]
 
 
+@pytest.mark.parametrize("pad", [0, -100, 0.5])
+def test_a_pack_of_empty_lists_alone_is_padding(pad):
+    batch = pack_collate([{"tokens": []}, {"tokens": []}], pad_to=4, pad_value=pad)
+    assert batch["tokens"].tolist() == [pad] * 4
+    assert batch["tokens"].dtype == (torch.float32 if isinstance(pad, float) else torch.int64)
+
+
 def test_unsigned_tokens_become_labels():
     batch = pack_collate(made([2, 3], dtype=np.uint16), layout="hf")
     assert batch["input_ids"].dtype == torch.uint16

@@ -145,6 +145,8 @@ class Arrays:
         out = _memory(tensor, dtype, 0, self.path)
         if isinstance(self._held, StoredField):
             self._held.batch.join(self._held.number, (longest, left), row, bytes_, fill, out)
+        elif self.are_empty_lists:
+            tensor.fill_(pad)
         elif tensor.numel():
             arrays = self._held
             if self.longest > longest:
