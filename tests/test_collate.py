@@ -96,7 +96,7 @@ def test_what_the_kernel_cannot_do_is_refused(arrays, out, message):
     tail=st.sampled_from([(), (1,), (3,), (2, 2), (0,)]),
     lengths=st.lists(st.integers(0, 20), min_size=1, max_size=6),
     multiple=st.none() | st.integers(1, 9),
-    limit=st.none() | st.integers(1, 21),
+    limit=st.none() | st.integers(1, 21) | st.just(2**70),
     truncate=st.sampled_from(["right", "left"]),
 )
 def test_a_padded_batch_is_the_oracles(data, name, tail, lengths, multiple, limit, truncate):

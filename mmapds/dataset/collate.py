@@ -18,6 +18,8 @@ from .gather import Arrays, Number, Path, empty, gathered, refuse_masked
 
 Table = Mapping[Any, Callable[..., Any]] | None
 """How torch collates each type."""
+ANY_LENGTH = 2**62
+"""More entries than any array has: the longest sample where no `max_length` is given."""
 LONGEST_EMPTY = 1 << 24
 """Entries that have no items, and still a mask, or what stands beside packs. They take no bytes in a file."""
 
@@ -86,7 +88,7 @@ def pad_collate(
     """
     check_samples(samples)
     check_truncate(truncate)
-    limit = 2**63 - 1 if max_length is None else positive("max_length", max_length)
+    limit = ANY_LENGTH if max_length is None else min(positive("max_length", max_length), ANY_LENGTH)
     multiple = 1 if pad_to_multiple_of is None else positive("pad_to_multiple_of", pad_to_multiple_of)
     lists = names_of_lists(lists)
     rule = PadRule(limit, multiple, truncate == "left", lengths, mask, paths_of(lists), set(_leaves(pad_value, Path())))

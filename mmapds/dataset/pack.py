@@ -14,6 +14,7 @@ from .. import _native
 from ..errors import CollateError, OrderError, listed, warn
 from .batch import LazyBatch
 from .collate import (
+    ANY_LENGTH,
     LONGEST_EMPTY,
     check_lists,
     check_samples,
@@ -38,7 +39,6 @@ _INPUTS = ("tokens", "input_ids")
 """Fields that models read, which are never labels."""
 _IGNORED = -100  # the label that losses leave out
 _MOST = 2**31 - 1  # tokens, which cu_seqlens counts in int32
-_ANY = 2**62  # the longest sample where no `max_length` is given
 
 
 class _Options(NamedTuple):
@@ -153,7 +153,7 @@ def _options(
         None if packs is None else positive("packs", packs),
         None if max_sequences is None else positive("max_sequences", max_sequences),
         positive("round_to", round_to),
-        _ANY if max_length is None else positive("max_length", max_length),
+        ANY_LENGTH if max_length is None else min(positive("max_length", max_length), ANY_LENGTH),
         left,
         "labels" if labels is None and layout == "hf" else labels,
         optional | ({"seq_idx"} if seq_idx else set()),
