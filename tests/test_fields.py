@@ -297,6 +297,12 @@ def test_records_that_are_refused(tmp_path, record, message):
     ("record", "schema", "message"),
     [
         (b'{"id":1,"n":2}', {"idd": "int32"}, "found `id`, `n` (did you mean 'id'); leave record 0 out with "),
+        (
+            b'{"a":{"b.c":1}}',
+            {"a.b\\.d": "int8"},
+            r"found `b.c` in `a` (did you mean 'a.b\\.c'); leave record 0 out with ",
+        ),
+        (b'{"a":{"x":1}}', {"a.b\\.d": "int8"}, "found `x` in `a`; leave record 0 out with "),
         (b'{"id":[0.5,2.5]}', {"id": "int32"}, "at byte 7 of the record (its type is 'float32' here); leave record 0 "),
         (b'{"id":-%d}' % 10**60, {"id": "int32"}, f"found -{10**60} at byte 6 of the record; leave record 0 out with "),
         (b'{"id":%d.5}' % 10**60, {"id": "int32"}, f"found {10**60}.5 at byte 6 of the record (its type is 'float32' "),

@@ -16,7 +16,7 @@ from .. import _native
 from ..arrays.schema import ITEM_BYTES, check_axes, dtype_name
 from ..errors import DecodeError, FormatError, did_you_mean, shortened
 from ..formats.measuring import keys_of
-from ..formats.unmeasured import instead, kind_of, nearest_path, not_json, parsed, value_at
+from ..formats.unmeasured import instead, kind_of, nearest_path, not_json, parsed, value_at, written
 from .batch import Columns, StoredField, numpy_dtype
 
 _KINDS = {
@@ -159,9 +159,9 @@ class FieldsReader(Columns):
         each, byte = self.wanted[name], f" at byte {at} of the record"
         if status == _native.WANTED_MISSING:
             value = parsed(record)
-            near = b".".join(nearest_path(value, each.keys)).decode()
-            found = f"{instead(value, each.keys)}{f' (did you mean {near!r})' if near != name else ''}"
-            return f"expected {each.without_default}, found {found}"
+            near = nearest_path(value, each.keys)
+            remark = f" (did you mean {written(near)!r})" if near != list(each.keys) else ""
+            return f"expected {each.without_default}, found {instead(value, each.keys)}{remark}"
         if status == _native.WANTED_NOT_OBJECT:
             return f"expected {each} inside objects at `{name}`, found {kind}{byte}"
         if status == _native.WANTED_RAGGED:

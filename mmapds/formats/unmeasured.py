@@ -37,7 +37,7 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
         ways = f"leave such lines out with {option('bad', 'skip')}, or write the line again ({remark})"
         return DecodeError(f"{place}: {not_json(found.record)}; {ways}")
     expression = list(columns.values())[found.column]
-    value, above, shown = parsed(found.record), len(expression.path) > 1, _shown(expression.path)
+    value, above, shown = parsed(found.record), len(expression.path) > 1, written(expression.path)
     if found.status == _native.JSON_MISSING:
         return ColumnError(
             f"{place}: expected {_EXPECTED[expression.measure]} at `{shown}`, found {instead(value, expression.path)}"
@@ -68,8 +68,8 @@ def error_of_all(path: str, first: bytes, found: str, expression: Expression) ->
     """
     value = parsed(first)
     return ColumnError(
-        f"{path}: expected {_EXPECTED[expression.measure]} at `{_shown(expression.path)}` in one record or more, found "
-        f"{found}; give a field that they have: the first record has {instead(value, expression.path)}"
+        f"{path}: expected {_EXPECTED[expression.measure]} at `{written(expression.path)}` in one record or more, "
+        f"found {found}; give a field that they have: the first record has {instead(value, expression.path)}"
         f"{_did_you_mean(value, expression.path)}"
     )
 
@@ -111,7 +111,7 @@ def nearest_path(record: Any, path: Sequence[bytes]) -> list[bytes]:
 
 def _did_you_mean(record: Any, path: Sequence[bytes]) -> str:
     near = nearest_path(record, path)
-    fitting = [*_fitting(value_at(record, near), near), _shown(near)]
+    fitting = [*_fitting(value_at(record, near), near), written(near)]
     return f" (did you mean {fitting[0]})" if near != list(path) else ""
 
 
@@ -128,7 +128,7 @@ def instead(value: Any, path: Sequence[bytes]) -> str:
         if key.decode() not in value:
             shown = [f"`{shortened(name)[1:-1]}`" for name in islice(value, _SHOWN)]
             more = f" and {len(value) - _SHOWN:,} more" if len(value) > _SHOWN else ""
-            where = f" in `{_shown(path[:depth])}`" if depth else ""
+            where = f" in `{written(path[:depth])}`" if depth else ""
             return ", ".join(shown) + more + where if shown else f"nothing{where}"
         value = value[key.decode()]
     return "null" if value is None else "nothing"
@@ -138,8 +138,8 @@ def _fitting(value: Any, path: Sequence[bytes]) -> list[str]:
     """Return expressions that measure a value at a path."""
     if isinstance(value, dict):
         first = next(iter(value), None)
-        return [f"{_shown(path)}.{first}"] if first is not None and len(first) <= _LONGEST_KEY else []
-    return [each.format(_shown(path)) for each in _FITTING.get(type(value), ())]
+        return [f"{written(path)}.{first}"] if first is not None and len(first) <= _LONGEST_KEY else []
+    return [each.format(written(path)) for each in _FITTING.get(type(value), ())]
 
 
 def value_at(value: Any, path: Sequence[bytes]) -> Any:
@@ -157,5 +157,6 @@ def parsed(record: bytes) -> Any:
         return None
 
 
-def _shown(path: Sequence[bytes]) -> str:
+def written(path: Sequence[bytes]) -> str:
+    """Return a path as users write it: keys with dots between them."""
     return ".".join(key.decode().replace(".", r"\.") for key in path)
