@@ -167,6 +167,10 @@ class ArrayRows(Rows):
     def many(self, positions: Int64s) -> Int64s:
         return self.array[positions].astype(np.int64)
 
+    def positions(self, record: int) -> list[int]:  # several times as fast as by copies of pieces
+        found: list[int] = np.flatnonzero(self.array == record).tolist()
+        return found
+
     def part(self, positions: range) -> "ArrayRows":
         stop = positions.stop if positions.stop >= 0 else None
         return ArrayRows(self.array[positions.start : stop : positions.step] if positions else self.array[:0])
