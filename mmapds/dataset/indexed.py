@@ -83,12 +83,12 @@ class Skips:
             it may read the source up to the record to count its lines.
         """
         mark = object()
-        if (
-            self._records.setdefault(record, mark) is not mark or len(self._records) > _NAMED + 1
-        ):  # threads need no lock
+        if self._records.setdefault(record, mark) is not mark:  # one step, so that threads need no lock
             return
+        count = len(self._records)
         rest = ", the 11th record in this process; ds.skipped has all, and the next ones are left out without a warning"
-        warn(f"{what()}; left out{rest * (len(self._records) > _NAMED)}", RuntimeWarning)
+        if count <= _NAMED + 1:
+            warn(f"{what()}; left out{rest if count > _NAMED else ''}", RuntimeWarning)
 
     def are_all(self, total: int) -> bool:
         """Whether nothing was ever decoded, of enough records to say that the decoder fits none of `total`."""
