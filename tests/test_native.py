@@ -266,13 +266,14 @@ def test_what_is_written_lies_apart_from_what_is_read(tmp_path):
     path.write_bytes(b'{"n": 1}\n')
     memory = np.arange(16, dtype=np.uint64)
     order, counts, starts = np.empty(16, np.uint64), np.empty(16, np.uint64), np.empty(99, np.uint64)
-    lengths, source = _native.Lengths(memory, 8), path.read_bytes()
+    lengths, source, joined = _native.Lengths(memory, 8), path.read_bytes(), np.zeros(2, np.uint64)
     measuring = _native.Measuring(fields=((0, (b"n",)),), missing=0, fill=(0, 0), validate=False, skip_bad=False)
     for argument, call in {
         "counts": lambda: lengths.sort(memory, order, 8),
         "order": lambda: lengths.sort(counts, memory[:16], 8),
         "previous": lambda: lengths.sort_digits(0, counts, order, order, 8),
         "starts": lambda: _native.scan_lines(None, starts[90:], 0, 0, starts),
+        "begins": lambda: _native.join_pieces([joined[:0]], joined[1:], 0, joined),
         "cells": lambda: measuring.lines(source, 0, 0, 9, starts, (starts,)),
     }.items():
         with pytest.raises(ValueError, match=f"^{argument}: expected memory of its own, found"):

@@ -28,8 +28,10 @@ static int take_pieces(mds_py_buffers *buffers, PyObject *list, size_t width, Py
  * later. NULL with an exception. */
 static const uint64_t *take_begins(mds_py_buffers *buffers, PyObject *places, size_t n, size_t total, uint64_t **own)
 {
-    if (places != Py_None)
-        return mds_py_take_words(buffers, places, MDS_PY_READ, n, "begins");
+    if (places != Py_None) {
+        const uint64_t *begins = mds_py_take_words(buffers, places, MDS_PY_READ, n, "begins");
+        return begins && mds_py_expect_apart(buffers, NULL, "begins") == 0 ? begins : NULL;
+    }
     const size_t width = n ? total / n : 0;
     if (width * n != total) {
         PyErr_Format(PyExc_ValueError, "out: expected %zu equal rows, found %zu bytes", n, total);
