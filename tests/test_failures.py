@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import mmapds
+from mmapds.compression import content
 from mmapds.convert import convert
 from mmapds.formats.jsonl import JsonLines
 from mmapds.index.build import Request, build_each
@@ -33,6 +34,25 @@ def shards(tmp_path):
     for path in paths:
         path.write_bytes(b'{"n": 1}\n' * 100)
     return [str(path) for path in paths]
+
+
+class Failing:
+    """A file of some bytes that cannot be mapped, on a disk that fails."""
+
+    is_mapped, size = False, 9
+
+    def read(self, *_):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("options", [{"columns": {"length": "n"}}, {"format": "prefixed"}, {"format": "tar"}])
+def test_a_file_that_cannot_be_mapped_on_a_disk_that_fails(tmp_path, monkeypatch, options):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"n": 1}\n')
+    monkeypatch.setattr(content, "open_source", lambda *_, **__: Failing())
+    with pytest.raises(mmapds.SourceError, match=r"a\.jsonl: .*input/output error"):
+        mmapds.build(path, **options)
+    assert os.listdir(tmp_path) == ["a.jsonl"]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .. import _native
 from ..storage.blocks import BlockStart, byte_of, packed_point
 from ..storage.files import open_source
-from ..storage.sources import Source
+from ..storage.sources import Source, unreadable
 from ..storage.threads import ahead, in_order
 from .gzip import GzipContent
 from .parts import COPY, BlockError, kept, not_decoded
@@ -127,7 +127,10 @@ def _mapped(source: Source, step: int) -> Iterator[tuple[Part, Sequence[Data]]]:
     file = open_source(source, scan=False)
     mapped = file if file.is_mapped else None
     for begin, end in _ranges(source, step if mapped else min(step, _READ)):
-        data = memoryview(file)[begin:end] if mapped else file.read(begin, end - begin)
+        try:
+            data = memoryview(file)[begin:end] if mapped else file.read(begin, end - begin)
+        except OSError as error:
+            raise unreadable(source.path, error) from None
         load = partial(_given, (data,))
         yield Part(begin, end, end - begin, (), end == source.stop, 1, load, mapped), (data,)
 
