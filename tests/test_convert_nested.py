@@ -1,11 +1,13 @@
 """Converting columns of Arrow that hold other arrays: structs, runs, maps and lists, in each other and in slices."""
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
 import mmapds
 from mmapds.convert import arrow as reading
-from mmapds.convert import convert
+from mmapds.convert import arrow_columns, convert
 from tests.support.conversions import samples, save
 
 
@@ -105,6 +107,24 @@ def test_parts_of_one_name_are_refused(tmp_path):
     path = save(pa.table({"x": pa.ListArray.from_arrays([0, 1], pairs)}), tmp_path / "a.arrow", "arrow")
     with pytest.raises(mmapds.FormatError, match=r"a\.arrow: not a readable Arrow file: .*duplicate field names"):
         convert(path)
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "runs"])
+def test_rows_that_use_little_of_a_dictionary_or_of_runs_look_at_little_of_it(monkeypatch, kind):
+    numbers = pa.array([Decimal(entry) for entry in range(100_000)], pa.decimal128(18, 2))
+    if kind == "dictionary":
+        places = [99_999, 5, 70_000, 5, 20, 70_001, None, 50_000]
+        array = pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), numbers)
+    else:
+        places = [*range(70_000, 70_008)]
+        array = pa.RunEndEncodedArray.from_arrays(pa.array(range(1, 100_001), pa.int32()), numbers).slice(70_000, 8)
+    looked_at, plain = [], arrow_columns._plain
+    monkeypatch.setattr(arrow_columns, "_plain", lambda array: looked_at.append(len(array)) or plain(array))
+    (part,) = arrow_columns.parts_of("x", array, ["x"])
+    assert arrow_columns.objects_of(part, is_json=False) == [
+        None if place is None else f"{place}.00" for place in places
+    ]
+    assert sum(looked_at) < 100
 
 
 def test_unions_are_refused_by_name_and_can_be_left_out(tmp_path):

@@ -177,12 +177,20 @@ def _entries(array: Any) -> tuple[Any, NDArray[Any] | None]:
     if is_type.is_dictionary(array.type):
         codes = array.indices.cast(pa.int64(), safe=False).fill_null(-1).to_numpy(zero_copy_only=False)
         used, rows = np.unique(codes, return_inverse=True)
-        return _plain(array.dictionary).take(pa.array(used, mask=used < 0)), rows
+        return _taken(array.dictionary, pa.array(used, mask=used < 0)), rows
     if is_type.is_run_end_encoded(array.type):
         ends, rows = array.run_ends.to_numpy(), np.arange(array.offset, array.offset + len(array))
         used, rows = np.unique(np.searchsorted(ends, rows, side="right"), return_inverse=True)
-        return _plain(array.values).take(pa.array(used)), rows
+        return _taken(array.values, pa.array(used)), rows
     return _plain(array), None
+
+
+def _taken(values: Any, places: Any) -> Any:
+    """Return some entries of an array, as a plain one."""
+    try:
+        return _plain(values.take(places))  # first, as a few rows may use few entries of many
+    except pa.ArrowNotImplementedError:  # of runs, and of views of text
+        return _plain(values).take(places)
 
 
 # ---- columns and rows -----------------------------------------------------------------------------------------------
