@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
@@ -23,7 +24,8 @@ SIZES = st.lists(st.sampled_from([1, 2, 3, 4, 7, 50]), min_size=1, max_size=8)
 def small(monkeypatch):
     """Blocks of a few bytes, as many as a byte order mark has and more, and parts of single blocks."""
     monkeypatch.setattr(zstd, "SMALLEST", 4)
-    monkeypatch.setattr(content, "STEP", 3)
+    for function in (content.parts_of, content.content_of):
+        monkeypatch.setattr(function, "__defaults__", (3,))  # `least`
 
 
 def framed(data, sizes, options=None):
@@ -35,18 +37,29 @@ def framed(data, sizes, options=None):
 
 @pytest.mark.usefixtures("small")
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(LINES, SIZES, st.booleans(), st.booleans(), st.sampled_from([None, NO_SIZE]), st.sampled_from([1, 3]))
-def test_lines_that_blocks_cut_anywhere(tmp_path, lines, sizes, has_mark, is_ended, options, workers):
+@given(
+    LINES,
+    SIZES,
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, NO_SIZE]),
+    st.sampled_from([1, 3]),
+    st.sampled_from([{}, {"columns": {"size": "bytes()"}}]),
+)
+def test_lines_that_blocks_cut_anywhere(tmp_path, lines, sizes, has_mark, is_ended, options, workers, measured):
     data = (b"\xef\xbb\xbf" if has_mark else b"") + b"\n".join(lines) + (b"\n" if is_ended else b"")
     path, plain = tmp_path / "a.jsonl.zst", tmp_path / "b.jsonl"
     path.write_bytes(framed(data, sizes, options))
     plain.write_bytes(data)
     for each in (path, plain):
-        mmapds.build(each, workers=workers, force=True)
+        Path(f"{each}.mmx").unlink(missing_ok=True)
+        mmapds.build(each, workers=workers, **measured)
     ds = mmapds.open(path)
     assert [(ds.where(i).offset, ds.raw(i)) for i in range(len(ds))] == oracle.records(data)
     one, other = (Index(f"{each}.mmx").sources[0] for each in (path, plain))
     assert (one.lines, one.records, one.largest) == (other.lines, other.records, other.largest)
+    if measured:
+        assert ds.column("size").tolist() == mmapds.open(plain).column("size").tolist()
     verify(Index(f"{path}.mmx"))
 
 
