@@ -84,6 +84,25 @@ def test_lists_of_times_become_json_in_parquet_too(tmp_path):
     ]
 
 
+def test_dates_and_decimals_beyond_their_types_are_converted_outside_of_lists(tmp_path):
+    """As other writers leave them: dates that are not whole days, and more digits than the precision."""
+    wide = pa.array([Decimal("123.45"), None, Decimal("-99999.99")], pa.decimal128(9, 2))
+    columns = {
+        "day": (pa.array([86_400_005, None, -1]).view(pa.date64()), [86_400_005, None, -1]),
+        "price": (pa.Array.from_buffers(pa.decimal128(3, 2), 3, wide.buffers()), ["123.45", None, "-99999.99"]),
+    }
+    for name, (array, values) in columns.items():
+        with pytest.raises(pa.ArrowInvalid):
+            array.validate(full=True)
+        parts = pa.StructArray.from_arrays([array], ["part"])
+        path = save(pa.table({"x": array, "y": parts}), tmp_path / f"{name}.arrow", "arrow")
+        found = samples(convert(path, types={"x": "json", "y.part": "json"}).path)
+        assert found == [{"x": value, "y.part": value} for value in values]
+        path = save(pa.table({"x": pa.ListArray.from_arrays([0, 1], array)}), tmp_path / f"{name}.list.arrow", "arrow")
+        with pytest.raises(mmapds.FormatError, match=r"list\.arrow: .*(whole number of days|precision)"):
+            convert(path)
+
+
 def test_intervals_are_months_days_and_nanoseconds(tmp_path):
     spans = pa.array([(1, 2, 3), None, (-1, 0, 2**62)], pa.month_day_nano_interval())
     table = pa.table({"x": spans, "list": pa.ListArray.from_arrays([0, 1, 1, 3], spans)})
