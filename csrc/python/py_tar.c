@@ -15,7 +15,7 @@ static PyObject *tar_text(const uint8_t *text, uint64_t n)
 typedef struct {
     PyObject_HEAD int fd; /* of a file whose headers are read from it where they lie far apart, or -1 */
     int busy;             /* a call is running, without the GIL */
-    uint8_t *key;         /* of the open sample, if the archive comes in pieces */
+    uint8_t *key;         /* of the open sample, if it lies before the bytes of the next call */
     mds_tar state;
 } TarScannerObject;
 
@@ -113,18 +113,33 @@ static PyObject *found(const tar_call *call)
                : NULL;
 }
 
-/* Keep the key of the open sample, if it lies in the bytes at hand; 0 without memory. */
+static mds_status guarded_copy(uint8_t *out, const uint8_t *data, size_t n)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    memcpy(out, data, n);
+    mds_guard_leave();
+    return MDS_OK;
+}
+
+/* Keep the key of the open sample, if it lies in the bytes at hand; 0 with an exception. */
 static int keep_key(TarScannerObject *self, const tar_call *call)
 {
     const mds_tar *state = &call->state;
     if (!state->open || state->key_at == MDS_NONE || state->key_at < call->archive.begin)
         return 1;
     uint8_t *key = PyMem_Realloc(self->key, (size_t)state->key_size);
-    if (!key)
+    if (!key) {
+        PyErr_NoMemory();
         return 0;
+    }
     self->key = key;
-    memcpy(key, call->archive.data + (state->key_at - call->archive.begin), (size_t)state->key_size);
-    return 1;
+    const uint8_t *data = call->archive.data + (state->key_at - call->archive.begin);
+    if (guarded_copy(key, data, (size_t)state->key_size) == MDS_OK)
+        return 1;
+    mds_py_raise_shrank();
+    return 0;
 }
 
 static PyObject *tar_scan(PyObject *object, PyObject *args)
@@ -163,10 +178,8 @@ static PyObject *tar_scan(PyObject *object, PyObject *args)
         mds_py_raise_shrank();
         goto done;
     }
-    if (!keep_key(self, &call)) {
-        PyErr_NoMemory();
+    if (!keep_key(self, &call))
         goto done;
-    }
     self->state = call.state;
     result = found(&call);
 done:
