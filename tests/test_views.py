@@ -161,3 +161,15 @@ def test_a_mask_holds_a_bit_a_record(corpus):
     assert len(view) == len(np.flatnonzero(corpus.lengths < 50))
     assert (view.lengths < 50).all()
     assert view[-1] == {"n": int(view.lengths[-1])}
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_positions_are_searched_piece_by_piece(corpus, tmp_path, monkeypatch, io):
+    monkeypatch.setattr("mmapds.dataset.views._PIECE", 4)
+    monkeypatch.setattr("mmapds.dataset.saving._PIECE", 16)
+    for records in (range(0, 230, 10), [*range(10), 9], [5, 3, 8, 13, 5, 21, 5], [*range(4), 3, 9], [2, *range(4, 8)]):
+        corpus[list(records)].save(tmp_path / "v.mmx")
+        for rows in (corpus[list(records)]._rows, mmapds.open(tmp_path / "v.mmx", io=io, roots=tmp_path.parent)._rows):
+            assert rows.rises == (sorted(set(records)) == [*records])
+            for record in range(25):
+                assert rows.positions(record) == [k for k, each in enumerate(records) if each == record]

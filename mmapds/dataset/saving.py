@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import __version__, _native
 from ..errors import Error, StaleIndexError
@@ -21,6 +22,7 @@ from ..storage.writer import ViewWriter
 from . import stored
 from .views import ArrayRows, BitRows, ChainedRows, Int64s, Part, Parts, RangeRows, Rows, pieces
 
+_PIECE = 1 << 20  # bytes of numbers that are searched at a time
 _DIRECTORY = "section 'row_ranks': expected the counts of 'row_bits', found others"
 
 
@@ -50,6 +52,15 @@ class SavedRows(Rows):
         if len(found) and (largest := int(found.view(np.uint64).max())) >= self.file.total:
             raise self.file.damaged(f"section 'rows': record {largest} is out of range for {self.file.total} records")
         return found
+
+    def numbers(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        if self._held is not None:
+            yield from self._held.numbers()
+            return
+        section, width = self.file.sections["rows"], BY_DTYPE[self.file.sections["rows"].dtype].width
+        for at in range(0, section.size, _PIECE):
+            data = self.file.read(section.offset + at, min(_PIECE, section.size - at))
+            yield at // width, np.frombuffer(data, section.dtype)
 
     def positions(self, record: int) -> list[int]:
         if not isinstance(self._held, BitRows):

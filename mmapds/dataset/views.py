@@ -73,9 +73,13 @@ class Rows(ABC):
         """Return the selection at a range of positions, in constant time."""
         return NestedRows(self, RangeRows(positions))
 
+    def numbers(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield all numbers, some at a time and of any type of integers, each time with the first position."""
+        return pieces(self)
+
     def positions(self, record: int) -> list[int]:
         """Return every position that shows a record."""
-        return [begin + k for begin, numbers in pieces(self) for k in np.flatnonzero(numbers == record).tolist()]
+        return [begin + k for begin, numbers in self.numbers() for k in np.flatnonzero(numbers == record).tolist()]
 
     def parts(self, indexes: Parts, first: int = 0) -> list[Part] | None:
         """Return the parts of some indexes that the selection is made of, where these are few; else None.
@@ -89,10 +93,10 @@ class Rows(ABC):
     def rises(self) -> bool:
         """Whether each record has a larger number than the one before it; False where that is not known."""
         last = -1
-        for _, numbers in pieces(self):
-            if numbers[0] <= last or not (numbers[1:] > numbers[:-1]).all():
+        for _, numbers in self.numbers():
+            if int(numbers[0]) <= last or not (numbers[1:] > numbers[:-1]).all():
                 return False
-            last = numbers[-1]
+            last = int(numbers[-1])
         return True
 
 
@@ -167,18 +171,12 @@ class ArrayRows(Rows):
     def many(self, positions: Int64s) -> Int64s:
         return self.array[positions].astype(np.int64)
 
-    def positions(self, record: int) -> list[int]:  # several times as fast as by copies of pieces
-        found: list[int] = np.flatnonzero(self.array == record).tolist()
-        return found
+    def numbers(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        return ((begin, self.array[begin : begin + _PIECE]) for begin in range(0, len(self), _PIECE))
 
     def part(self, positions: range) -> "ArrayRows":
         stop = positions.stop if positions.stop >= 0 else None
         return ArrayRows(self.array[positions.start : stop : positions.step] if positions else self.array[:0])
-
-    @property
-    def rises(self) -> bool:
-        overlapping = (self.array[max(begin - 1, 0) : begin + _PIECE] for begin in range(0, len(self), _PIECE))
-        return all(bool((piece[1:] > piece[:-1]).all()) for piece in overlapping)
 
 
 class BitRows(Rows):
