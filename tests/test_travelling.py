@@ -36,7 +36,7 @@ def test_a_pickle_is_small_whatever_the_size(write, tmp_path):
 
 @pytest.fixture
 def many(write, tmp_path):
-    """A directory of sources whose paths are too long for a pickle, and one of them."""
+    """A directory of sources with long names that differ, and one of them."""
     names = [write([shard], f"d/{hashlib.sha256(b'%d' % shard).hexdigest()}.jsonl") for shard in range(60)]
     mmapds.build(tmp_path / "d")
     return tmp_path / "d", names[7]
