@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from operator import lt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xxhash import xxh3_64
 
@@ -12,13 +12,10 @@ from .. import _native
 from ..errors import FormatError, SourceError
 from ..storage.files import open_file
 from ..storage.lock import remove_leftovers
-from ..storage.numbers import BY_DTYPE, COLUMN_TYPES, F64, I64, U8, U32, U64
+from ..storage.numbers import BY_DTYPE, COLUMN_TYPES, F64, I64, U8, U32, U64, Spool
 from ..storage.sections import COLUMN, SectionFile
 from ..storage.sources import kind_of_file, unreadable
 from ..storage.writer import SectionWriter
-
-if TYPE_CHECKING:
-    from ..storage.numbers import Spool
 
 SUFFIX = ".mma"
 MAGIC = b"\x89MMA\r\n\x1a\n"
@@ -189,14 +186,12 @@ class ArrayFileWriter(SectionWriter):
           columns: name of each column to its expression.
         """
         text = json.dumps({"schema": schema, "columns": columns}, ensure_ascii=False).encode()
-        from xxhash import xxh3_64  # which opening a file does without
-
         self.begin_section("schema", U8.dtype)
         self.write(len(text).to_bytes(8, "little") + xxh3_64(text).intdigest().to_bytes(8, "little") + text)
         self.begin_section("records", U8.dtype)
         return self.section_begin
 
-    def finish(self, offsets: "Spool", columns: "Mapping[str, Spool]", metadata: dict[str, Any]) -> None:
+    def finish(self, offsets: Spool, columns: Mapping[str, Spool], metadata: dict[str, Any]) -> None:
         """Write where each record begins, and the columns by name; `place` then moves the file."""
         self.write_spool("offsets", offsets)
         for name, spool in columns.items():

@@ -82,7 +82,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _index(parser: Parser) -> None:
-    from ..formats import OPTIONS  # start-up time, as below: other commands do without
+    from ..formats import OPTIONS  # start-up time: other commands do without
 
     parser.add_argument("-o", "--out", metavar="OUT.mmx", help="one combined index; default: SOURCE.mmx for each")
     parser.add_argument("--format", metavar="F", help="how records are framed; default: by suffix")
@@ -110,7 +110,7 @@ def _verify(parser: Parser) -> None:
 
 
 def _convert(parser: Parser) -> None:
-    from ..convert import OPTIONS
+    from ..convert import OPTIONS  # start-up time: other commands do without
 
     parser.add_argument("-o", "--out", metavar="OUT.mma", help="default, for one source: beside it")
     parser.add_argument("--format", metavar="F", help="parquet, arrow, hdf5, or a format that can be indexed")

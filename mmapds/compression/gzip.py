@@ -42,7 +42,7 @@ _TRAILER = 8  # bytes behind the blocks of a member: its checksum, and its size
 def inflater() -> ModuleType:
     """Return the module that inflates: isal's, which is several times faster, or the standard library's."""
     try:
-        from isal import isal_zlib
+        from isal import isal_zlib  # optional: the extra mmapds[gzip]
     except ModuleNotFoundError:
         return standard_zlib
     found: ModuleType = isal_zlib
