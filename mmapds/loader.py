@@ -15,11 +15,10 @@ from .errors import OrderError, StateError, counted, shortened
 from .loops import Drawn, ProcessLoop, ThreadLoop, Waits, start_process
 from .orders.basic import integer
 from .samplers.cursor import Sharding
-from .samplers.data import check_same_samples
+from .samplers.ranks import World, process_group
 from .samplers.records import OrderedRecords
-from .samplers.resumable import ResumableSampler
+from .samplers.resumable import ResumableSampler, check_same_samples
 from .samplers.samplers import OrderSampler, order_of
-from .samplers.world import World, process_group
 
 _LONGEST_TIMEOUT = 2_000_000  # seconds: their milliseconds are an int of C where worker processes are polled
 _OWN = ("_waits", "_processes")  # what a pickled loader makes anew

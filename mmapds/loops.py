@@ -20,7 +20,7 @@ from .dataset.collate import note_places
 from .dataset.dataset import Dataset
 from .errors import CollateError, Error, shortened, warn
 from .samplers.cursor import Iteration
-from .samplers.world import World
+from .samplers.ranks import World
 from .storage.processes import end_with_parent
 from .storage.threads import Makers, fulfil
 

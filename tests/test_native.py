@@ -14,7 +14,7 @@ import pytest
 from mmapds import _native, orders
 from mmapds.index.lengths import sorted_lengths
 from mmapds.samplers.bucket import Budget
-from mmapds.samplers.lengths import Selection
+from mmapds.samplers.plan import Selection
 from mmapds.samplers.window import WindowPlan
 from tests.support.bounds import grouped
 

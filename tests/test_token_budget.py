@@ -17,7 +17,7 @@ import mmapds
 from mmapds import OrderError, StateError, TokenBudgetBatchSampler, _native, orders
 from mmapds.index.lengths import sorted_lengths
 from mmapds.samplers.bucket import Budget
-from mmapds.samplers.lengths import classes, rounded_up
+from mmapds.samplers.plan import classes, rounded_up
 from tests.support import messages
 from tests.support.budgets import check, flat, log_normal, ranks
 from tests.support.index_file import arrays

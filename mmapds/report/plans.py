@@ -14,9 +14,8 @@ from ..orders.basic import Int64s, Order, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..samplers.bucket import BucketPlan, Budget
 from ..samplers.cursor import Sharding, Span
-from ..samplers.lengths import Selection, select
 from ..samplers.packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
-from ..samplers.plan import Plan, Reader
+from ..samplers.plan import Plan, Reader, Selection, select
 from ..samplers.window import WindowPlan
 from ..storage.runs import LengthOrder
 

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..orders.basic import Int64s
 from ..orders.permutation import word
-from .lengths import Selection, Uint64s, classes, rounded_up
-from .plan import Groups, Plan, Reader
+from .plan import Groups, Plan, Reader, Selection, Uint64s, classes, rounded_up
 
 _REGION = 4  # a batch more is made out of this many
 

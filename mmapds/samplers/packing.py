@@ -12,8 +12,7 @@ from ..errors import OrderError
 from ..orders.basic import Int64s
 from ..orders.chunked import Chunked
 from ..orders.permutation import word
-from .lengths import Selection, Uint64s, classes, rounded_up
-from .plan import Groups, Plan, Reader
+from .plan import Groups, Plan, Reader, Selection, Uint64s, classes, rounded_up
 
 _ANY = 2**63 - 1  # sequences
 _ROWS = 1 << 24  # of patterns while a plan is made; more would take gigabytes

@@ -18,15 +18,13 @@ from ..orders.chunked import Chunked
 from ..storage.sources import StrPath
 from .bucket import BucketPlan, Budget
 from .cursor import Make, Sharding, Span
-from .data import SampledData
-from .lengths import Limits, select
 from .packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
-from .plan import Plan, Reader, pieces
+from .plan import Limits, Plan, Reader, pieces, select
+from .ranks import World
 from .records import Exclude, Excluded
-from .resumable import ResumableSampler, refuse_injected, refuse_path
+from .resumable import ResumableSampler, SampledData, refuse_injected, refuse_path
 from .summary import PlanSummary, summarise
 from .window import WindowPlan
-from .world import World
 
 _MOST = 2**31  # samples in a batch without a limit
 

@@ -20,10 +20,9 @@ from ..orders.basic import Order, Sequential, Shuffled, check_is_order, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
 from .cursor import Make, Sharding, Span
-from .data import SampledData, is_ours
+from .ranks import World
 from .records import Exclude, OrderedRecords
-from .resumable import ResumableSampler, refuse_injected, refuse_path
-from .world import World
+from .resumable import ResumableSampler, SampledData, is_ours, refuse_injected, refuse_path
 
 
 class OrderSampler(ResumableSampler):

@@ -8,8 +8,7 @@ import torch.utils.data
 
 from ..errors import OrderError, StateError, shortened
 from ..orders.basic import is_same
-from .data import check_same_samples
-from .resumable import ResumableSampler
+from .resumable import ResumableSampler, check_same_samples
 from .samplers import DistributedBatchSampler, DistributedSampler
 
 _AHEAD = 64  # samples read at a time, so that a stream costs what batches do

@@ -7,9 +7,8 @@ import numpy as np
 from ..errors import counted
 from ..orders.basic import Int64s
 from .cursor import Sharding
-from .lengths import LeftOut
 from .packing import PackLimits, PackWindowPlan
-from .plan import Plan
+from .plan import LeftOut, Plan
 from .window import WindowPlan
 
 _BLOCK = 256  # batches read at a time

@@ -12,8 +12,7 @@ from ..errors import OrderError
 from ..orders.basic import Int64s, Order, records_at
 from ..orders.permutation import Permutation, word
 from .bucket import Budget, BudgetPlan, Cut, batches_in
-from .lengths import Selection, Uint64s
-from .plan import Reader, pieces
+from .plan import Reader, Selection, Uint64s, pieces
 
 _MIXED = 1 << 32  # stream of the first permutation of ready batches; later ones have the streams after it
 _HALVINGS = 24  # of the part of the budget that makes a whole last step
