@@ -10,7 +10,7 @@ from bench.support.data import DATA, once
 from bench.support.indexing import forget_index
 from bench.support.timing import timed
 from mmapds import _native
-from mmapds.dataset.tf_example import tf_example
+from mmapds.dataset.payloads import tf_example
 from mmapds.formats.frames import TFRecord
 from mmapds.storage.files import open_source
 from mmapds.storage.sources import inspect

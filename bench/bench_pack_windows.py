@@ -10,7 +10,7 @@ import pytest
 from bench.support.data import log_normal
 from bench.support.timing import timed
 from mmapds import PackingBatchSampler
-from mmapds.orders.chunked import Chunked
+from mmapds.orders.basic import Chunked
 
 LENGTH, N, RANKS = 2048, 2_000_000, 8
 MIXED = 64_000  # samples in a mix

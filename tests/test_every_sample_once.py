@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmapds import PackingBatchSampler, TokenBudgetBatchSampler
-from mmapds.orders.chunked import Chunked
+from mmapds.orders.basic import Chunked
 from tests.support.budgets import log_normal
 
 

@@ -12,9 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mmapds import ChunkedSampler, DistributedBatchSampler, OrderError, Permutation, TokenBudgetBatchSampler, _native
-from mmapds.orders.basic import Order, Resampled, Sequential, Shuffled
-from mmapds.orders.chunked import Chunked
-from mmapds.orders.mixture import Mixture
+from mmapds.orders.basic import Chunked, Mixture, Order, Resampled, Sequential, Shuffled
 from tests.support.commands import python
 from tests.support.files import DATA
 

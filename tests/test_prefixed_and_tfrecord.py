@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds import _native
-from mmapds.dataset.tf_example import tf_example
+from mmapds.dataset.payloads import tf_example
 from tests.support.commands import command
 from tests.support.files import flip
 from tests.support.pieces import prefixed_in_pieces

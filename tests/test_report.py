@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds.dataset.catalog import Location
 from mmapds.errors import OrderError
-from mmapds.orders.chunked import Chunked
+from mmapds.orders.basic import Chunked
 from mmapds.report import numbers as computed
 from mmapds.report import report
 from mmapds.report.plans import Wanted, plan_epoch

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..arrays.schema import Schema
 from ..build_index import build
-from ..dataset import webdataset
+from ..dataset import payloads
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
 from ..dataset.opening import open_stored
@@ -135,7 +135,7 @@ def _is_one_of_bytes(values: list[Any]) -> bool:
 def _tar_record(sample: dict[str, Any]) -> dict[str, Any]:
     """Return the decoded members of a tar's sample; images stay bytes, and each array of an npz becomes a field."""
     del sample["__url__"]
-    webdataset.decode_members(sample, image=bytes)
+    payloads.decode_members(sample, image=bytes)
     for name in [name for name in sample if name.rpartition(".")[2] == "npz"]:
         parts = {f"{name}.{part}": array for part, array in sample.pop(name).items()}
         if clash := sample.keys() & parts.keys():

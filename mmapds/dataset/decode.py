@@ -16,9 +16,8 @@ from ..arrays.schema import Schema
 from ..errors import DecodeError, Error, FormatError, add_note, did_you_mean, is_command, says_no_memory
 from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..storage.numbers import plain_dtype
-from . import webdataset
+from . import payloads
 from .batch import Columns, RecordBatch, Refused, StoredField, as_tensor, expect_read_only, numpy_dtype
-from .tf_example import tf_example
 
 Decoder = Callable[..., Any]
 """Takes the bytes of a record and returns a sample; `takes_view` and `takes_location` change what it is given."""
@@ -75,17 +74,17 @@ class RecordArray(partial[Any]):
 
 @takes_location
 def _files(record: bytes, location: Any) -> Any:
-    return webdataset.members_of(record, location.source)
+    return payloads.members_of(record, location.source)
 
 
 @takes_location
 def _wds(record: bytes, location: Any) -> Any:
-    return webdataset.sample_of(record, location.source)
+    return payloads.sample_of(record, location.source)
 
 
 @takes_location
 def _pil(record: bytes, location: Any) -> Any:
-    return webdataset.sample_of(record, location.source, rgb=True)
+    return payloads.sample_of(record, location.source, rgb=True)
 
 
 BY_NAME: dict[str, Decoder] = {
@@ -95,7 +94,7 @@ BY_NAME: dict[str, Decoder] = {
     "files": _files,
     "wds": _wds,
     "pil": _pil,
-    "tf_example": tf_example,
+    "tf_example": payloads.tf_example,
 }
 _EXPECTS = {
     "json": "JSON",

@@ -44,8 +44,7 @@ from .decode import (
     wants_location,
     wants_view,
 )
-from .fields import Fields
-from .stored_fields import StoredFields, differing_records
+from .fields import Fields, StoredFields, differing_records
 from .views import ChainedRows, RangeRows, Rows, as_position, checked, composed, is_position, refuse_mask
 
 OnError = Literal["raise", "skip"]

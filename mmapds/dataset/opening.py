@@ -19,11 +19,10 @@ from ..storage.view_file import SavedView, is_saved_view
 from .catalog import Catalog, warn_of_meanings
 from .dataset import Dataset
 from .decode import Decoder, TensorDecoder, decoder_name, format_decoder, is_same_decoder
-from .fields import Fields
+from .fields import Fields, StoredFields, differing_records
 from .indexed import OnError, make_dataset
+from .payloads import check_pillow
 from .saving import unfolded
-from .stored_fields import StoredFields, differing_records
-from .webdataset import check_pillow
 
 
 def open(  # noqa: A001 - mmapds.open is the public name
@@ -45,7 +44,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
         directory: files with the suffix of a format, or an index of their own beside them; a warning names others.
       decode: the decoder, which makes a sample of a record: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict
         of the bytes of a tar's members), "wds" (those members decoded by extension), "pil" (the same, and images are
-        RGB), "tf_example" (see `mmapds.dataset.tf_example`), `Fields`, or a picklable callable of the record's bytes.
+        RGB), "tf_example" (see `mmapds.dataset.payloads`), `Fields`, or a picklable callable of the record's bytes.
         Each format has a default: "json" for JSONL, arrays for binary records with a dtype, "files" for tars. "torch"
         gives tensors where the default gives arrays; they share memory with the file, so they must not be written to.
       access: how records will be read. "random" turns off the kernel's readahead, which would fetch 32 pages for each

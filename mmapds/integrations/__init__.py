@@ -1,1 +1,46 @@
-"""What trainers and loaders of others need to be exact, one file for each of them."""
+"""What trainers and loaders of others need to be exact, one file for each of them.
+
+Here is accelerate, whose prepared loaders share out batches themselves, so that a sampler must not do it as well.
+"""
+
+import sys
+from typing import Any
+
+from ..errors import OrderError
+
+
+def refuse_second_sharding(sampler: Any, num_replicas: int, *, cuts: bool) -> None:
+    """Refuse a loader that accelerate prepared over a sampler that shares the samples already.
+
+    Args:
+      cuts: whether batches may be cut into equal parts, as they all have one size.
+    Raises:
+      OrderError: such a loader begins to read from the sampler, or one that cuts batches which it may not.
+    """
+    accelerate = sys.modules.get("accelerate.state")
+    if accelerate is None or not accelerate.is_initialized() or (num_replicas == 1 and cuts):
+        return
+    processes = accelerate.PartialState().num_processes
+    loader = accelerate.GradientState().active_dataloader
+    if processes == 1 or not _reads(loader, sampler):
+        return
+    if num_replicas > 1:
+        raise OrderError(
+            f"num_replicas = {num_replicas}, expected 1 under accelerate's prepare(), which shares batches among "
+            f"{processes} processes itself; make the sampler with num_replicas=1 and rank=0, or do not prepare its "
+            "loader"
+        )
+    if isinstance(loader, sys.modules["accelerate.data_loader"].DataLoaderDispatcher):
+        raise OrderError(
+            "dispatch_batches = True, expected False with batches of different sizes; give dispatch_batches=False (it "
+            f"cuts each into {processes} equal parts and leaves out the rest)"
+        )
+
+
+def _reads(loader: Any, sampler: Any) -> bool:
+    """Whether a prepared loader draws from a sampler, directly or through samplers around it."""
+    found = getattr(loader, "batch_sampler", None)
+    while found is not None and found is not sampler:
+        inner = getattr(found, "batch_sampler", None)
+        found = getattr(found, "sampler", None) if inner is None else inner
+    return found is not None

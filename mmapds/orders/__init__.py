@@ -14,8 +14,6 @@ An order that repeats records may have `is_bijection = False`: planners that rea
 epoch begins.
 """
 
-from .basic import VERSION, Order, Resampled, Sequential, Shuffled
-from .chunked import Chunked
-from .mixture import Mixture
+from .basic import VERSION, Chunked, Mixture, Order, Resampled, Sequential, Shuffled
 
 __all__ = ["VERSION", "Chunked", "Mixture", "Order", "Resampled", "Sequential", "Shuffled"]

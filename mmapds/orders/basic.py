@@ -1,8 +1,14 @@
-"""The protocol of orders, and the plain ones: sequential, shuffled, with replacement."""
+"""The protocol of orders, and the orders: sequential, shuffled, with replacement, chunked, mixed."""
+
+from __future__ import annotations  # help() shows them as they are written
 
 import operator
+from collections.abc import Sequence, Sized
+from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Protocol, SupportsIndex, runtime_checkable
+from hashlib import blake2b
+from math import lcm
+from typing import Any, Literal, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +20,9 @@ from .permutation import Permutation, word
 Int64s = NDArray[np.int64]
 VERSION = 1
 """Increased when an order changes for the same arguments, so that old states are refused, not misread."""
+_CHUNKS = 1  # stream of the permutation of chunks
+_PERIOD = 65_536  # positions after which proportions repeat, at most, where datasets are few
+_POSITIONS = 64  # of a period for each dataset, where they are many
 
 
 @runtime_checkable
@@ -183,3 +192,309 @@ class Resampled(OfRecords):
         """Return what identifies this order, for states."""
         described = {"order": "resampled", "version": VERSION, "records": self._n, "epoch_size": self._epoch_size}
         return {**described, "seed": self._seed}
+
+
+# ---- chunks ----------------------------------------------------------------------------------------------------
+
+
+class Chunked(OfRecords):
+    """Shuffles chunks of consecutive records, and the records of `mix_chunks` chunks together.
+
+    An epoch takes the chunks in keyed order, `mix_chunks` at a time, and reads the records of these in keyed order. So
+    reads stay within `mix_chunks * chunk_size` records for as many steps. Every record comes once an epoch. A chunk
+    holds records of one source only, so the last chunk of a source may be short.
+
+    Args:
+      n: a dataset of mmapds, whose sources chunks do not cross; or the number of records; or the records at which no
+        chunk goes on, from 0 to the number of records, as `Dataset.source_starts` and `Dataset.block_starts` are.
+      chunk_size: consecutive records in a chunk; or "block": a chunk for each block of a dataset of compressed sources.
+      mix_chunks: chunks that are mixed; 1 shuffles only inside each chunk.
+      seed: chooses the orders.
+    Raises:
+      OrderError: an argument is out of range.
+    """
+
+    def __init__(
+        self, n: int | ArrayLike | Sized, chunk_size: int | Literal["block"], *, mix_chunks: int = 16, seed: int = 0
+    ) -> None:
+        if isinstance(chunk_size, str) and chunk_size == "block":  # an array compares item by item
+            starts = _starts(_blocks_of(n))
+            chunk_size = int(np.diff(starts).max())
+        else:
+            starts = _starts(getattr(n, "source_starts", n))
+        self._n = integer("n", int(starts[-1]), 1)
+        sizes = starts[1:] - starts[:-1]
+        # No larger than they can be, so that products of the two fit 64 bits.
+        self._chunk_size = min(integer("chunk_size", chunk_size, 1), int(sizes.max()))
+        chunks = -(-sizes // self._chunk_size)
+        self._mix_chunks = min(integer("mix_chunks", mix_chunks, 1), int(chunks.sum()))
+        self._seed = integer("seed", seed)
+        self._first_record = starts.astype(np.uint64)
+        self._first_chunk = np.concatenate([[0], np.cumsum(chunks)]).astype(np.uint64)
+        short = sizes % self._chunk_size != 0
+        self._short = self._first_chunk[1:][short].astype(np.int64) - 1
+        self._missing = (self._chunk_size - sizes % self._chunk_size)[short]
+        self._epoch: tuple[int, _native.Chunks] | None = None
+
+    @property
+    def mix_chunks(self) -> int:
+        """How many chunks are mixed."""
+        return self._mix_chunks
+
+    @property
+    def chunk_starts(self) -> Int64s:
+        """The record number at which each chunk begins, then the number of records."""
+        chunks = self._first_chunk.astype(np.int64)
+        source = np.repeat(np.arange(len(chunks) - 1), chunks[1:] - chunks[:-1])
+        within = np.arange(chunks[-1]) - chunks[source]
+        return np.append(self._first_record.astype(np.int64)[source] + within * self._chunk_size, self._n)
+
+    def chunks(self, epoch: int) -> Int64s:
+        """Return the numbers of all chunks, as an epoch takes them; each `mix_chunks` of them are mixed."""
+        count = int(self._first_chunk[-1])
+        return Permutation(count, self._seed, epoch, stream=_CHUNKS)[np.arange(count)]
+
+    def at(self, epoch: int, positions: Int64s) -> Int64s:
+        """Return the records at `positions`."""
+        positions = as_positions(positions)
+        out = np.empty_like(positions)
+        self._chunks(epoch).at(positions, out)
+        return out
+
+    def _chunks(self, epoch: int) -> _native.Chunks:
+        """Return an epoch: where its short chunks stand, at most one for each source, and the order of all chunks."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            order = Permutation(int(self._first_chunk[-1]), self._seed, epoch, stream=_CHUNKS)
+            slots = order.inverse(self._short)
+            by_slot = np.argsort(slots)
+            slots = slots[by_slot]
+            missing = np.concatenate([[0], np.cumsum(self._missing[by_slot])]).astype(np.int64)
+            ends = (slots + 1) * self._chunk_size - missing[1:]
+            chunks = _native.Chunks(
+                chunk_size=self._chunk_size,
+                mix_chunks=self._mix_chunks,
+                seed=word(self._seed),
+                epoch=word(epoch),
+                first_chunk=self._first_chunk,
+                first_record=self._first_record,
+                short_slots=slots.astype(np.uint64),
+                short_ends=ends.astype(np.uint64),
+                short_missing=missing.astype(np.uint64),
+                order=order.native,
+            )
+            self._epoch = epoch, chunks
+            return chunks
+        return self._epoch[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_epoch": None}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies this order, for states."""
+        return {
+            "order": "chunked",
+            "version": VERSION,
+            "records": self._n,
+            "sources": len(self._first_record) - 1,
+            "starts": blake2b(self._first_record.tobytes(), digest_size=8).hexdigest(),
+            "chunk_size": self._chunk_size,
+            "mix_chunks": self._mix_chunks,
+            "seed": self._seed,
+        }
+
+
+def _blocks_of(dataset: Any) -> Any:
+    """Return where the blocks of a dataset begin.
+
+    Raises:
+      OrderError: it is not a dataset of mmapds.
+      Error: it has no blocks.
+    """
+    if not hasattr(type(dataset), "block_starts"):
+        found = type(dataset).__name__
+        raise OrderError(f"chunk_size = 'block', expected a dataset of mmapds beside it, found {found}; give a number")
+    return dataset.block_starts
+
+
+def _starts(n: Any) -> Int64s:
+    """The record number at which each source begins, then the number of records."""
+    try:
+        given = np.asarray(n) if isinstance(n, list | tuple) or hasattr(n, "__array__") else None
+    except (TypeError, ValueError, RuntimeError) as error:  # as of lists in the list, or of tensors
+        raise OrderError(f"n: expected integers, found {type(n).__name__} ({error})") from None
+    if given is None or given.ndim == 0:
+        return np.array([0, integer("n", n, 1)], np.int64)
+    starts: Int64s = given.astype(np.int64, copy=False) if given.dtype.kind in "iu" else np.empty(0, np.int64)
+    if starts.ndim != 1 or len(starts) < 2:
+        raise OrderError(f"n: expected integers of shape (sources + 1,), found {given.dtype} of shape {given.shape}")
+    if starts[0] != 0:
+        raise OrderError(f"n[0] = {starts[0]}, expected 0: starts of sources begin with 0")
+    if len(falls := np.flatnonzero(starts[1:] < starts[:-1])):
+        i = int(falls[0]) + 1
+        raise OrderError(f"n[{i}] = {starts[i]}, expected {starts[i - 1]} or more: starts of sources never fall")
+    return starts
+
+
+# ---- mixtures --------------------------------------------------------------------------------------------------
+
+
+class Mixture:
+    """Mixes datasets in fixed proportions: up to any position, each has its share to within one sample.
+
+    Record numbers count through the datasets in order, as those of `mmapds.concat` do. Each dataset is shuffled on its
+    own, and again each time all of it has been read. Proportions repeat with a period of `sum(order.weights)`
+    positions; a table of one period is all that is stored.
+
+    Args:
+      sizes: records in each dataset.
+      weights: share of each, on any scale. Shares that are fractions with a common denominator of up to 65,536, or 64
+        times the number of datasets if that is more, are exact; others are rounded to parts of such a period. A share
+        that is smaller than one of these is one, at the cost of the others. `order.weights` has the integers in use.
+      seed: chooses the orders.
+      stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
+      epoch_size: positions in an epoch, instead of `stop`.
+      shuffle: False reads each dataset in its own order.
+    Raises:
+      OrderError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        weights: Sequence[float],
+        *,
+        seed: int = 0,
+        stop: str = "first",
+        epoch_size: int | None = None,
+        shuffle: bool = True,
+    ) -> None:
+        if not hasattr(sizes, "__len__") or not getattr(sizes, "ndim", 1):
+            raise OrderError(f"sizes = {shortened(sizes)}, expected one number for each dataset")
+        if stop not in ("first", "longest"):
+            raise OrderError(f"stop = {stop!r}, expected 'first' or 'longest'")
+        self.weights = _integer_weights(weights, len(sizes))
+        self._sizes = [integer(f"sizes[{d}]", n, 0) for d, n in enumerate(sizes)]
+        for d, size in enumerate(self._sizes):
+            if self.weights[d] and not size:
+                raise OrderError(
+                    f"sizes[{d}] = 0, expected 1 or more records in a dataset that has a share; give it the weight 0"
+                )
+        if self.records >= 2**63:
+            raise OrderError(f"sizes: expected fewer than 2**63 records together, found {self.records}")
+        self._seed = integer("seed", seed)
+        self._shuffle = bool(shuffle)
+        self._native = self._made()
+        if epoch_size is None:
+            ends = self._ends()
+            self._epoch_size = min(ends) if stop == "first" else max(ends)
+            if self._epoch_size >= 2**63:
+                raise OrderError(
+                    f"epoch_size: expected an epoch of fewer than 2**63 samples, found {self._epoch_size} until the "
+                    f"{stop} dataset ends; give epoch_size"
+                )
+        else:
+            self._epoch_size = integer("epoch_size", epoch_size, 1)
+
+    def _made(self) -> _native.Mixture:
+        weights, sizes = (np.array(each, np.uint64) for each in (self.weights, self._sizes))
+        return _native.Mixture(weights=weights, sizes=sizes, seed=word(self._seed), shuffle=self._shuffle)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._native = self._made()
+
+    def _ends(self) -> list[int]:
+        """Return the positions after which each dataset that has a share has been read whole."""
+        total = sum(self.weights)
+        positions = np.argsort(self.members_at(np.arange(total)), kind="stable")  # those of each dataset together
+        ends, first = [], 0
+        for size, weight in zip(self._sizes, self.weights, strict=True):
+            if weight:
+                period, rank = divmod(size - 1, weight)
+                ends.append(period * total + int(positions[first + rank]) + 1)
+            first += weight
+        return ends
+
+    def __len__(self) -> int:
+        return self._epoch_size
+
+    @property
+    def records(self) -> int:
+        """How many records the datasets have together."""
+        return sum(self._sizes)
+
+    @property
+    def is_bijection(self) -> bool:
+        """Whether every record comes once an epoch: where the weights are in the proportions of the sizes."""
+        read = sum(size for size, weight in zip(self._sizes, self.weights, strict=True) if weight)
+        return read == self.records == self._epoch_size == max(self._ends())
+
+    def members_at(self, positions: Int64s) -> Int64s:
+        """Return the dataset that each position reads; the same in every epoch."""
+        positions = as_positions(positions)
+        out = np.empty_like(positions)
+        self._native.which(positions % sum(self.weights), out)
+        return out
+
+    def at(self, epoch: int, positions: Int64s) -> Int64s:
+        """Return the records at `positions`."""
+        positions = as_positions(positions)
+        out = np.empty_like(positions)
+        self._native.at(word(epoch), positions, out)
+        return out
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies this order, for states."""
+        return {
+            "order": "mixture",
+            "version": VERSION,
+            "sizes": list(self._sizes),
+            "weights": list(self.weights),
+            "epoch_size": self._epoch_size,
+            "shuffle": self._shuffle,
+            "seed": self._seed,
+        }
+
+
+def _integer_weights(weights: Sequence[float], datasets: int) -> list[int]:
+    """Return integers in the proportions of `weights`."""
+    try:
+        values = np.asarray(weights, float)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one of tensors that require gradients
+        values = np.empty(())
+    if values.ndim != 1 or not datasets:
+        raise OrderError(f"weights = {shortened(weights)}, expected one number for each dataset")
+    if len(values) != datasets:
+        raise OrderError(f"weights: expected {datasets}, one for each dataset, found {len(values)}")
+    if not np.isfinite(values).all() or (values < 0).any() or not values.any():
+        raise OrderError(f"weights = {shortened(list(weights))}, expected finite numbers of 0 or more, not all 0")
+    parts = [Fraction(weight) for weight in values.tolist()]
+    total = sum(parts)
+    shares = [part / total for part in parts]
+    longest = max(_PERIOD, _POSITIONS * int((values > 0).sum()))
+    near, period = [], 1
+    for share in shares:
+        near.append(share.limit_denominator(longest))
+        period = lcm(period, near[-1].denominator)
+        if period > longest or abs(near[-1] - share) * 2**40 > share:
+            return _rounded(shares, longest)
+    return [int(share * period) for share in near] if sum(near) == 1 else _rounded(shares, longest)
+
+
+def _rounded(shares: list[Fraction], longest: int) -> list[int]:
+    """Return integers with the sum `longest`, by largest remainders; a share above 0 has 1 or more."""
+    whole, left, rest = [0] * len(shares), longest, Fraction(1)
+    rising = sorted((share, d) for d, share in enumerate(shares) if share)
+    while rising[0][0] * left < rest:
+        share, d = rising.pop(0)
+        whole[d], left, rest = 1, left - 1, rest - share
+    exact = {d: share * left / rest for share, d in rising}
+    for d, each in exact.items():
+        whole[d] = int(each)
+    by_remainder = sorted(exact, key=lambda d: (-(exact[d] % 1), d))
+    for d in by_remainder[: longest - sum(whole)]:
+        whole[d] += 1
+    return whole

@@ -10,8 +10,7 @@ import numpy as np
 from ..dataset.dataset import Dataset
 from ..errors import OrderError, did_you_mean, shortened
 from ..index.lengths import read_lengths
-from ..orders.basic import Int64s, Order, Shuffled, integer
-from ..orders.chunked import Chunked
+from ..orders.basic import Chunked, Int64s, Order, Shuffled, integer
 from ..samplers.bucket import BucketPlan, Budget
 from ..samplers.cursor import Sharding, Span
 from ..samplers.packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import OrderError
-from ..orders.basic import Int64s
-from ..orders.chunked import Chunked
+from ..orders.basic import Chunked, Int64s
 from ..orders.permutation import word
 from .plan import Groups, Plan, Reader, Selection, Uint64s, classes, rounded_up
 

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import OrderError, counted
 from ..index.lengths import read_lengths
-from ..orders.basic import Int64s, Order, Sequential, Shuffled, check_is_order, integer
-from ..orders.chunked import Chunked
+from ..orders.basic import Chunked, Int64s, Order, Sequential, Shuffled, check_is_order, integer
 from ..storage.sources import StrPath
 from .bucket import BucketPlan, Budget
 from .cursor import Make, Sharding, Span

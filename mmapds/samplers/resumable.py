@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64
 
 from ..errors import OrderError, StateError, counted, shortened
-from ..integrations.accelerate import refuse_second_sharding
+from ..integrations import refuse_second_sharding
 from ..orders.basic import Int64s, integer, is_same
 from .cursor import Cursor, Iteration, Make, Sharding, Span, Steps
 from .plan import Plan

@@ -16,9 +16,7 @@ import torch.utils.data.distributed
 from numpy.typing import NDArray
 
 from ..errors import Error, OrderError, counted, plain_counted
-from ..orders.basic import Order, Sequential, Shuffled, check_is_order, integer
-from ..orders.chunked import Chunked
-from ..orders.mixture import Mixture
+from ..orders.basic import Chunked, Mixture, Order, Sequential, Shuffled, check_is_order, integer
 from .cursor import Make, Sharding, Span
 from .ranks import World
 from .records import Exclude, OrderedRecords

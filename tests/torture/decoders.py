@@ -7,8 +7,7 @@ import numpy as np
 from google.protobuf.unknown_fields import UnknownFieldSet
 from tfrecord import example_pb2
 
-from mmapds.dataset.tf_example import tf_example
-from mmapds.dataset.webdataset import sample_of
+from mmapds.dataset.payloads import sample_of, tf_example
 from tests.support.samples import npy, npz
 from tests.support.tars import archive
 from tests.support.torture import repeat
