@@ -12,7 +12,7 @@ from .clusters import Engine
 from .errors import ColumnError, Error, refuse_unknown, shortened, warn
 from .index.build import Complete, Request, build_and_warn
 from .storage.sources import INDEX_SUFFIX, Roots, StrPath, expand, given_twice, index_path
-from .storage.threads import cores
+from .storage.workers import cores
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -15,8 +15,8 @@ from xxhash import xxh3_128
 
 from . import __version__
 from .errors import ColumnError, DecodeError, Error, FormatError, as_command, either, is_command, shortened
-from .storage.processes import sendable
 from .storage.sources import StrPath, reason
+from .storage.workers import sendable
 
 GROUP = 256 << 20
 """Bytes of sources that are one task, at least; see `groups`."""

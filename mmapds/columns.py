@@ -23,10 +23,9 @@ from .progress import Progress
 from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, EXACT, Spool, as_numbers, first_rounded
-from .storage.processes import in_processes
 from .storage.sections import COLUMN
 from .storage.sources import StrPath
-from .storage.threads import cores
+from .storage.workers import cores, in_processes
 from .storage.writer import IndexWriter
 
 _TASK_SAMPLES = 4096  # computed by a worker at a time

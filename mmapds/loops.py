@@ -21,8 +21,7 @@ from .dataset.dataset import Dataset
 from .errors import CollateError, Error, shortened, warn
 from .samplers.cursor import Iteration
 from .samplers.ranks import World
-from .storage.processes import end_with_parent
-from .storage.threads import Makers, fulfil
+from .storage.workers import Makers, end_with_parent, fulfil
 
 THREAD_NAME = "mmapds-loader"
 """How the names of a loader's threads begin."""

@@ -23,7 +23,7 @@ from .errors import Error, FormatError, counted, either
 from .formats.jsonl import JsonLines
 from .index.build import check_workers
 from .storage.files import open_file, shrank
-from .storage.replaced import check_is_free, is_same_file, replacing
+from .storage.lock import check_is_free, is_same_file, replacing
 from .storage.sources import (
     SEEKABLE,
     Source,
@@ -35,7 +35,7 @@ from .storage.sources import (
     unreadable,
     without_codec,
 )
-from .storage.threads import cores, in_order
+from .storage.workers import cores, in_order
 
 FRAME = 256 << 10
 """Bytes of text in a frame."""
@@ -124,7 +124,7 @@ def seekable(
         done = Seekable(target, len(found), sum(found), text.size, is_new=False)
     else:
         if not force and (place is None or not is_same_file(target, text.path)):
-            check_is_free(target, _elsewhere())
+            check_is_free(target)
         if is_indexed:
             formats.for_path(text.path)  # refuses what is not lines
         frames = _frames(text, frame, level, workers or cores(), 1 << window_log)

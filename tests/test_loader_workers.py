@@ -167,7 +167,7 @@ import torch  # first, as trainers do: weak references that it has are finalized
 import atexit, gc, json, os, select, signal, sys, tempfile, threading, time
 atexit.register(lambda: print(len(loader_threads()), "left"))  # runs after what the loader registers
 from multiprocessing import active_children
-import mmapds.storage.threads
+import mmapds.storage.workers
 from tests.support.loading import Blocking, Numbers, loader_threads, ours
 
 class Slow(Numbers):
@@ -178,7 +178,7 @@ class Slow(Numbers):
         return i
 
 leaving = threading.Event()
-mmapds.storage.threads._AT_EXIT = 3
+mmapds.storage.workers._AT_EXIT = 3
 ended = {}
 gc.freeze()  # children end faster
 for name, code in json.loads(sys.argv[1]).items():

@@ -16,8 +16,8 @@ import mmapds
 from mmapds import TokenBudgetBatchSampler, orders
 from mmapds.dataset.saving import examine_view
 from mmapds.errors import FormatError
+from mmapds.storage.index_file import SavedView
 from mmapds.storage.runs import FileOrder, LengthOrder, Numbers
-from mmapds.storage.view_file import SavedView
 from tests.support.index_file import arrays, forge_section
 from tests.support.sanitizers import counts_memory
 

@@ -18,8 +18,8 @@ import mmapds
 from mmapds import TokenBudgetBatchSampler
 from mmapds.dataset.saving import SavedRows, examine_view
 from mmapds.errors import FormatError, SourceError, StaleIndexError
+from mmapds.storage.index_file import SavedView
 from mmapds.storage.lock import locked
-from mmapds.storage.view_file import SavedView
 from tests.support.commands import command
 from tests.support.commands import mmapds as main
 from tests.support.index_file import arrays, forge_section, rewrite

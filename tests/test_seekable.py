@@ -124,9 +124,7 @@ def test_the_file_stands_beside_its_source(write, tmp_path, name, expected):
 def test_a_file_that_is_there_is_replaced_if_that_is_said(write):
     path = write(TEXT)
     first = mmapds.seekable(path).path
-    with pytest.raises(
-        mmapds.Error, match=r"train.jsonl.zst: expected a name that is free, found a file; give ano"
-    ) as error:
+    with pytest.raises(mmapds.Error, match=r"train.jsonl.zst: expected a name that is free, found a file$") as error:
         mmapds.seekable(path)
     check(str(error.value))
     write(LINES[0])

@@ -12,7 +12,7 @@ import torch  # noqa: F401 - here, as torch fails where several threads are the 
 import mmapds
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
-from mmapds.storage.threads import in_order
+from mmapds.storage.workers import in_order
 
 THREADS = 8
 OPERATIONS = 150

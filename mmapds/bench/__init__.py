@@ -22,7 +22,7 @@ from ..dataset.opening import open as open_dataset
 from ..errors import Error, OrderError, is_command
 from ..orders.basic import integer
 from ..storage.sources import StrPath, listed
-from ..storage.threads import cores
+from ..storage.workers import cores
 
 __all__ = ["bench"]
 

@@ -14,7 +14,7 @@ from ..index.build import BuildResult, Request, build_each, check_workers, compl
 from ..index.merge import merge
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice, index_path
-from ..storage.threads import cores
+from ..storage.workers import cores
 from . import arguments_of, checking_options, executor_of, format_options
 from .screen import UsageError, print_aside, progress_on
 

@@ -16,9 +16,8 @@ from ..index.inspect import LISTED, State, bad_lines, describe, format_of, opene
 from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Statistics, histogram, made_of, measure
 from ..index.verify import Findings, examine, work
 from ..progress import Progress
-from ..storage.index_file import Index
+from ..storage.index_file import Index, SavedView
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
-from ..storage.view_file import SavedView
 from . import checking_options
 from .screen import Cell, one_line, print_aside, print_line, print_table, progress_on
 

@@ -14,7 +14,7 @@ from .. import _native
 from ..storage.blocks import BlockStart, byte_of, packed_point
 from ..storage.files import open_source
 from ..storage.sources import Source, unreadable
-from ..storage.threads import ahead, in_order
+from ..storage.workers import ahead, in_order
 from .gzip import GzipContent
 from .parts import COPY, BlockError, kept, not_decoded
 from .zstd import LARGEST_WINDOW, FileBlock, ZstdSource

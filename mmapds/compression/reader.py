@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .. import _native
 from ..errors import Error, quoted, tool
 from ..storage.blocks import BlockTable, Edges, Place
-from ..storage.processes import is_worker
 from ..storage.sections import LARGEST_BLOCK
-from ..storage.threads import cores, in_order
+from ..storage.workers import cores, in_order, is_worker
 from . import gzip, zstd
 from .parts import BlockError, not_decoded
 

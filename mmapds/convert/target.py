@@ -14,8 +14,7 @@ from ..arrays.array_file import SUFFIX, ArraySections
 from ..arrays.schema import Schema
 from ..errors import Error, FormatError, either, option
 from ..storage.files import open_file
-from ..storage.lock import locked
-from ..storage.replaced import Replacement, is_same_file
+from ..storage.lock import Replacement, is_same_file, locked
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, reason
 from ..writer import Writer
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..arrays.schema import EXTENDED
 from ..storage.numbers import plain_dtype
-from ..storage.processes import sendable
+from ..storage.workers import sendable
 
 Refused = Callable[[int, Exception], NoReturn]
 """Raises the error of a batch's record, which is given by its place in the batch."""

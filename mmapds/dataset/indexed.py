@@ -23,9 +23,9 @@ from ..errors import (
 )
 from ..formats.unmeasured import not_utf_8
 from ..index.keys import candidates
-from ..storage.processes import is_worker
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
+from ..storage.workers import is_worker
 from . import saving, stored
 from .batch import RecordBatch, Refused
 from .catalog import Catalog, Location, reopened, warn_of_meanings

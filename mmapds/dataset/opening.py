@@ -13,9 +13,8 @@ from ..index.build import Request, build_and_warn
 from ..storage import current
 from ..storage.current import BLOCKS
 from ..storage.files import Io, IoChoice, check_io, io_of
-from ..storage.index_file import Index, SavedViewFoundError, names_index
+from ..storage.index_file import Index, SavedView, SavedViewFoundError, is_saved_view, names_index
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, check_name, expand, given_twice, listed, way_to_index
-from ..storage.view_file import SavedView, is_saved_view
 from .catalog import Catalog, warn_of_meanings
 from .dataset import Dataset
 from .decode import Decoder, TensorDecoder, decoder_name, format_decoder, is_same_decoder

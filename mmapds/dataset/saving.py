@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from .. import __version__, _native
 from ..errors import Error, StaleIndexError
 from ..index.verify import Findings, place_beside
+from ..storage.current import check_now
 from ..storage.files import Io
-from ..storage.index_file import LENGTH_SECTIONS, Index, relative_to_index
+from ..storage.index_file import LENGTH_SECTIONS, Index, SavedView, mark_of, relative_to_index
 from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE, U64, order_type
 from ..storage.sections import COLUMN
 from ..storage.sources import StrPath
-from ..storage.view_file import SavedView, check_source_of_view, mark_of
 from ..storage.writer import ViewWriter
 from . import stored
 from .views import ArrayRows, BitRows, ChainedRows, Int64s, Part, Parts, RangeRows, Rows, pieces
@@ -150,7 +150,7 @@ def examine_view(view: SavedView) -> Findings:
             bases.append(view.open_base(number))
             for source in range(len(bases[-1].sources)):
                 with findings.catching("sources", bases[-1].source_path(source)):
-                    check_source_of_view(bases[-1], source)
+                    check_now(bases[-1], source)
     if len(bases) < len(view.bases):
         findings.not_checked.append("rows and columns, as the indexes are not what they were")
     else:

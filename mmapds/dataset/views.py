@@ -14,8 +14,7 @@ from .. import _native
 from ..arrays.values import masked_count
 from ..errors import plain_counted, shortened
 from ..orders.permutation import Permutation
-from ..storage.index_file import Index
-from ..storage.view_file import BITS_BLOCK, SavedView
+from ..storage.index_file import BITS_BLOCK, Index, SavedView
 
 Int64s = NDArray[np.int64]
 _PIECE = 1 << 20  # positions at a time

@@ -13,7 +13,7 @@ from ..compression.content import Data, Part, content_of
 from ..errors import FormatError, either, option
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source
-from ..storage.threads import cores
+from ..storage.workers import cores
 from .format import (
     TRUNCATED,
     End,

@@ -21,7 +21,7 @@ from ..storage.blocks import BlockStart
 from ..storage.files import shrank
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, unreadable
-from ..storage.threads import ahead, in_order
+from ..storage.workers import ahead, in_order
 from .format import End, Format, Layout, Piece, Sample, reserve_words
 from .measuring import Measured, Measuring, UnmeasuredError
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from ..compression.content import Data, Part, content_of, in_flight
 from ..storage.files import shrank
 from ..storage.sources import Source
-from ..storage.threads import in_order
+from ..storage.workers import in_order
 from .format import End, Piece
 
 _WHOLE = 2**62  # bytes in a part of a plain file: as many as there are

@@ -29,7 +29,7 @@ from ..storage import current
 from ..storage.index_file import NOTHING, Index, SavedViewFoundError
 from ..storage.lock import locked
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, index_path, inspect
-from ..storage.threads import cores
+from ..storage.workers import cores
 from .inspect import Summary, summarise
 from .plan import Job, Scan, Stored, described, is_current, new_plan
 from .write import Report, written

@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 from ..errors import Error, SourceError, StaleIndexError, counted
 from ..storage import current
-from ..storage.index_file import Index, SavedViewFoundError
+from ..storage.index_file import Index, SavedView, SavedViewFoundError
 from ..storage.sources import Roots, index_path
-from ..storage.view_file import SavedView, check_source_of_view
 
 LISTED = 20
 """Bad lines that are listed."""
@@ -124,8 +123,7 @@ def state_of(index: Index, number: int) -> State:
     except SourceError:  # not a problem: people look at an index of others before they trust it
         return State("outside", _OUTSIDE)
     try:
-        found = current.stat_source(index, number)
-        current.check_source(index, number, found.st_size, found.st_mtime_ns)
+        found = current.check_now(index, number)
     except StaleIndexError as error:
         return State("stale", str(error).removeprefix(f"{index.path}: "), error)
     except SourceError as error:
@@ -142,7 +140,7 @@ def _state_of_base(view: SavedView, number: int) -> State:
     try:
         base = view.open_base(number)
         for source in range(len(base.sources)):
-            check_source_of_view(base, source)
+            current.check_now(base, source)
     except StaleIndexError as error:
         return State("stale", str(error).removeprefix(f"{view.path}: ").removeprefix(f"{path}: "), error)
     except Error as error:

@@ -15,13 +15,12 @@ from ..formats.format import Format, OptionError, is_same_parameter
 from ..formats.measuring import Measuring
 from ..storage.blocks import BlockTable, unpacked_point
 from ..storage.current import COVERED, check_content, each, fingerprint, full_hash, stat_source
-from ..storage.index_file import Index
+from ..storage.index_file import Index, SavedView
 from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE, U64
 from ..storage.sections import BLOCK_SECTIONS, BOUNDS, COLUMN, GROUP, SectionFile, groups_of, records_in_group
 from ..storage.sources import Source
-from ..storage.threads import cores
-from ..storage.view_file import SavedView
+from ..storage.workers import cores
 from .plan import Job, Scan
 from .write import Report, reading, written
 

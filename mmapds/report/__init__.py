@@ -15,7 +15,7 @@ from ..dataset.decode import Decoder
 from ..dataset.indexed import IndexedDataset
 from ..dataset.opening import open as open_dataset
 from ..errors import Error, either
-from ..storage.replaced import check_is_free, is_same_file, replacing
+from ..storage.lock import check_is_free, is_same_file, replacing
 from ..storage.sources import StrPath, listed, reason
 from .gather import gather, loader_facts, training_facts
 from .numbers import Facts
@@ -93,7 +93,7 @@ def _page_maker(out: str, force: bool) -> Callable[[Facts], str]:
         advice = f"run: pip install 'mmapds[report]' (or give {no_page}, which needs none)"
         raise Error(f"mmapds.report needs {name}; {advice}") from None
     if not force:
-        check_is_free(out, either("-o FILE", "out=..."))
+        check_is_free(out)
     return page
 
 

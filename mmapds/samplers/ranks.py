@@ -22,7 +22,6 @@ from xxhash import xxh3_64
 
 from ..errors import OrderError, shortened, warn
 from ..orders.basic import integer
-from ..storage.processes import seconds_of
 from .cursor import Sharding
 
 
@@ -284,4 +283,4 @@ def _described(fields: Mapping[str, Any]) -> dict[str, str]:
 
 def _limit_of(store: Any) -> float:
     """Return the seconds to wait for other ranks: those of the environment, else those of the process group."""
-    return seconds_of(LIMIT, store.timeout.total_seconds(), OrderError)
+    return float(os.environ.get(LIMIT) or store.timeout.total_seconds())

@@ -11,7 +11,7 @@ from xxhash import xxh3_64, xxh3_128
 from ..errors import Error, SourceError, StaleIndexError
 from .index_file import Index
 from .sources import Source, changed, kind_of_file, open_regular, reason, unreadable
-from .threads import cores, in_order
+from .workers import cores, in_order
 
 CHECKS = ("stat", "sample", "full", "none")
 """How sources can be compared: see `check`."""
@@ -149,6 +149,13 @@ def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
             raise StaleIndexError(
                 f"{index.path}: STALE: {path} was replaced while it was opened; {index.hint(force=False)}"
             )
+
+
+def check_now(index: Index, number: int) -> os.stat_result:
+    """Return the status of a source; raise StaleIndexError or SourceError unless it is the one that was indexed."""
+    found = stat_source(index, number)
+    check_source(index, number, found.st_size, found.st_mtime_ns)
+    return found
 
 
 def check_content(index: Index, number: int, found: Digest, *, full: bool = False) -> None:

@@ -13,9 +13,8 @@ from .. import _native
 from ..errors import ColumnError, Error, StaleIndexError
 from .files import open_file
 from .index_file import Index
-from .lock import locked
+from .lock import Replacement, locked
 from .numbers import APART, BY_DTYPE, EXACT, U32, U64, Spool, scratch, sort_lengths
-from .replaced import Replacement
 from .sections import (
     ALIGNMENT,
     BOUNDS,

@@ -12,7 +12,7 @@ import numpy as np
 
 import mmapds
 from mmapds.dataset.saving import examine_view
-from mmapds.storage.view_file import SavedView
+from mmapds.storage.index_file import SavedView
 from tests.support.forged import REFUSED, Forgery, attempt, observe, plain
 from tests.support.torture import repeat
 

@@ -1,11 +1,15 @@
-"""Work shared over threads. The core releases the GIL, so threads are all the parallelism that indexing needs."""
+"""Threads and processes that work for this one. The core releases the GIL, so indexing needs threads alone."""
 
 import atexit
 import os
+import pickle
+import signal
+import sys
 import threading
+import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from functools import partial
@@ -19,6 +23,8 @@ Task = TypeVar("Task")
 Slot = TypeVar("Slot")
 Result = TypeVar("Result")
 _AT_EXIT = 5.0  # seconds that the end of the process waits for a thread to finish its task
+_POLL = 1.0  # seconds between two checks of the parent
+_AHEAD = 4  # tasks for each process that are computed before their turn, at most
 _END = object()
 
 
@@ -29,15 +35,16 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+# ---- threads ----------------------------------------------------------------------------------------------------
+
+
 def in_order(
     work: Callable[[Task, Slot], Result], tasks: Iterable[Task], *, workers: int, slots: list[Slot]
 ) -> Generator[Result, None, None]:
     """Yield `work(task, slot)` for every task, in the order of the tasks, computed by `workers` threads.
 
     A slot is memory in which a task works and to which its result may refer. It is free again when the consumer asks
-    for the next result, so at most `len(slots)` results exist.
-
-    An exception of `work`, or of the iterator of `tasks`, is raised in place of the result of that task.
+    for the next result, so at most `len(slots)` results exist. An exception is raised in place of its task's result.
     """
     if workers == 1:
         for task in tasks:
@@ -48,10 +55,7 @@ def in_order(
 
 
 def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, None]:
-    """Yield items, of which a thread makes up to `most` ahead of whoever takes them.
-
-    An exception of the iterator is raised in its turn.
-    """
+    """Yield items, of which a thread makes up to `most` ahead; an exception of the iterator is raised in its turn."""
     iterator = iter(items)
     makers: Makers[None, Any] = Makers(lambda _: next(iterator, _END), 1, "mmapds-ahead")
     try:
@@ -87,11 +91,11 @@ def _results(makers: "Makers[Task, Result]", tasks: Iterable[Task], most: int) -
         makers.join()
 
 
-class Makers(Generic[Task, Result]):
-    """Threads that make one thing of each task.
+_Tasks = SimpleQueue["tuple[Future[Any], Any] | None"]
 
-    They stop when nobody refers to this any more, and finish the task that they have begun. They are daemons, as a task
-    may never end.
+
+class Makers(Generic[Task, Result]):
+    """Threads that make one thing of each task, until nobody refers to this. Daemons, as a task may never end.
 
     Args:
       make: makes something of a task; called by several threads at a time.
@@ -118,7 +122,7 @@ class Makers(Generic[Task, Result]):
                 try:
                     thread.start()
                 except RuntimeError as error:
-                    raise Error(f"expected room for a thread, found none ({error}); use fewer workers") from None
+                    raise Error(f"expected room for a thread, found none ({error})") from None
                 self._threads.append(thread)
                 _running[thread] = self.stop
                 started.result()
@@ -138,15 +142,14 @@ class Makers(Generic[Task, Result]):
             thread.join()
 
 
-_Tasks = SimpleQueue["tuple[Future[Any], Any] | None"]
 _running: "weakref.WeakKeyDictionary[threading.Thread, Callable[[], object]]" = weakref.WeakKeyDictionary()
 """What stops each thread that may run."""
 
 
 @atexit.register
 def _join_all() -> None:
-    # A thread that runs while the interpreter is taken down may end the process with an error.
-    # Finalizers come later if anything had one before this module was imported, as torch has.
+    # A thread that runs while the interpreter is taken down may end the process with an error. Finalizers come too late
+    # if anything had one before this module was imported, as torch has.
     for thread, stop in list(_running.items()):
         stop()
         thread.join(_AT_EXIT)
@@ -177,3 +180,80 @@ def fulfil(future: "Future[Result]", make: Callable[[Task], Result], task: Task)
     except BaseException as error:  # who asks for the result raises it
         future.set_exception(error)
         del future, task  # which the error's traceback would keep
+
+
+# ---- processes --------------------------------------------------------------------------------------------------
+
+
+def in_processes(work: Callable[[Task], Result], tasks: Sequence[Task], count: int) -> Iterator[Result]:
+    """Yield `work(task)` for every task, in order, computed by processes; raise what it raises.
+
+    Args:
+      work: pickled, where processes are not forked.
+    Raises:
+      BrokenExecutor: a process ended, and its task is lost.
+    """
+    from concurrent.futures import ProcessPoolExecutor  # start-up time: most processes compute nothing in others
+
+    with ProcessPoolExecutor(count, initializer=_begin, initargs=(work,)) as pool:
+        waiting: deque[Any] = deque()  # few, as `pool.map` would hold all tasks of a large dataset in memory
+        try:
+            for task in tasks:
+                waiting.append(pool.submit(_compute, task))
+                if len(waiting) > _AHEAD * count:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+_work: Callable[[Any], Any]
+"""What this process computes, if it is a worker."""
+
+
+def _begin(work: Callable[[Any], Any]) -> None:
+    global _work
+    _work = work
+    # A broken pool ends its workers by SIGTERM. A handler of the parent's that raises would not end one that sends.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent()
+
+
+def _compute(task: Any) -> Any:
+    try:
+        return _work(task)
+    except Exception as error:
+        raise sendable(error) from error
+
+
+def sendable(error: BaseException) -> BaseException:
+    """Return an error as one that another process can have: some cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def is_worker() -> bool:
+    """Return whether this process was started by multiprocessing, as loaders start theirs."""
+    process = sys.modules.get("multiprocessing.process")  # which every such process has loaded
+    # Its parent_process() is known only when what it was given has been unpickled.
+    return process is not None and process.current_process().name != "MainProcess"
+
+
+def end_with_parent() -> None:
+    """From now on, end this worker process when its parent ends, which may be killed: it would wait for it for ever."""
+    import multiprocessing  # start-up time: only workers come here, and they have it loaded
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent, os.getppid()), daemon=True).start()
+
+
+def _end_with(parent: Any, number: int) -> None:
+    # The parent seems alive while a process is that was forked of it later, so the number counts too.
+    while parent.is_alive() and os.getppid() == number:
+        time.sleep(_POLL)
+    os._exit(1)
