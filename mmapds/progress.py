@@ -16,13 +16,11 @@ _EVERY = 0.1  # seconds from one picture to the next
 class Progress:
     """Counts work, and draws a bar with the amount, the rate and the time that is left. Threads may share it.
 
-    It also prints lines, which do not disturb the bar.
-
     Args:
       title: what the bar is named after.
       unit: what is counted: "B" for bytes, or a noun in the plural.
       total: returns how many there are, or None; called once, when the bar is drawn first.
-      quiet: draw nothing, and print nothing but complaints.
+      quiet: draw nothing, and print nothing.
     """
 
     def __init__(
@@ -43,7 +41,9 @@ class Progress:
         with self._lock:
             self._done += count
             self._total = self._total if total is None else total
-            self._draw()
+            if not self._is_hidden and time.perf_counter() >= self._due:
+                self._due = time.perf_counter() + _EVERY
+                self._draw()
 
     def print(self, line: str) -> None:
         """Print a line on stdout, unless quiet."""
@@ -58,41 +58,27 @@ class Progress:
                 self._bar.stop()
 
     def _draw(self) -> None:
-        now = time.perf_counter()
-        if self._is_hidden or now < self._due:
-            return
-        self._due = now + _EVERY
+        from rich import console, filesize, progress  # start-up time: only a terminal needs it
+
+        def amount(count: float) -> str:
+            return filesize.decimal(int(count)) if self._unit == "B" else f"{int(count):,} {self._unit}"
+
         if self._bar is None:
-            self._bar = self._new_bar()
+            self._total = self._find_total() if self._total is None else self._total
+            title, amounts = (
+                progress.TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[shown]")
+            )
+            columns = (title, progress.BarColumn(), amounts, progress.TimeRemainingColumn())
+            # A thread that refreshes it would be copied into workers; stdout is not redirected, as it may be a file.
+            how: dict[str, Any] = {"auto_refresh": False, "transient": True, "redirect_stdout": False}
+            self._bar = progress.Progress(*columns, console=console.Console(stderr=True), **how)
+            self._bar.add_task(self._title, total=self._total, shown="")
         self._bar.start()
         done = self._done if self._total is None else min(self._done, self._total)
-        whole = "" if self._total is None else f" of {self._amount(self._total)}"
-        shown = f"{self._amount(done)}{whole}, {self._amount(int(done / (now - self._begun)))}/s"
+        whole = "" if self._total is None else f" of {amount(self._total)}"
+        shown = f"{amount(done)}{whole}, {amount(done / (time.perf_counter() - self._begun))}/s"
         self._bar.update(self._bar.task_ids[0], completed=done, total=self._total, shown=shown)
         self._bar.refresh()
-
-    def _amount(self, count: int) -> str:
-        from rich.filesize import decimal  # start-up time, as below
-
-        return decimal(count) if self._unit == "B" else f"{count:,} {self._unit}"
-
-    def _new_bar(self) -> Any:
-        from rich import progress  # start-up time: only a terminal needs it
-        from rich.console import Console
-
-        self._total = self._find_total() if self._total is None else self._total
-        bar = progress.Progress(
-            progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(),
-            progress.TextColumn("{task.fields[shown]}", markup=False),
-            progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
-            auto_refresh=False,  # by a thread, which a process that forks workers must not have
-            transient=True,
-            redirect_stdout=False,  # to stderr: it may be a file
-        )
-        bar.add_task(self._title, total=self._total, shown="")
-        return bar
 
     def __enter__(self) -> Self:
         return self

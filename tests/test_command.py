@@ -1,6 +1,8 @@
 """`mmapds`: its commands, what they share with the modules, help, and exit statuses."""
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,12 +13,12 @@ import pytest
 import mmapds as package
 from mmapds import formats
 from mmapds.bench import bench
-from mmapds.cli.commands import main, new_parser
+from mmapds.cli.commands import new_parser
 from mmapds.convert import OPTIONS, convert
 from mmapds.dataset.decode import BY_NAME
 from mmapds.index.build import Request
 from mmapds.report import report
-from tests.support.commands import command, mmapds, run
+from tests.support.commands import command, mmapds, python, run
 from tests.support.files import ROOT
 from tests.support.terminals import on_terminal
 
@@ -55,7 +57,7 @@ def test_the_command_is_a_script_and_a_module(write):
 
 def test_help_names_every_command_and_each_has_examples():
     shown = mmapds("--help").stdout
-    assert all(f"\n  {name} " in shown for name in COMMANDS)
+    assert all(f"\n    {name} " in shown for name in COMMANDS)
     for name in COMMANDS:
         text = mmapds(name, "--help")
         assert (text.returncode, text.stderr) == (0, "")
@@ -67,21 +69,14 @@ def test_help_names_every_command_and_each_has_examples():
     assert decoders == [*BY_NAME, "torch"]
 
 
-def test_a_near_name_is_said_for_an_unknown_one(capsys):
-    for arguments, near in ((["idnex", "a.jsonl"], "index"), (["index", "a.jsonl", "--lenght", "n"], "--length")):
-        assert main(arguments) == 2
-        assert capsys.readouterr().err.endswith(f"(did you mean {near})\n")
-
-
-def test_index_verify_and_convert_do_what_the_modules_do(write, tmp_path):
-    path = write(RECORDS)
-    assert mmapds("index", path, "--length", "n").stdout.startswith(f"{path}.mmx: 10 records, ")
+def test_modules_run_the_same_commands(write):
+    path = indexed(write)
+    assert run("-m", "mmapds.index", path, "--force", "--length", "n").stdout.startswith(f"{path}.mmx: 10 records, ")
     assert package.open(path).lengths.tolist() == list(range(10))
-    assert mmapds("verify", path).stdout == command("--verify", path).stdout
     for name in ("verify", "info"):
         assert mmapds(name, path, "--json").stdout == command(f"--{name}", path, "--json").stdout
-    assert run("-m", "mmapds.convert", path, "--quiet").returncode == 0
-    assert list(package.open(tmp_path / "train.mma")) == RECORDS
+    for name in ("convert", "report", "bench"):
+        assert run("-m", f"mmapds.{name}", "--help").stdout.startswith(f"usage: python -m mmapds {name} [options]")
 
 
 def test_exit_statuses(write, tmp_path):
@@ -143,7 +138,6 @@ def test_a_terminal_without_the_characters_of_a_name_gets_escapes(write):
     ran = mmapds("head", "-n", "1", path, env=ascii_only)
     assert ran.returncode == 0
     assert r"\xe4\U0001f642.jsonl:1 (byte 0), 20 bytes" in ran.stdout
-    assert mmapds("info", path, env=ascii_only).stdout.endswith("####\n")  # bars of the histogram
 
 
 def test_every_command_of_the_page_runs(write, tmp_path, monkeypatch):
@@ -195,6 +189,138 @@ def page_files(write):
 )
 def test_options_have_the_names_of_arguments(name, function, others):
     """So none is parsed and then forgotten; the command looks at the others by itself."""
-    options = set(vars(new_parser("mmapds", [name]).parse([name, "SOURCE"])))
-    of_the_command = {"work", "parser", "print_completion", "sources", "quiet", "json"}
+    options = set(vars(new_parser("mmapds", [name]).parse_args([name, "SOURCE"])))
+    of_the_command = {"command", "print_completion", "sources", "quiet", "json"}
     assert options - of_the_command - others <= set(signature(function).parameters)
+
+
+# ---- how commands end
+
+WORK = """
+import os, signal, sys, time, warnings
+from mmapds import cli
+from mmapds.errors import Error
+
+def work():
+    {work}
+
+sys.exit(cli.run(work))
+"""
+UNWOUND = "\n    ".join(("try:", "    os.kill(os.getpid(), signal.SIGTERM)", "finally:", "    print('removed')"))
+REFUSED = "OSError: [Errno 28] No space left on device (python -X dev -m mmapds shows where)"
+ON_A_TERMINAL = """sys.stderr.isatty = lambda: True
+    with cli.progress_on(["a.jsonl"]) as progress:
+        for number in range(10_000):
+            progress.print("a line of an index")
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "status", "stdout", "stderr"),
+    [
+        ("print('done')", 0, "done\n", ""),
+        ("raise Error('a.jsonl: one\\ntwo')", 1, "", "a.jsonl: one two\n"),
+        ("raise TypeError('odd')", 1, "", "TypeError: odd (python -X dev -m mmapds shows where)\n"),
+        ("raise cli.UsageError('--bad: odd')", 2, "", "--bad: odd\n"),
+        ("raise KeyboardInterrupt", 130, "", "interrupted\n"),
+        ("raise MemoryError('cannot allocate 9 GiB')", 1, "", "cannot allocate 9 GiB\n"),
+        ("warnings.warn('odd')", 0, "", "warning: odd\n"),
+        (UNWOUND, 143, "removed\n", ""),
+    ],
+)
+def test_a_command_ends_with_a_status_and_at_most_one_line(work, status, stdout, stderr):
+    ran = run("-c", WORK.format(work=work))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (status, stdout, stderr)
+
+
+@pytest.mark.parametrize(
+    ("work", "status", "stderr"),
+    [
+        ("print('done')", 141, ""),
+        ("print('done', flush=True)", 141, ""),
+        ("print('help'); sys.exit(0)", 141, ""),
+        ("print('half'); raise Error('a.jsonl: wrong')", 1, "a.jsonl: wrong\n"),
+    ],
+)
+def test_output_that_nobody_reads_gives_no_traceback(work, status, stderr):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as closed:
+        buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+        ran = run(
+            "-c", WORK.format(work=work), capture_output=False, stdout=closed, stderr=subprocess.PIPE, env=buffered
+        )
+    assert (ran.returncode, ran.stderr) == (status, stderr)
+
+
+@pytest.mark.parametrize("more", ["", "cli.print_aside('a.jsonl: wrong')", "warnings.warn('odd')", ON_A_TERMINAL])
+def test_a_full_disk_under_the_output_is_one_line(more):
+    with open("/dev/full", "w") as full:
+        work = WORK.format(work=f"print('a line'); {more}")
+        ran = run("-c", work, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert (ran.returncode, ran.stderr.rpartition("\r")[2].strip()) == (1, REFUSED)
+
+
+def test_commands_run_where_streams_are_closed(write, tmp_path):
+    """As in daemons; nothing that is printed for a person comes into a file."""
+    path = write([{"n": 1}, {"n": 2}])
+    for line in (f"index {path}", f"verify {path}", f"convert {path}", f"seekable {path} --no-index"):
+        closed = f"{shlex.quote(sys.executable)} -m mmapds {line} <&- >&- 2>&-"
+        assert subprocess.run(closed, shell=True, check=False).returncode == 0, line
+    names = ("train.jsonl", "train.jsonl.mmx", "train.jsonl.zst", "train.mma", "train.mma.mmx")
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+    assert package.open(path)[1] == package.open(f"{tmp_path}/train.mma")[1] == {"n": 2}
+
+
+# ---- completion
+
+COMPLETE = r"""
+source ./script
+wanted=$(complete -p mmapds | sed 's/.*-F \([^ ]*\).*/\1/')
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+$wanted mmapds "${!#}" "${@: -2:1}"
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture
+def completed(tmp_path):
+    """Returns what bash completes at the end of some words."""
+    (tmp_path / "script").write_text(mmapds("--print-completion", "bash").stdout)
+    for name in ("train.jsonl", "test.jsonl"):
+        (tmp_path / name).touch()
+    (tmp_path / "shards").mkdir()
+
+    def completed(*words):
+        run = ["bash", "-c", COMPLETE, "bash", *words]
+        ran = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert ran.stderr == ""
+        return set(ran.stdout.split())
+
+    return completed
+
+
+def test_bash_completes_commands_options_and_files(completed):
+    commands = {"bench", "convert", "head", "index", "info", "report", "seekable", "show", "verify"}
+    assert completed("mmapds", "") == commands
+    assert completed("mmapds", "sh") == {"show"}
+    assert {"--decode", "--full", "--build", "--root", "--help"} == completed("mmapds", "show", "--")
+    assert completed("mmapds", "index", "--tr") == {"--truncated"}
+    assert completed("mmapds", "head", "t") == {"train.jsonl", "test.jsonl"}
+
+
+def test_zsh_takes_the_script():
+    script = mmapds("--print-completion", "zsh").stdout
+    assert script.startswith("#compdef mmapds\n")
+    if zsh := shutil.which("zsh"):
+        assert subprocess.run([zsh, "-n"], input=script, capture_output=True, text=True, check=True).stderr == ""
+
+
+def test_without_shtab_the_command_says_what_to_install():
+    code = """
+import sys
+sys.modules["shtab"] = None
+from mmapds.cli.commands import main
+assert main(["--print-completion", "bash"]) == 1
+"""
+    assert python(code).stderr == "completion needs shtab; run: pip install 'mmapds[completion]'\n"

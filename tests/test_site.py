@@ -87,7 +87,7 @@ def test_the_gallery_shows_every_report_that_is_made_with_its_command():
     assert [name for name, _ in rows] == list(make_report.REPORTS)
     parser = new_parser("mmapds", ["report"])
     for name, words in rows:
-        found = vars(parser.parse(["report", "corpus.jsonl", *words.split()]))
+        found = vars(parser.parse_args(["report", "corpus.jsonl", *words.split()]))
         given = make_report.REPORTS[name]
         assert {option: found[option] for option in given} == given
 

@@ -176,7 +176,7 @@ def test_a_long_value_is_cut(value, text):
     [
         ("seekable part.jsonl --long 99", "--long = 99, expected 10 to 31"),
         ("index bad.jsonl --workers 0", "--workers = 0, expected 1 or more"),
-        ("convert bad.jsonl --format foo", "--format = 'foo', expected one of 'arrays', 'arrow', 'fixed', 'hdf5', "),
+        ("convert bad.jsonl --format foo", "--format = 'foo', expected one of 'arrays', 'fixed', "),
         ("report bad.jsonl --pack 5 --max-tokens 7", "--pack = 5, expected None beside max_tokens; give one of the"),
     ],
 )

@@ -1,72 +1,152 @@
-"""The command line: `commands` has the commands and their options, `screen` prints, and the others do the work."""
+"""The command line: how commands end, and what they print. `commands` has their options, the others do the work."""
 
-import argparse
-import re
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from inspect import signature
-from typing import Any, cast
+import io
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
-from ..errors import Error
-from .screen import UsageError
+from ..errors import Error, as_command, printable
+from ..progress import Progress
 
-POSITION = re.compile(r"\s?-?\d{1,19}|(\s?-?\d{1,19})?(:(-?\d{1,19})?){1,2}")
-"""The number of a record, or a range of numbers."""
+Cell = str | tuple[str, str]
+"""A text, or a text and its style, as rich names styles."""
 
-_OTHER_NAMES = {"window_log": "long"}
+_FAILED, _MISUSED = 1, 2
+_INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the number of the signal
+_UNLIMITED = 1 << 20  # columns: a line that is longer than the terminal is wide runs on, and can be copied
+
+
+class UsageError(Error):
+    """An option has a value that it cannot have."""
+
+
+def run(work: Callable[[], int | None]) -> int:
+    """Run a command, print an error as one line on stderr, and return the exit status: see docs/command-line.md.
+
+    Args:
+      work: does it, and returns the exit status, or None for 0. SIGTERM leaves it by SystemExit, so that a half-written
+        file is removed.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    _prepare_streams()
+    message = ""
+    try:
+        with as_command(), _warnings_in_lines():
+            try:
+                status = work() or 0
+            except SystemExit as leaving:
+                status = leaving.code if isinstance(leaving.code, int) else _FAILED
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        status, message = _INTERRUPTED, "interrupted"
+    except BrokenPipeError:
+        status = _CLOSED_PIPE
+    except Exception as error:
+        status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, _described(error)
+    try:
+        sys.stdout.flush()
+    except OSError:  # the interpreter writes the rest of its buffer to nowhere when it exits
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), sys.stdout.fileno())
+    if message:
+        with suppress(BrokenPipeError):
+            print(message, file=sys.stderr)
+    return status
+
+
+def _prepare_streams() -> None:
+    """Open streams that are closed, so that no file of ours gets their number, and escape what a terminal lacks."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:  # as by `2>&-`
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open as long as the process
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _described(error: Exception) -> str:
+    """Return an error in a line; what mmapds does not expect is raised again under `python -X dev`."""
+    line = one_line(error)
+    if line and isinstance(error, Error | ImportError | MemoryError):
+        return line
+    if sys.flags.dev_mode:
+        raise error
+    return f"{type(error).__name__}: {line} (python -X dev -m mmapds shows where)"
 
 
 @contextmanager
-def checking_options() -> Iterator[None]:
-    """Turn errors of a block that looks at options alone into errors of usage, which begin with the option."""
-    try:
+def _warnings_in_lines() -> Iterator[None]:
+    """Print warnings as lines of their own, without the place in the code that Python adds."""
+
+    def print_warning(message: Warning | str, *_: object, **__: object) -> None:
+        print_aside(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = print_warning
         yield
-    except Error as error:
-        message = str(error)
-        argument, equals, rest = message.partition(" = ")
-        if argument.isidentifier():
-            message = f"--{_OTHER_NAMES.get(argument, argument).replace('_', '-')}{equals}{rest}"
-        raise UsageError(message) from None
 
 
-def arguments_of(function: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that are arguments of a function, by name."""
-    return {name: getattr(options, name) for name in signature(function).parameters if hasattr(options, name)}
+def one_line(error: Exception) -> str:
+    """Return the message of an error as a line."""
+    return printable(" ".join(str(error).splitlines()))
 
 
-def format_options(arguments: argparse.Namespace, known: Collection[str]) -> dict[str, Any]:
-    """Return the options of formats that were given."""
-    return {name: getattr(arguments, name) for name in known if getattr(arguments, name) is not None}
+def print_aside(line: str) -> None:
+    """Print a line on stderr, behind all that was printed on stdout before."""
+    sys.stdout.flush()
+    print(printable(line), file=sys.stderr)
 
 
-def executor_of(options: argparse.Namespace) -> Any:
-    """Return an executor of the cluster that options choose; None without one.
+def progress_on(sources: Sequence[str], **options: Any) -> Progress:
+    """Return a progress bar that is named after sources; options are those of the class."""
+    title = os.path.basename(sources[0]) if len(sources) == 1 else f"{len(sources):,} sources"
+    return Progress(printable(title), **options)
 
-    Raises:
-      UsageError: an address is empty, or `--parts` is given without a cluster.
-      Error: there is no such cluster, or a package is missing.
+
+def print_line(text: str, style: str = "") -> None:
+    """Print a line in a style."""
+    print(_drawn(printable(text), style=style))
+
+
+def print_json(text: str) -> None:
+    """Print lines of JSON, which `printed` has made."""
+    print(_drawn(text, highlight=True))
+
+
+def print_table(rows: Sequence[Sequence[Cell]], *, head: Sequence[str] = (), left: Collection[int] = (0,)) -> None:
+    """Print rows of cells in columns.
+
+    Args:
+      rows: one or more, all of one length.
+      head: names of the columns.
+      left: which columns hold text, which begins at their left edges; numbers end at the right ones.
     """
-    given = {name: getattr(options, name) for name in ("dask", "ray") if getattr(options, name) is not None}
-    if options.parts is not None and not given:
-        raise UsageError("--parts: expected --dask or --ray with it, found neither")
-    for name, address in given.items():
-        if not address:  # as of a variable that is not set
-            raise UsageError(f"--{name}: expected an address, found none")
-        from .. import executors  # start-up time: most commands have no cluster
+    from rich.table import Table  # start-up time, as below
+    from rich.text import Text
 
-        try:
-            return getattr(executors, name)(address)
-        except (ModuleNotFoundError, OSError, TimeoutError) as error:
-            raise Error(f"--{name}: {error}") from None
-    return None
+    table = Table(box=None, show_header=bool(head), header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for at in range(len(rows[0])):
+        table.add_column(head[at] if head else "", justify="left" if at in left else "right")
+    for row in rows:
+        cells = [(each, "") if isinstance(each, str) else each for each in row]
+        table.add_row(*(Text(printable(text), style) for text, style in cells))
+    for line in _drawn(table).splitlines():
+        print(f"  {line}".rstrip())
 
 
-def position(text: str) -> int | slice:
-    """Return what the user means by a number of a record, or by a range like those of Python."""
-    if POSITION.fullmatch(text):
-        parts = [int(part) if part else None for part in text.split(":")]
-        if len(parts) == 1:
-            return cast(int, parts[0])
-        if parts[2:] != [0]:
-            return slice(*parts)
-    raise argparse.ArgumentTypeError(f"expected a number, or a range such as 10:20, found {text!r}")
+def _drawn(shown: Any, **options: Any) -> str:
+    """Return what rich draws for standard output: with colours where that is a terminal that has them."""
+    if isinstance(shown, str) and not sys.stdout.isatty():
+        return shown
+    from rich.console import Console  # start-up time: only tables and terminals need it
+    from rich.highlighter import JSONHighlighter
+
+    console = Console(width=_UNLIMITED, highlighter=JSONHighlighter(), highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        console.print(shown, no_wrap=True, overflow="ignore", crop=False, end="", **options)
+    return captured.get()

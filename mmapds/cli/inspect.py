@@ -1,16 +1,21 @@
-"""`mmapds info` and `mmapds verify`: what indexes cover, whether it is so, and both as JSON."""
+"""`mmapds info` and `verify`: what indexes cover, and whether it is so. `mmapds show` and `head`: records."""
 
 import argparse
 import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from itertools import chain
+from typing import Any, cast
 
 from rich.filesize import decimal
 
 from .. import formats
-from ..errors import ColumnError, Error, counted
+from ..dataset.decode import takes_view
+from ..dataset.indexed import IndexedDataset, make_dataset
+from ..dataset.opening import open as open_dataset
+from ..dataset.printed import printed
+from ..dataset.saving import examine_view
+from ..errors import ColumnError, DecodeError, Error, FormatError, counted
 from ..index.build import check_workers
 from ..index.inspect import LISTED, State, bad_lines, describe, format_of, opened, states_of, summarise
 from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Statistics, histogram, made_of, measure
@@ -18,24 +23,29 @@ from ..index.verify import Findings, examine, work
 from ..progress import Progress
 from ..storage.index_file import Index, SavedView
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
-from . import checking_options
-from .screen import Cell, one_line, print_aside, print_line, print_table, progress_on
+from . import Cell, one_line, print_aside, print_json, print_line, print_table, progress_on
+from .commands import POSITION, position
 
 _LISTED = 10  # sources without --all
 _BAR = 40  # columns of the longest bar
 _SHOWN = ("median", "90 %", "99 %")  # percentiles, of more than a line of a terminal has room for
+_LARGE = 1 << 24  # bytes of a record that is decoded only with --full
 
 Inspected = Index | SavedView
 
 
-def inspect(options: argparse.Namespace) -> int:
-    """Print what indexes cover, with the option `info`; with `verify`, compare them in full with their sources.
+def info(options: argparse.Namespace) -> int:
+    """Print what indexes cover; return 1 if one cannot be read, or a source is not what it was."""
+    return _inspect(options, verifies=False)
 
-    Returns:
-      The exit status: 1 if an index cannot be read or has a problem, or a source is not what it was.
-    """
-    with checking_options():
-        check_workers(options.workers)
+
+def verify(options: argparse.Namespace) -> int:
+    """Compare indexes in full with their sources; return 1 if one cannot be read, or has a problem."""
+    check_workers(options.workers)
+    return _inspect(options, verifies=True)
+
+
+def _inspect(options: argparse.Namespace, *, verifies: bool) -> int:
     paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside)
     roots, failed = Roots(options.roots, paths), False
     documents: list[dict[str, Any]] = []
@@ -45,25 +55,25 @@ def inspect(options: argparse.Namespace) -> int:
             documents.append({"path": index_path(path)})
             try:
                 index = opened(path, roots)
-                findings = _examined(index, options.workers, progress) if options.verify else None
-                own = states[index] = states_of(index) if options.info or options.json else []
+                findings = _examined(index, options.workers, progress) if verifies else None
+                own = states[index] = [] if verifies and not options.json else states_of(index)
             except Error as error:
                 documents[-1]["error"] = str(error)
-                problems = [one_line(error)]
+                problems = [error]
             else:
                 changed = [state.error for state in own if state.error is not None]
-                problems = list(map(one_line, changed[:1] if findings is None else findings.errors))
+                problems = changed[:1] if findings is None else findings.errors
                 if options.json:
                     documents[-1] |= describe(index, own) | (findings.describe() if findings else {})
                 elif findings is not None:
                     _print_findings(progress, index, findings)
             failed |= bool(problems)
             progress.clear()
-            for line in [] if options.json else problems:
-                print_aside(line)
+            for problem in [] if options.json else problems:
+                print_aside(one_line(problem))
     if options.json:
         print(json.dumps({"indexes": documents}, indent=1))
-    elif options.info and not options.quiet:
+    elif not verifies and not options.quiet:
         _print_info(states, options)
     return int(failed)
 
@@ -79,8 +89,6 @@ def _bytes_to_check(paths: Sequence[str]) -> int:
 
 def _examined(index: Inspected, workers: int | None, progress: Progress) -> Findings:
     if isinstance(index, SavedView):
-        from ..dataset.saving import examine_view  # start-up time: it loads datasets
-
         return examine_view(index)
     return examine(index, workers=workers, report=progress.update)
 
@@ -96,9 +104,12 @@ def _print_findings(progress: Progress, index: Inspected, findings: Findings) ->
 def _view_line(view: SavedView) -> str:
     """Return what is printed of a saved view."""
     columns = f"; {', '.join(view.columns)}" if view.columns else ""
-    indexes = f"{len(view.bases):,} indexes" if len(view.bases) > 1 else "1 index"
-    of = f"{view.records:,} of the {counted(view.total, 'record')} of {indexes}"
+    of = f"{view.records:,} of the {counted(view.total, 'record')} of {_indexes(len(view.bases))}"
     return f"{view.path}: a saved view, {of}{columns}"
+
+
+def _indexes(number: int) -> str:
+    return f"{number:,} indexes" if number > 1 else "1 index"
 
 
 def _print_info(states: dict[Inspected, list[State]], options: argparse.Namespace) -> None:
@@ -117,9 +128,9 @@ def _print_info(states: dict[Inspected, list[State]], options: argparse.Namespac
     if wanted not in (CALLED, *columns):
         listed = ", ".join(map(repr, dict.fromkeys((CALLED, *columns))))
         raise ColumnError(f"--histogram: expected one of {listed}, found {wanted!r}")
-    several = f"{len(indexes):,} indexes, {indexes[0].path} to {indexes[-1].path}"
+    several = f"{_indexes(len(indexes))}, {indexes[0].path} to {indexes[-1].path}"
     print_line(several if len(indexes) > 1 else indexes[0].path, "bold")
-    print_table([((name, "dim"), text) for name, text in _covered(indexes, columns)], left=(0, 1))
+    print_table([((name, "dim"), text) for name, text in _covered(indexes)], left=(0, 1))
     _print_sources({index: states[index] for index in indexes}, list_all=options.all)
     if any(index.records for index in indexes):
         size = sum(section.size for index in indexes for section in index.sections.values())
@@ -130,22 +141,19 @@ def _print_info(states: dict[Inspected, list[State]], options: argparse.Namespac
         _print_histogram(wanted, histogram(indexes, chosen, measured[chosen]))
 
 
-def _covered(indexes: Sequence[Index], columns: Sequence[str]) -> list[tuple[str, str]]:
+def _covered(indexes: Sequence[Index]) -> list[tuple[str, str]]:
     """Return the rows on all indexes: a name and a text."""
     summaries = [summarise(index) for index in indexes]
-    size, content = (sum(each) for each in zip(*((one.size, one.content) for one in summaries), strict=True))
-    rows = [
-        ("records", f"{sum(summary.records for summary in summaries):,}"),
-        ("sources", f"{sum(summary.sources for summary in summaries):,}"),
-        ("bytes", _size(size)),
-    ]
+    size, content, records, sources, skipped = (
+        sum(getattr(summary, name) for summary in summaries)
+        for name in ("size", "content", "records", "sources", "skipped")
+    )
+    rows = [("records", f"{records:,}"), ("sources", f"{sources:,}"), ("bytes", _size(size))]
     if content != size:
         rows.append(("decoded", _size(content)))
     rows += [("format", text) for text in sorted({format_of(index) for index in indexes})]
-    if skipped := sum(summary.skipped for summary in summaries):
+    if skipped:
         rows.append(("left out", counted(skipped, "record")))
-    if partly := sorted({name for index in indexes for name in index.columns} - set(columns)):
-        rows.append(("not in all", f"{counted(len(partly), 'column')}: {', '.join(partly)}"))
     return rows + [("", f"{place}, not JSON") for index in indexes for place in bad_lines(index)][:LISTED]
 
 
@@ -158,9 +166,13 @@ def _print_sources(states: dict[Index, list[State]], *, list_all: bool) -> None:
     rows: dict[str, list[list[Cell]]] = {}
     for index, own in states.items():
         for number, (source, state) in enumerate(zip(index.sources, own, strict=True)):
-            size = counted(source.size, "byte")
             told = (state.text, "dim" if state.word == "unchanged" else "yellow")
-            row: list[Cell] = [index.source_path(number), counted(source.records, "record"), size, told]
+            row: list[Cell] = [
+                index.source_path(number),
+                counted(source.records, "record"),
+                counted(source.size, "byte"),
+                told,
+            ]
             rows.setdefault(state.word, []).append(row)
     found = [row for each in rows.values() for row in each]
     changed = [row for word, each in rows.items() if word != "unchanged" for row in each]
@@ -175,36 +187,30 @@ def _print_sources(states: dict[Index, list[State]], *, list_all: bool) -> None:
 
 def _print_columns(indexes: Sequence[Index], measured: dict[str | None, Statistics]) -> None:
     """Print a table with a row for each column, and one for the sizes of records."""
-    with_left_out = ", left-out ones included" * any(summarise(index).sizes_have_left_out for index in indexes)
-    has_others = any(numbers.others for numbers in measured.values())
-    head = ["", "", "min", *_SHOWN, "max", "mean", "total", *["not finite"] * has_others]
     rows: list[list[Cell]] = []
     for name, numbers in measured.items():
-        of = f"of records{with_left_out}" if name is SIZES else f"{made_of(indexes, name)} {numbers.type}"
+        of = "of records" if name is SIZES else f"{made_of(indexes, name)} {numbers.type}"
         percentiles = dict(zip(PERCENTILES, numbers.percentiles, strict=True))
-        statistics = (numbers.least, *(percentiles[each] for each in _SHOWN), numbers.most)
-        mean = _number(numbers.mean if abs(numbers.mean) < 10 else round(numbers.mean, 1))
+        mean = numbers.mean if abs(numbers.mean) < 10 else round(numbers.mean, 1)
+        statistics = (numbers.least, *(percentiles[each] for each in _SHOWN), numbers.most, mean)
         total = "too large" if numbers.total is None else _number(numbers.total)
-        cells = [*map(_number, statistics), mean, total, *[_number(numbers.others)] * has_others]
-        rows.append([(CALLED if name is SIZES else name, "bold"), of, *cells])
+        rows.append([(CALLED if name is SIZES else name, "bold"), of, *map(_number, statistics), total])
     _print_title("columns")
-    print_table(rows, head=head, left=(0, 1))
+    print_table(rows, head=["", "", "min", *_SHOWN, "max", "mean", "total"], left=(0, 1))
     if sampled := min((each.sampled for each in measured.values() if each.sampled < each.finite), default=0):
         print_line(f"  percentiles of {counted(sampled, 'record')}, evenly spaced", "dim")
 
 
 def _print_histogram(name: str, bins: Sequence[tuple[Number, Number | None, int]]) -> None:
-    if not bins:
-        return
-    total, most = sum(count for *_, count in bins), max(count for *_, count in bins)
-    block = "█" if (sys.stdout.encoding or "").lower().startswith("utf") else "#"
+    total, most = sum(count for *_, count in bins), max((count for *_, count in bins), default=0)
     rows: list[list[Cell]] = []
     for begin, end, count in bins:
         label = f"{_number(begin)} or more" if end is None else f"{_number(begin)} to {_number(end)}"
-        bar = block * max(round(_BAR * count / most), int(count > 0))
+        bar = "█" * max(round(_BAR * count / most), int(count > 0))
         rows.append([label, f"{count:,}", f"{100 * count / total:.1f} %", (bar, "blue")])
-    _print_title(f"{name}, {counted(total, 'record')}")
-    print_table(rows, left=(3,))
+    if rows:
+        _print_title(f"{name}, {counted(total, 'record')}")
+        print_table(rows, left=(3,))
 
 
 def _print_title(text: str) -> None:
@@ -215,3 +221,70 @@ def _print_title(text: str) -> None:
 def _number(value: Number) -> str:
     """Return a number as tables have it: an integer with its digits grouped, or a fraction in six digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+# ---- records
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print the records that were asked for; return 1 if one is not what its decoder expects."""
+    sources, positions = list(options.sources), list(options.positions)
+    while len(sources) > 1 and POSITION.fullmatch(sources[-1]):  # the parser takes all but the last one for sources
+        positions.insert(0, position(sources.pop()))
+    dataset = _dataset(options, sources)
+    records = range(len(dataset))
+    chosen: list[Sequence[int]] = []
+    for each in positions:  # all of them, before a record is printed
+        if isinstance(each, slice):
+            chosen.append(records[each])
+        elif not -len(records) <= each < len(records):
+            raise Error(f"position {each} is out of range for {len(records)} records")
+        else:
+            chosen.append([records[each]])
+        if not chosen[-1]:
+            raise Error(f"position {each}: expected a range of {len(records)} records, found none in it")
+    return _print(dataset, chain.from_iterable(chosen), options)
+
+
+def head(options: argparse.Namespace) -> int:
+    """Print the first records; return 1 if one is not what its decoder expects."""
+    dataset = _dataset(options, options.sources)
+    return _print(dataset, range(min(options.records, len(dataset))), options)
+
+
+def _dataset(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDataset:
+    """Return the dataset of the sources, indexed first if that was asked for."""
+    given = {"decode": options.decode, "roots": options.roots, "build": options.build}
+    return cast(IndexedDataset, open_dataset(sources, **given))
+
+
+@takes_view
+def _as_it_lies(record: memoryview) -> memoryview:
+    return record
+
+
+def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.Namespace) -> int:
+    """Print records; return 1 if one is not what its decoder expects, else 0."""
+    failed = False
+    raw = make_dataset(dataset._catalog, _as_it_lies)
+    is_cheap = options.full or (options.decode in (None, "torch") and dataset._gives_arrays)
+    for number, place in enumerate(positions):
+        record = raw[place]
+        if number:
+            print()
+        print_line(f"{place}: {dataset.place(place)}, {counted(len(record), 'byte')}", "bold")
+        sample: Any = record
+        try:
+            if is_cheap or len(record) <= _LARGE:
+                sample = dataset[place]
+        except (DecodeError, FormatError) as error:
+            failed = True
+            print_aside(one_line(error))
+        try:
+            text = printed(sample, full=options.full)
+        except Exception:  # of what JSON cannot say: text beyond Unicode, a number too long, lists nested too deep
+            text = printed(record, full=options.full)
+        print_json(text)
+    if not len(dataset):
+        print_line(f"{', '.join(dataset.sources[:3])}: 0 records")
+    return int(failed)

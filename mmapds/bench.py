@@ -1,0 +1,307 @@
+"""Measure how fast your own data are read, without a trainer: `bench()`, `python -m mmapds.bench`.
+
+Each way to read them is a trial in a process of its own, which holds no maps and no objects of other trials.
+"""
+
+from __future__ import annotations  # help() shows them as they are written
+
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import chain, cycle, islice
+from typing import Any
+
+from . import __version__
+from .dataset.collate import pad_collate
+from .dataset.dataset import Dataset
+from .dataset.decode import Decoder
+from .dataset.opening import open as open_dataset
+from .errors import Error, OrderError, as_command, is_command
+from .storage.sources import StrPath, listed
+from .storage.workers import cores
+
+__all__ = ["bench"]
+
+NEAR = 0.9
+"""A way that delivers this share of the best one is as good, if it needs less."""
+COLLATE: dict[str, Callable[[Any], Any]] = {"list": list, "pad": pad_collate}
+"""What makes a batch of samples, by name."""
+
+_SPARE = 0.8  # of the memory that is available, for pages of files
+_SAMPLED = 1000  # records whose sizes are looked at
+_DRAWN = 20_000  # batches at most, before the first ones come again
+_SINGLE = 200_000  # records at most, where they are read one by one
+_REPORTED = ("batches", "records", "seconds", "records_per_second", "wait_p50", "wait_p99", "wait_max")
+_TRIAL = f"from {__name__} import run_trial; run_trial()"
+
+
+def bench(
+    source_or_index: StrPath | Iterable[StrPath],
+    *,
+    max_tokens: int | None = None,
+    batch_size: int = 32,
+    workers: Sequence[int] | None = None,
+    processes: bool = True,
+    seconds: float = 2.0,
+    cold: bool = True,
+    collate: str = "list",
+    decode: str | Decoder | None = None,
+    roots: StrPath | Iterable[StrPath] = (),
+    progress: Callable[[dict[str, Any]], object] = lambda trial: None,  # noqa: ARG005
+) -> dict[str, Any]:
+    """Measure how fast a dataset is read, and say which loader to use.
+
+    Args:
+      source_or_index: as in `mmapds.open`; nothing is built, and nothing is written.
+      max_tokens: batches of `TokenBudgetBatchSampler` with this budget; records over it are left out.
+      batch_size: else batches of `DistributedBatchSampler` with so many records.
+      workers: numbers of workers to try; by default 0, 1, 2, 4 and so on, up to twice the cores, or 4.
+      processes: whether to try processes, too.
+      seconds: how long each pass goes on; a trial has two.
+      cold: whether to drop the pages of the sources from memory before each trial, where the system can. Other
+        processes that read them have to wait for the disk then.
+      collate: "list" leaves samples as they are, "pad" is `pad_collate`.
+      decode: the decoder of samples, as in `mmapds.open`; one that can be pickled by name.
+      roots: directories in which the sources of an index may lie, as in `mmapds.open`.
+      progress: called with each trial, as it stands in the result.
+    Returns:
+      A dict that JSON can hold; docs/bench.md says what is in it.
+    Raises:
+      OrderError: an argument is out of range.
+      Error: a record cannot be read, a trial ended without a result; what `mmapds.open` raises.
+      ModuleNotFoundError: torch is missing.
+    """
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError("mmapds.bench needs torch; run: pip install 'mmapds[torch]'", name="torch")
+    if not seconds > 0:
+        raise OrderError(f"seconds = {seconds!r}, expected a number above 0")
+    if collate not in COLLATE:
+        raise OrderError(f"collate = {collate!r}, expected {' or '.join(map(repr, COLLATE))}")
+    sources = [os.fspath(each) for each in listed(source_or_index)]
+    allowed = [os.fspath(each) for each in listed(roots, "roots")]
+    dataset = open_dataset(sources, decode=decode, roots=allowed)
+    if not len(dataset):
+        raise OrderError("dataset: expected one sample or more, found 0")
+    how: dict[str, Any] = {"sources": sources, "max_tokens": max_tokens, "batch_size": batch_size, "seconds": seconds}
+    how |= {"cold": cold and hasattr(os, "posix_fadvise"), "collate": collate, "decode": decode, "roots": allowed}
+    counts = dict.fromkeys(workers or default_workers())
+    ways = [("single", 0), ("batched", 0), *(("threads", count) for count in counts)]
+    ways += [("processes", count) for count in counts if count and processes]
+    return _measured(dataset, how, [{"kind": kind, "workers": count} for kind, count in ways], progress)
+
+
+def _measured(
+    dataset: Dataset, how: dict[str, Any], ways: Iterable[dict[str, Any]], progress: Callable[..., object]
+) -> dict[str, Any]:
+    """Return what all trials find, and what follows from it on this machine."""
+    sampled = [dataset.where(at).size for at in range(0, len(dataset), max(len(dataset) // _SAMPLED, 1))]
+    record_bytes = sum(sampled) / len(sampled)
+    trials: list[dict[str, Any]] = []
+    for way in ways:
+        trials.append(way | _run(way | how, record_bytes))
+        progress(trials[-1])
+    budget = how["max_tokens"]
+    size, free = sum(map(os.path.getsize, dataset.sources)), _number_in("/proc/meminfo", "MemAvailable:")
+    available = None if free is None else free * 1024
+    fits = available is None or size < _SPARE * available
+    return {
+        "mmapds": __version__,
+        "title": ", ".join(os.path.basename(each) or each for each in how["sources"][:3]),
+        "plan": f"batches of {how['batch_size']:,}" if budget is None else f"token budget {budget:,}",
+        "seconds": how["seconds"],
+        "record_bytes": record_bytes,
+        "records": len(dataset),
+        "bytes": size,
+        "cores": cores(),
+        "available_memory": available,
+        "fits": fits,
+        "trials": trials,
+        "recommendation": recommend(trials, fits=fits),
+    }
+
+
+def default_workers() -> list[int]:
+    """Return the numbers of workers that are tried: powers of two, up to twice the cores, or 4."""
+    return [0, *(count for count in (1, 2, 4, 8, 16) if count <= max(2 * cores(), 4))]
+
+
+def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
+    """Measure in a process of its own; return both passes, or raise the error of the process."""
+    try:
+        given = pickle.dumps((is_command(), trial))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise Error(f"decode = {trial['decode']!r}, expected a function of a module ({error})") from None
+    ran = subprocess.run([sys.executable, "-c", _TRIAL], input=given, capture_output=True, check=False)
+    if ran.returncode or not ran.stdout:
+        last = ran.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"status {ran.returncode}"]
+        what = f"expected a result of the trial with {trial['workers']} workers, found {last[0]}"
+        raise Error(f"{trial['kind']}: {what}")
+    found: dict[str, Any] | Error = pickle.loads(ran.stdout)
+    if isinstance(found, Error):
+        raise found
+    for each in found.values():
+        if each is not None:
+            each["bytes_per_second"] = each["records_per_second"] * record_bytes
+    return found
+
+
+def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]:
+    """Return the loader that needs least of those that deliver within 10 % of the best.
+
+    Warm passes count where the data fit into memory; else cold ones, if they were measured.
+    """
+    loaders = [trial for trial in trials if trial["kind"] in ("threads", "processes")]
+    which = "warm" if fits or any(trial["cold"] is None for trial in loaders) else "cold"
+    best = max(loaders, key=lambda trial: trial[which]["records_per_second"])
+    most = best[which]["records_per_second"]
+    near = [trial for trial in loaders if trial[which]["records_per_second"] >= NEAR * most]
+    # Processes take memory, and what they make is sent: so any number of threads comes first. A thread reads while the
+    # trainer computes, which a trial without a trainer does not see: so one is better than none.
+    chosen = min(near, key=lambda trial: (trial["kind"] == "processes", trial["workers"] == 0, trial["workers"]))
+    found = chosen[which]
+    share = found["records_per_second"] / most if most else 1.0
+    arguments = f"num_workers={chosen['workers']}" + ', workers="processes"' * (chosen["kind"] == "processes")
+    text = f"mmapds.DataLoader(..., {arguments}) delivers {found['records_per_second']:,.0f} records/s {which}"
+    if chosen is not best:
+        why = "reads while a trainer computes" if best["workers"] == 0 else "needs less"
+        text += f", {share:.0%} of {name_of(best)}, and {why}"
+    if chosen["workers"] == 0:
+        text += f"; each step waits about {found['wait_p50'] * 1e3:.3g} ms for its batch."
+    else:
+        step = 1e3 * found["seconds"] / max(found["batches"], 1)
+        text += f"; a step of more than {step:.3g} ms does not wait, as a rule."
+    own, other = ({"kind": each["kind"], "workers": each["workers"]} for each in (chosen, best))
+    return {**own, "pass": which, "share": share, "best": other, "text": text}
+
+
+def name_of(trial: dict[str, Any]) -> str:
+    """Return what people call a way to read."""
+    kind, workers = trial["kind"], trial["workers"]
+    if kind in ("single", "batched"):
+        return {"single": "ds[i]", "batched": "ds.take(batch)"}[kind]
+    singular = {"threads": "thread", "processes": "process"}[kind]
+    return f"{workers} {singular if workers == 1 else kind}" if workers else "num_workers=0"
+
+
+# ---- in the process of a trial
+
+
+def run_trial() -> None:
+    """Read a trial from standard input, and write what it finds to standard output, both pickled."""
+    is_of_command, trial = pickle.load(sys.stdin.buffer)
+    results, sys.stdout = sys.stdout.buffer, sys.stderr  # decoders of users may print
+    try:
+        with as_command() if is_of_command else nullcontext():
+            outcome: Any = measure(trial)
+    except Error as error:
+        outcome = error
+    results.write(pickle.dumps(outcome))
+    results.flush()
+
+
+def measure(trial: dict[str, Any]) -> dict[str, Any]:
+    """Return what a trial finds: a cold pass, if it is asked for, and a warm one over the same records."""
+    from .samplers.planned import TokenBudgetBatchSampler  # needs torch, as below
+    from .samplers.samplers import DistributedBatchSampler  # needs torch
+
+    dataset = open_dataset(trial["sources"], decode=trial["decode"], roots=trial["roots"])
+    alone: Any = {"num_replicas": 1, "rank": 0}
+    if trial["max_tokens"] is None:
+        sampler: Any = DistributedBatchSampler(dataset, min(trial["batch_size"], len(dataset)), **alone)
+    else:
+        sampler = TokenBudgetBatchSampler(dataset, trial["max_tokens"], min_length=1, oversize="drop", **alone)
+    drawn = list(islice(sampler, _DRAWN))
+    if trial["kind"] == "single":
+        drawn = [[record] for record in islice(chain.from_iterable(drawn), _SINGLE)]
+    if trial["cold"]:
+        drop_pages(dataset.sources)
+    deliver = partial(_delivered, dataset, trial["kind"], trial["workers"], COLLATE[trial["collate"]])
+    first = _pass(deliver, drawn, trial["seconds"])
+    # The records that were read are in memory now, so reading them again is warm.
+    warm = _pass(deliver, cycle(drawn[: first["batches"] + 1]), trial["seconds"])
+    return {"cold": first if trial["cold"] else None, "warm": warm}
+
+
+def drop_pages(paths: Iterable[str]) -> None:
+    """Ask the system to drop the pages of files from memory; it keeps those that any process has mapped."""
+    for path in paths:
+        with suppress(OSError), open(path, "rb") as file:
+            os.fsync(file)  # pages that are not written yet would be kept
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _delivered(
+    dataset: Dataset, kind: str, workers: int, collate: Callable[[Any], Any], batches: Iterator[list[int]]
+) -> Iterable[Any]:
+    """Return something for each batch of record numbers, in their order, once its samples are there."""
+    if kind == "single":
+        return (dataset[record] for (record,) in batches)
+    if kind == "batched":
+        return (collate(dataset.take(batch)) for batch in batches)
+    from .loader import DataLoader  # needs torch
+
+    how: Any = {"workers": kind, "num_workers": workers}
+    return DataLoader(dataset, batch_sampler=batches, collate_fn=collate, **how)
+
+
+def _pass(
+    deliver: Callable[[Iterator[list[int]]], Iterable[Any]], batches: Iterable[list[int]], seconds: float
+) -> dict[str, Any]:
+    """Return what a pass delivers from its second batch on; workers start for the first one."""
+    from .loops import Waits  # needs torch
+
+    waits, sizes, is_over = Waits(), deque[int](), False
+
+    def drawn() -> Iterator[list[int]]:
+        for batch in batches:
+            if is_over:  # so workers finish what they have begun
+                return
+            sizes.append(len(batch))
+            yield batch
+
+    before, start, after = _usage(), 0.0, None
+    begun = asked = time.perf_counter()
+    for number, _ in enumerate(deliver(drawn())):
+        now, records = time.perf_counter(), sizes.popleft()
+        if number == 0:
+            start, now = now - begun, time.perf_counter()
+        elif not is_over:
+            waits.add(asked, now, records)
+            if now - begun - start >= seconds:
+                is_over, after = True, _usage()
+        asked = now
+    (_, read), (memory, read_in_the_end) = before, after or _usage()
+    from_disk = None if read is None or read_in_the_end is None else max(read_in_the_end - read, 0)
+    found = waits.report()
+    return {**{name: found[name] for name in _REPORTED}, "start": start, "memory": memory, "from_disk": from_disk}
+
+
+def _usage() -> tuple[int | None, int | None]:
+    """Return the anonymous memory of this process and its workers, and what they have read from a disk, in bytes."""
+    pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+
+    def total(file: str, name: str, unit: int) -> int | None:
+        found = [number for pid in pids if (number := _number_in(f"/proc/{pid}/{file}", name)) is not None]
+        return sum(found) * unit if found else None
+
+    return total("smaps_rollup", "Anonymous:", 1024), total("io", "read_bytes:", 1)
+
+
+def _number_in(path: str, name: str) -> int | None:
+    """Return a number that a file of /proc has; None on another system, or where the process has just ended."""
+    with suppress(OSError, ValueError), open(path) as file:
+        return next((int(line.split()[1]) for line in file if line.startswith(name)), None)
+    return None
+
+
+if __name__ == "__main__":  # by name, as the command line lies above this module
+    sys.exit(import_module("mmapds.cli.commands").main(["bench", *sys.argv[1:]]))

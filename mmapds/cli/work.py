@@ -1,0 +1,223 @@
+"""`mmapds index`, `convert`, `report`, `seekable` and `bench`: what does the work, and a line on it."""
+
+import argparse
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from inspect import signature
+from typing import Any
+
+from .. import formats
+from ..clusters import Engine
+from ..errors import ColumnError, Error, FormatError, counted, printable
+from ..index.build import BuildResult, Request, build_each, check_workers, complaints
+from ..index.merge import merge
+from ..storage.index_file import Index
+from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice, index_path
+from ..storage.workers import cores
+from . import Cell, UsageError, print_aside, print_line, print_table, progress_on
+
+_OF_COLUMNS = ("length", "column", "missing", "validate", "bad", "hash")
+_OF_BUILDING = ("format", *_OF_COLUMNS, "force", "grown", "dask", "ray", "parts", *formats.OPTIONS)
+_SEEKABLE = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
+"""What the names of files end in that `seekable` takes from a directory."""
+
+
+def arguments_of(function: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that are arguments of a function, by name."""
+    return {name: getattr(options, name) for name in signature(function).parameters if hasattr(options, name)}
+
+
+def _given(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+    """Return those of some options that were given."""
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def _executor(options: argparse.Namespace) -> Any:
+    """Return an executor of the cluster that options choose; None without one."""
+    for name, address in _given(options, ("dask", "ray")).items():
+        if not address:  # as of a variable that is not set; the engine would start a cluster of this machine
+            raise UsageError(f"--{name}: expected an address, found none")
+        from .. import executors  # start-up time: most commands have no cluster
+
+        try:
+            return getattr(executors, name)(address)
+        except (ModuleNotFoundError, OSError, TimeoutError) as error:
+            raise Error(f"{name}: {error}") from None
+    return None
+
+
+# ---- index
+
+
+def index(options: argparse.Namespace) -> None:
+    """Build the indexes that the options ask for, with a progress bar and a line for each."""
+    if options.merge:
+        _merge_indexes(options)
+        return
+    paths = expand(options.sources, formats.SUFFIXES, print_aside)
+    if options.out is not None and (line := given_twice(paths)):
+        warnings.warn(line, stacklevel=1)
+    if options.out is None and (options.dask or options.ray):
+        raise UsageError("--out: expected OUT.mmx with --dask or --ray, found none")
+    request = Request(**{**arguments_of(Request, options), "columns": _columns(options)})
+    engine, roots = Engine.of(_executor(options), options.parts, options.workers or 1), Roots(options.roots, paths)
+    request = request._replace(options=_given(options, [*formats.OPTIONS]), roots=roots, engine=engine)
+    size = partial(bytes_to_build, paths, hashes=options.hash, roots=roots)
+    with progress_on(paths, total=size, quiet=options.quiet) as progress:
+        started = time.perf_counter()
+        results: list[BuildResult] = []
+        try:
+            for done in build_each(paths, request._replace(report=progress.update), options.out):
+                results.append(done)
+                progress.print(_described(done, time.perf_counter() - started))
+                started = time.perf_counter()
+        finally:
+            progress.clear()
+            for line in complaints(results):
+                print_aside(f"warning: {line}")
+
+
+def bytes_to_build(paths: Sequence[str], *, hashes: bool = False, roots: Roots) -> int:
+    """Return how many bytes building reads: sources, or those of indexes; twice as many with hashes."""
+    size = 0
+    for path in paths:
+        with suppress(Error, OSError):  # the build says what is wrong
+            is_index = path.endswith(INDEX_SUFFIX)
+            size += sum(each.size for each in Index(path, roots).sources) if is_index else os.path.getsize(path)
+    return size * (2 if hashes else 1)
+
+
+def _described(done: BuildResult, seconds: float) -> str:
+    """Return the line on an index."""
+    if not done.fresh:
+        return f"{done.summary}; up to date, --force builds it again"
+    reused = f", {done.reused}" if done.reused else ""
+    return f"{done.summary}{reused}, {seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
+
+
+def _merge_indexes(options: argparse.Namespace) -> None:
+    """Make one index of those that are given, or that the sources have which are given."""
+    if options.out is None:
+        raise UsageError("--merge: expected -o OUT.mmx with it, found none")
+    for name in _OF_BUILDING:
+        if (value := getattr(options, name)) not in (None, []) and value is not False:
+            raise UsageError(f"--{name.replace('_', '-')}: expected no option for how to index with --merge")
+    check_workers(options.workers)
+    paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,))]
+    roots = Roots(options.roots, paths)
+    with progress_on(paths, total=partial(bytes_to_build, paths, roots=roots), quiet=options.quiet) as progress:
+        started = time.perf_counter()
+        workers = options.workers or cores()
+        done = merge(paths, options.out, roots=roots, workers=workers, report=progress.update)
+        seconds = time.perf_counter() - started
+        progress.print(f"{done}, merged {len(paths):,} indexes, {seconds:.2f} s")
+
+
+def _columns(options: argparse.Namespace) -> dict[str, str]:
+    columns = {"length": options.length} if options.length is not None else {}
+    for given in options.column:
+        name, _, text = given.partition("=")
+        if not name or not text or name in columns:
+            raise ColumnError(f"--column {given}: expected NAME=EXPR, and every name once")
+        columns[name] = text
+    return columns
+
+
+# ---- functions of the package; each is imported by its command alone, as others load NumPy, and indexing does not
+
+
+def convert(options: argparse.Namespace) -> None:
+    """Convert sources to an array file."""
+    from ..convert import OPTIONS, convert  # start-up time
+
+    started = time.perf_counter()
+    given = arguments_of(convert, options) | _given(options, [*OPTIONS])
+    given |= {name: _json_object(name, given[name]) for name in ("schema", "types", "defaults")}
+    executor = _executor(options)
+    with progress_on(options.sources, unit="records", quiet=options.quiet) as progress:
+        done = convert(**given, executor=executor, progress=progress.update)
+        seconds = time.perf_counter() - started
+        size = os.path.getsize(done.path)
+        progress.print(f"{done}; {counted(size, 'byte')}, {seconds:.2f} s, {done.records / seconds:,.0f} records/s")
+
+
+def _json_object(option: str, text: str | None) -> Any:
+    """Return what an option is given: a JSON object, or the name of a file that holds one."""
+    if text is None:
+        return None
+    try:
+        if text.lstrip().startswith("{"):
+            return json.loads(text)
+        with open(text, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise FormatError(f"--{option}: expected a JSON object, or a file that holds one, found {error}") from None
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write a report, or print its numbers."""
+    from ..report import report  # start-up time
+
+    options.out = options.out or (None if options.json else "report.html")
+    facts = report(options.sources, **arguments_of(report, options))
+    if options.json:
+        print(json.dumps(facts, indent=1))
+    elif not options.quiet:
+        plans = ", ".join(plan["title"] for plan in facts["plans"]) or "no plan"
+        records = counted(facts["coverage"]["records"], "record")
+        print(printable(f"{options.out}: {facts['title']}, {records}; {plans}"))
+
+
+def seekable(options: argparse.Namespace) -> None:
+    """Recompress each source."""
+    from ..recompress import check_apart, seekable  # start-up time
+
+    paths = expand(options.sources, _SEEKABLE, print_aside)
+    if len(paths) > 1 and options.out is not None and not os.path.isdir(options.out):
+        raise UsageError(f"--out: expected a directory for {len(paths)} sources, found {options.out!r}")
+    check_apart(paths, options.out, options.frame, force=options.force)
+    size = sum(map(os.path.getsize, paths))
+    with progress_on(options.sources, quiet=options.quiet, total=lambda: size) as progress:
+        for path in paths:
+            started = time.perf_counter()
+            done = seekable(path, **arguments_of(seekable, options), progress=progress.update)
+            progress.print(f"{done}; {time.perf_counter() - started:.2f} s" if done.is_new else str(done))
+
+
+def bench(options: argparse.Namespace) -> None:
+    """Measure how fast a dataset is read, and print a table with a row for each pass."""
+    from ..bench import bench, name_of  # start-up time
+
+    def tell(trial: dict[str, Any]) -> None:
+        if not options.quiet and sys.stderr.isatty():
+            print_aside(f"measured {name_of(trial)}")
+
+    facts = bench(options.sources, **arguments_of(bench, options), progress=tell)
+    if options.json:
+        print(json.dumps(facts, indent=1))
+        return
+    records, size = counted(facts["records"], "record"), facts["bytes"] / 1e6
+    print_line(f"{facts['title']}: {records}, {size:,.1f} MB, {facts['plan']}", "bold")
+    rows: list[list[Cell]] = []
+    for trial in facts["trials"]:
+        title = name_of(trial)
+        for name in ("cold", "warm"):
+            if found := trial[name]:
+                waits = [f"{found[each] * 1e3:,.3f}" for each in ("wait_p50", "wait_p99")]
+                sizes = [
+                    "-" if found[each] is None else f"{found[each] / 1e6:,.1f}" for each in ("memory", "from_disk")
+                ]
+                rates = [f"{found['records_per_second']:,.0f}", f"{found['bytes_per_second'] / 1e6:,.1f}"]
+                rows.append([(title, "bold"), name, *rates, *waits, *sizes])
+                title = ""
+    print_table(rows, head=("", "", "records/s", "MB/s", "p50 ms", "p99 ms", "memory MB", "disk MB"), left=(0, 1))
+    fit = "fit" if facts["fits"] else "do not fit"
+    which = facts["recommendation"]["pass"]
+    print_line(f"The data {fit} into the memory that is available, so {which} passes count.")
+    print_line(facts["recommendation"]["text"])
