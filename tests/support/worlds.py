@@ -3,10 +3,10 @@
 import json
 import os
 import socket
-import subprocess
-import sys
-import tempfile
 import time
+from pathlib import Path
+
+from tests.support.warm import Process
 
 SECONDS = 240
 BEFORE = """
@@ -44,27 +44,18 @@ def world(code, tmp_path, size=2, tcp=False, **environment):
     processes, outputs = [], []
     for rank in range(size):
         own = {"RANK": str(rank), "WORLD_SIZE": str(size), "MEET": f"{meet}?rank={rank}&world_size={size}"}
-        outputs.append(tempfile.TemporaryFile("w+"))  # noqa: SIM115 - closed below
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-c", BEFORE + code],
-                env={**os.environ, "OMP_NUM_THREADS": "1", **own, **environment},
-                stdout=outputs[rank],  # a file: of a pipe that is full, a rank would wait for its reader
-                stderr=subprocess.STDOUT,
-            )
-        )
+        outputs.append(f"{tmp_path}/rank-{rank}-{time.monotonic_ns()}.txt")
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", **own, **environment}
+        processes.append(Process(BEFORE + code, environ, outputs[rank]))
     deadline = time.monotonic() + SECONDS
     said = []
     try:
         for process, output in zip(processes, outputs, strict=True):
             status = process.wait(max(deadline - time.monotonic(), 1))
-            output.seek(0)
-            text = output.read()
+            text = Path(output).read_text()
             assert status == 0, f"rank {len(said)}: {text[-3000:]}"
             said.append([json.loads(line[5:]) for line in text.splitlines() if line.startswith("SAID ")])
     finally:
-        for process, output in zip(processes, outputs, strict=True):
+        for process in processes:
             process.kill()
-            process.wait()
-            output.close()
     return said
