@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from .dataset.catalog import Location
     from .dataset.collate import pad_collate
     from .dataset.dataset import Dataset, concat
+    from .dataset.dataset import zip as zip  # noqa: A004 - the same
     from .dataset.decode import takes_location, takes_view
     from .dataset.fields import Fields
     from .dataset.opening import open as open  # noqa: A004 - mmapds.open is the public name
     from .dataset.pack import pack_collate
-    from .dataset.zipped import zip as zip  # noqa: A004 - the same
     from .loader import DataLoader
     from .orders.permutation import Permutation
     from .recompress import seekable as seekable
@@ -124,7 +124,7 @@ _LAZY = {
     "seekable": "recompress",
     "takes_location": "dataset.decode",
     "takes_view": "dataset.decode",
-    "zip": "dataset.zipped",
+    "zip": "dataset.dataset",
 }
 
 _MODULES = ("bench", "convert", "executors", "index", "integrations", "orders", "report")

@@ -223,7 +223,8 @@ def _computed(
 
 def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
     numbers = []
-    for position, sample in zip(piece, dataset._one_by_one(piece), strict=True):
+    for position in piece:
+        sample = dataset[position]
         try:
             number = compute(sample)
         except StopIteration as error:  # as of next(), where nothing is left: it would end the column

@@ -91,19 +91,6 @@ def test_what_is_wrong_with_data_is_status_1(tmp_path, arguments):
 # ---- what is advised --------------------------------------------------------------------------------------------
 
 
-def test_a_batch_of_bad_records_alone_says_what_skip_needs(write):
-    ds = mmapds.open(write(b'{"n": \n{"n": 1}\n'), build=True, on_error="skip")
-    with (
-        pytest.raises(
-            mmapds.DecodeError,
-            match=r"exclude=\[0\] in a sampler, which keeps positions \(on_error='skip' needs",
-        ) as error,
-        pytest.warns(RuntimeWarning),
-    ):
-        ds.take([0])
-    check(str(error.value))
-
-
 def test_a_column_that_is_missing_names_the_option_that_measures_it(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((3, 2)))
     with pytest.raises(mmapds.ColumnError, match=r"run: .*a.npy --length EXPR \(or use mmapds.add_column\)$") as error:

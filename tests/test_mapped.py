@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 from collections import UserDict
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -16,7 +15,6 @@ from mmapds import DataLoader, DistributedBatchSampler, DistributedSampler, Toke
 from tests.support.array_files import equal, store, utterances
 from tests.support.index_file import arrays
 from tests.support.loading import KINDS
-from tests.support.tars import archive
 from tests.support.transforms import (
     as_list,
     doubled,
@@ -73,15 +71,6 @@ def test_everything_else_is_that_of_the_dataset(ds, function, batched):
         for read in (mapped.__getitem__, mapped.raw, lambda i: mapped.take([0, i])):
             with pytest.raises(IndexError, match=f"index.* {position} is out of range for {N} records"):
                 read(position)
-
-
-def test_keys_are_found_in_mapped_tars(write):
-    ds = mmapds.open(write(archive([(f"{i}.cls", b"%d" % i) for i in range(9)]), "a.tar"), build=True, decode="wds")
-    mapped = ds.map(lambda sample: sample["cls"])[::-1]
-    assert mapped.find("7") == 1
-    assert mapped[1] == 7
-    with pytest.raises(mmapds.KeyMissingError):
-        mapped[:3].find("0")
 
 
 def test_maps_of_maps_compose_and_a_view_may_stand_between(ds):
@@ -153,14 +142,6 @@ def test_an_error_in_a_worker_reaches_the_trainer_with_its_place(ds, options):
     assert next(batches) == list(range(15, 20))
 
 
-def test_an_error_of_the_decoder_has_its_place_once(opened):
-    ds = opened(b'{"id": 1}\n{"id":\n').map(identifier)
-    for read in (lambda: ds[1], lambda: ds.take([0, 1])):
-        with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:2 \(byte 10\): not JSON") as caught:
-            read()
-        assert not hasattr(caught.value, "__notes__")
-
-
 def test_a_stop_iteration_in_a_function_does_not_end_the_dataset(ds):
     with pytest.raises(RuntimeError, match="StopIteration"):
         list(ds.map(lambda _: next(iter([]))))
@@ -169,21 +150,25 @@ def test_a_stop_iteration_in_a_function_does_not_end_the_dataset(ds):
 @pytest.mark.parametrize(
     ("returned", "found"),
     [
-        (lambda samples: samples[1:], "3"),
-        (lambda samples: [*samples, 0], "5"),
-        (lambda _: np.zeros((2, 9)), "2"),
-        (lambda _: None, "a NoneType"),
-        (lambda _: {"id": 1, "a": 2, "b": 3, "c": 4}, "a dict"),
-        (lambda _: UserDict(id=[1, 2, 3, 4]), "a UserDict"),
-        (lambda _: "abcd", "a str"),
-        (lambda samples: (sample for sample in samples), "a generator"),
-        (lambda _: {1, 2, 3, 4}, "a set"),
+        (lambda samples: samples[1:], "list of 3"),
+        (lambda _: np.zeros((2, 9)), "ndarray of 2"),
+        (lambda _: UserDict(id=[1, 2, 3, 4]), "UserDict of 1"),
+        (lambda _: "abcd", "str of 4"),
+        (lambda samples: (sample for sample in samples), "generator"),
+        (lambda _: {1, 2, 3, 4}, "set of 4"),
     ],
 )
 def test_a_function_of_batches_returns_as_many_samples(ds, returned, found):
-    message = rf"function '.*<lambda>': expected a list of 4 samples, .*, found {found} \(the first at .*:9 \(byte "
+    message = rf"function '.*<lambda>': expected a list of 4 samples for a batch, found {found} \(the first at .*:9 \("
     with pytest.raises(mmapds.Error, match=message):
         ds.map(returned, batched=True).take([8, 1, 2, 3])
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_function_that_returns_nothing_is_an_error(ds, batched):
+    for read in (lambda mapped: mapped[1], lambda mapped: mapped.take([1])):
+        with pytest.raises(mmapds.Error, match=r"expected a sample, found None \(of .*train\.jsonl:2 \(byte "):
+            read(ds.map(lambda _: None, batched=batched))
 
 
 # ---- one after another ---------------------------------------------------------------------------------------
@@ -193,15 +178,13 @@ def test_mapped_datasets_of_one_function_are_put_one_after_another(ds):
     one, other = ds[:3].map(partial(next_of, step=1)), ds[5:7].map(partial(next_of, step=1))
     assert [each["id"] for each in (ds[:3].map(doubled) + ds[5:7].map(doubled))] == [0, 2, 4, 10, 12]
     assert len(one + other) == 5
-    with pytest.raises(
-        mmapds.Error, match=r"datasets\[1\]: expected datasets of one function, next_of\(step=1\) as in"
-    ):
+    with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected function next_of\(step=1\), as in datasets\[0\]"):
         one + ds.map(partial(next_of, step=2))
-    with pytest.raises(mmapds.Error, match=r"found identifiers \(batched\); use map on what concat returns"):
+    with pytest.raises(mmapds.Error, match=r"found identifiers \(batched\)$"):
         ds.map(identifiers) + ds.map(identifiers, batched=True)
     with pytest.raises(
         mmapds.Error,
-        match=r"datasets\[1\]: expected a dataset of mmapds.open, as datasets\[0\], found one of ds.map; use",
+        match=r"datasets\[1\]: expected a dataset of mmapds.open, as datasets\[0\], found one of ds.map$",
     ):
         ds + ds.map(doubled)
 
@@ -249,35 +232,3 @@ def test_streams_map(ds):
     stream = ds.map(identifiers, batched=True).stream(batch_size=10, shuffle=True, seed=0)
     plain = ds.stream(batch_size=10, shuffle=True, seed=0)
     assert list(stream) == [identifiers(batch) for batch in plain]
-
-
-def test_a_function_that_returns_nothing_is_an_error(write):
-    """Some libraries take that for a sample that was changed in place."""
-    path = write(b'{"id": 1}\n{"id": 2}\n', "a.jsonl")
-    mmapds.build(path)
-    ds = mmapds.open(path).map(lambda sample: sample.pop("id") and None)
-    message = r"function '.*': expected a sample, found None; return the sample \(of .*a\.jsonl:2 \(byte 10\)\)"
-    with pytest.raises(mmapds.Error, match=message):
-        ds[1]
-    with pytest.raises(mmapds.Error, match=message):
-        ds.take([1])
-
-
-@dataclass(frozen=True)
-class BadSampleError(Exception):
-    """Nothing can set an attribute of it, such as its notes."""
-
-    reason: str
-
-
-def refuse(_):
-    raise BadSampleError("blurred")
-
-
-def test_an_error_that_refuses_attributes_is_raised_with_the_place_of_the_record(opened):
-    decoded, plain = opened([0, 1], decode=refuse), opened([0, 1])
-    each, together = plain.map(refuse), plain.map(refuse, batched=True)
-    for read in (lambda: decoded[1], lambda: decoded.take([1]), lambda: each[1], lambda: together.take([1])):
-        with pytest.raises(BadSampleError) as raised:
-            read()
-        assert "train.jsonl:2 (byte 2)" in raised.value.__notes__[0]

@@ -47,7 +47,7 @@ def test_a_column_that_means_something_else_is_warned_of(two, lengths, versions,
     for path, length, version in zip(two, lengths, versions, strict=True):
         mmapds.build(path, length=length, version=version)
     a, b = two
-    message = f"{b}.mmx: column 'length': expected {made[0]}, as in {a}.mmx, found {made[1]}; build both alike"
+    message = f"{b}.mmx: column 'length': expected {made[0]}, as in {a}.mmx, found {made[1]}"
     check(message)
     assert told(two) == [message]
     assert told(two, lambda paths: mmapds.concat(map(mmapds.open, paths))) == [message]

@@ -92,17 +92,6 @@ def test_a_column_of_other_numbers(write):
     mended(path, mmapds.FormatError, r"column:length\[20000\] = 1, expected 0 \(record 20000 of .*train.jsonl\)")
 
 
-def test_a_line_that_is_not_json(write):
-    path = write(b'{"n": 1}\n{"n": \n')
-    ds = mmapds.open(path, build=True)
-    with pytest.raises(
-        mmapds.DecodeError, match=r"; or leave all such lines out of the index, which .*; run: "
-    ) as error:
-        ds[1]
-    run_remedy(error.value)
-    assert list(mmapds.open(path)) == [{"n": 1}]
-
-
 @pytest.mark.parametrize("name", ["offsets", "column:length", "length_order", "length_values", "length_counts"])
 def test_a_damaged_section(corpus, name):
     flip(f"{corpus}.mmx", section(f"{corpus}.mmx", name) + 5)

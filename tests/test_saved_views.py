@@ -16,7 +16,7 @@ import pytest
 
 import mmapds
 from mmapds import TokenBudgetBatchSampler
-from mmapds.dataset.saving import SavedRows, examine_view
+from mmapds.dataset.saving import examine_view
 from mmapds.errors import FormatError, SourceError, StaleIndexError
 from mmapds.storage.index_file import SavedView
 from mmapds.storage.lock import locked
@@ -297,9 +297,7 @@ def test_what_cannot_be_saved_or_replaced(folder):
     assert (folder / "a.jsonl.mmx").read_bytes() == index
     with pytest.raises(mmapds.Error, match=r"expected a file name that ends in .mmx"):
         ds[:5].save(folder / "v.view")
-    with pytest.raises(
-        mmapds.Error, match=r"save: expected a dataset of mmapds.open, found one of ds.map; save what it is"
-    ):
+    with pytest.raises(mmapds.Error, match=r"save: expected a dataset of mmapds.open, found one of ds.map$"):
         ds.map(str).save(folder / "v.mmx")
     with pytest.raises(mmapds.Error, match=r"found one of mmapds.zip"):
         mmapds.zip(x=ds, y=ds).save(folder / "v.mmx")
@@ -410,20 +408,6 @@ def test_rows_that_are_damaged_read_nothing_else(folder):
         FormatError, match=r"v.mmx: DAMAGED: section 'row_ranks': expected .* records of 2100 at its end, found 7"
     ):
         damaged(folder, "row_ranks", np.array([0, count, 7], np.uint64))
-
-
-@pytest.mark.parametrize("before", [2**64 - 1, 600])
-def test_a_directory_that_is_damaged_finds_nothing_else(folder, before):
-    mmapds.open(folder / "a.jsonl")[np.arange(700) % 7 < 5].save(folder / "v.mmx")
-    whole = SavedRows(SavedView(str(folder / "v.mmx")))
-    count = len(whole)
-    assert [whole.positions(record) for record in (0, 4, 5, 7)] == [[0], [4], [], [5]]
-    forge_section(folder / "v.mmx", "row_ranks", np.array([before, count], np.uint64))
-    rows = SavedRows(SavedView(str(folder / "v.mmx")))
-    with pytest.raises(
-        FormatError, match="DAMAGED: section 'row_ranks': expected the counts of 'row_bits', found othe"
-    ):
-        rows.positions(4)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import pytest
 import torch.utils.data
 
 import mmapds
-from mmapds.dataset import catalog, webdataset
-from tests.support.commands import python
+from mmapds.dataset import payloads
 from tests.support.tars import archive
 
 BAD = {3, 10, 11, 12, 40, 99}
@@ -44,13 +43,6 @@ def plain(batches):
     return [[position for position in batch if position not in BAD] for batch in batches]
 
 
-def odd(record):
-    found = json.loads(record)
-    if found["n"] % 2:
-        raise KeyError("speaker")
-    return found
-
-
 # ---- what is left out -----------------------------------------------------------------------------------------------
 
 
@@ -70,7 +62,7 @@ def test_a_bad_record_is_left_out_of_a_batch_and_nothing_else_changes(path):
     assert (numbers([samples]), kept.tolist()) == ([[1, 2]], [0, 1])
 
 
-def test_each_is_counted_and_named_once(path):
+def test_all_are_counted_and_the_first_is_named(path):
     ds = mmapds.open(path, on_error="skip")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -78,11 +70,9 @@ def test_each_is_counted_and_named_once(path):
         ds[2:].take([1, 0, 8])
         ds[::-1].take([N - 1 - 3, 0, 1])
     said = [str(warning.message) for warning in caught]
-    assert [message.partition(": ")[0].rpartition("/")[2] for message in said] == [
-        f"train.jsonl:{line} (byte {json.loads(mmapds.open(path, decode='text').where(line - 1).offset.__str__())})"
-        for line in (4, 11, 100)
-    ]
-    assert all("): not JSON: unexpected end of data" in message and message.endswith("; left out") for message in said)
+    assert len(said) == 1
+    assert said[0].startswith(f"{path}:4 (byte 27): not JSON: unexpected end of data")
+    assert said[0].endswith("; left out; ds.skipped has it and all others that will be, without a warning")
     assert ds.skipped == [3, 10, 99]
     assert ds[2:].skipped == [1, 8, 97]
     assert ds[[3, 5, 3]].skipped == [0, 2]
@@ -91,7 +81,6 @@ def test_each_is_counted_and_named_once(path):
 
 READERS = {
     "one by one": list,
-    "batch": lambda ds: ds.take(range(len(ds))),
     "mapped": lambda ds: ds.map(len).take(range(len(ds))),
     "loader of torch": lambda ds: list(torch.utils.data.DataLoader(ds, batch_size=4, collate_fn=list)),
     "loader": lambda ds: list(mmapds.DataLoader(ds, batch_size=4, collate_fn=list)),
@@ -106,50 +95,14 @@ def test_the_warning_is_at_the_line_of_the_user(path, read):
     assert {each.filename for each in caught} == {__file__}
 
 
-def test_many_are_named_up_to_a_limit(write):
-    ds = mmapds.open(write(b"".join(b"%d\nbad\n" % n for n in range(50))), build=True, on_error="skip")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert list(ds) == list(range(50))
-    assert len(caught) == 11
-    assert "ds.skipped has all" in str(caught[-1].message)
-    assert ds.skipped == list(range(1, 100, 2))
-
-
-@pytest.mark.parametrize("decode", [json.loads, mmapds.Fields({"n": "int64"})], ids=["json", "fields"])
-def test_lines_are_counted_for_the_records_alone_that_are_named(write, monkeypatch, decode):
-    """Counting them takes reading the source up to there."""
-    counted = []
-    monkeypatch.setattr(catalog, "line_number", lambda *where: counted.append(where))
-    ds = mmapds.open(write(b"\n" + b'{"n": 1}\nbad\n' * 50), build=True, decode=decode, on_error="skip")
-    for _ in range(2):
-        ds.take(range(100))
-    assert len(ds.skipped) == 50
-    assert len(counted) == 11
-
-
 def test_a_batch_of_which_nothing_is_left_is_an_error(path):
     ds = mmapds.open(path, on_error="skip")
     for dataset in (ds, ds.map(number), ds.map(lambda batch: batch, batched=True)):
         with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:11 \(byte \d+\): not JSON"):
             dataset.take([10, 11])
-        with pytest.raises(mmapds.DecodeError, match=r", which keeps positions \(on_error='skip' .* others\); or "):
-            dataset.take([10, 11])
         assert len(dataset.take([])) == 0
         samples, kept = dataset.take_kept([10, 11])
         assert (len(samples), kept.tolist()) == (0, [])
-
-
-def test_an_error_of_a_decoder_of_ones_own_counts_too(write):
-    path = write([{"n": n} for n in range(6)])
-    ds = mmapds.open(path, build=True, decode=odd, on_error="skip")
-    with pytest.warns(RuntimeWarning, match=r"train.jsonl:2 \(byte 9\): KeyError: 'speaker'; left out"):
-        assert numbers([ds.take(range(6))]) == [[0, 2, 4]]
-    with pytest.raises(KeyError) as error:
-        ds[1]
-    assert error.value.__notes__[0].endswith(
-        "leave record 1 out with exclude=[1] in a sampler (on_error='skip' needs a batch that has others)"
-    )
 
 
 def test_a_damaged_sample_of_a_tar(tmp_path):
@@ -158,26 +111,6 @@ def test_a_damaged_sample_of_a_tar(tmp_path):
     ds = mmapds.open(path, build=True, decode="wds", on_error="skip")
     with pytest.warns(RuntimeWarning, match=r"a.tar: record 1 \(byte \d+\): .*; left out"):
         assert [sample["json"]["n"] for sample in ds.take([0, 1, 2])] == [0, 2]
-    with pytest.raises(
-        mmapds.DecodeError,
-        match=r"; leave record 1 out with on_error='skip', or exclude=\[1\] in a s",
-    ):
-        mmapds.open(path, decode="wds")[1]
-
-
-def test_a_batch_of_array_files_says_what_to_do_as_one_record_does(tmp_path):
-    with mmapds.Writer(tmp_path / "a.mma", schema={"n": "json"}) as writer:
-        for n in (0, 1, "two"):
-            writer.write({"n": n})
-    view = mmapds.open(tmp_path / "a.mma", decode=mmapds.Fields({"n": "int32"}))[1:]
-    said = []
-    for ask in (lambda: view[1], lambda: view.take([0, 1])[-1], lambda: mmapds.pad_collate(view.take([0, 1]))):
-        with pytest.raises(mmapds.DecodeError) as refused:
-            ask()
-        said.append(str(refused.value))
-    assert said == said[:1] * 3
-    assert "a.mma: record 2 (byte " in said[0]
-    assert "; leave record 1 out with on_error='skip', or exclude=[1]" in said[0]
 
 
 def test_views_maps_and_pickles_keep_it(path):
@@ -190,7 +123,7 @@ def test_views_maps_and_pickles_keep_it(path):
     assert ds.map(lambda batch: [sample["n"] for sample in batch], batched=True).take([2, 3, 4]) == [2, 4]
     assert list(ds.map(number)) == [n for n in range(N) if n not in BAD]
     assert ds.map(number).skipped == sorted(BAD)
-    with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected on_error = 'skip' for all datasets or for none"):
+    with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected decode, access, io, check and on_error as of"):
         mmapds.concat([ds, mmapds.open(path)])
     with pytest.raises(mmapds.Error, match="on_error = 'ignore', expected one of 'raise', 'skip'"):
         mmapds.open(path, on_error="ignore")
@@ -254,7 +187,7 @@ def test_a_record_that_memory_is_too_short_for_is_not_left_out(write):
     for on_error in ("raise", "skip"):
         ds = mmapds.open(path, build=True, decode=lacks_memory, on_error=on_error)
         for read in (lambda ds: ds[1], lambda ds: ds.take([0, 1, 2]), list):
-            with pytest.raises(MemoryError, match="Not enough memory"):
+            with pytest.raises(MemoryError, match="expected room in memory"):
                 read(ds)
         assert not ds.skipped
 
@@ -275,29 +208,6 @@ def test_the_end_of_a_file_that_was_cut_short_is_not_left_out(write):
     size = 12
     with pytest.raises(mmapds.StaleIndexError, match=r"train\.jsonl was 27 bytes when indexed and is 12 now"):
         ds.take([0, 1, 2])
-
-
-@pytest.mark.parametrize("change", ["append", "replace"])
-@pytest.mark.parametrize("error", [EOFError, ValueError])
-def test_an_open_source_that_grew_or_was_replaced_is_not_blamed_for_a_decoder(write, tmp_path, change, error):
-    def refuse(record):
-        if record == b'{"n": 1}':
-            raise error("mine")
-        return record
-
-    path = write([{"n": n} for n in range(3)])
-    ds = mmapds.open(path, build=True, decode=refuse, on_error="skip")
-    ds[0]
-    if change == "append":
-        with open(path, "a") as file:
-            file.write("1\n")
-    else:
-        (tmp_path / "new").write_text("1\n" * 20)
-        os.replace(tmp_path / "new", path)
-    with pytest.warns(RuntimeWarning, match=f"{error.__name__}: mine; left out"):
-        assert ds.take([0, 1, 2]) == [b'{"n": 0}', b'{"n": 2}']
-    with pytest.raises(error, match="mine"):
-        ds[1]
 
 
 def recurses(record):
@@ -341,11 +251,11 @@ def test_a_member_that_memory_is_too_short_for_is_not_left_out(tmp_path, monkeyp
 
     path = tmp_path / "a.tar"
     path.write_bytes(archive([("0.txt", b"0"), ("1.npy", b"1"), ("2.txt", b"2")]))
-    monkeypatch.setitem(webdataset._DECODERS, "npy", lacks)
+    monkeypatch.setitem(payloads._DECODERS, "npy", lacks)
     for on_error in ("raise", "skip"):
         ds = mmapds.open(path, build=True, decode="wds", on_error=on_error)
         for read in (lambda ds: ds[1], lambda ds: ds.take([0, 1, 2]), list):
-            with pytest.raises(MemoryError, match=str(error)) as raised:
+            with pytest.raises(MemoryError) as raised:
                 read(ds)
             assert f"a.tar: record 1 (byte {ds.where(1).offset}): expected room in memory" in str(raised.value)
         assert not ds.skipped
@@ -363,14 +273,7 @@ def test_the_message_names_the_position_which_a_sampler_excludes(path):
                 read(dataset, position)
             message = str(error.value)
             assert message.startswith(f"{path}:4 (byte 27): not JSON: ")
-            place, skips = position % len(dataset), dataset._on_error == "skip"
-            ways = "out with " if skips else "out with on_error='skip', or "
-            ways += f"exclude=[{place}] in a sampler, which keeps positions"
-            ways += " (on_error='skip' needs a batch that has others)" if skips else ""
-            assert message.partition("; leave ")[2] == (
-                f"record {place} {ways}; or leave all such lines out of the index, which changes len; "
-                f"run: python -m mmapds.index {path} --bad skip"
-            )
+            assert message.endswith(f" (ds[{position % len(dataset)}])")
     sampler = mmapds.DistributedBatchSampler(ds, 7, shuffle=False, exclude=sorted(BAD))
     assert {n for batch in numbers(map(ds.take, sampler)) for n in batch} == {n for n in range(N) if n not in BAD}
 
@@ -446,17 +349,3 @@ def test_a_stream_resumes_exactly_where_records_are_left_out(path, batch_size, n
         again = stream()
         again.load_state_dict(first.state_dict())
         assert items(again) == wanted[stop:]
-
-
-def test_a_worker_process_warns_itself(path):
-    script = f"""
-import mmapds, torch
-ds = mmapds.open({path!r}, on_error="skip")
-loader = torch.utils.data.DataLoader(ds, batch_size=8, num_workers=1, collate_fn=len, multiprocessing_context="spawn")
-if __name__ == "__main__":
-    assert sum(loader) == {N - len(BAD)}
-    assert ds.skipped == []
-"""
-    said = python(script).stderr
-    assert said.count("; left out") == len(BAD)
-    assert f"{path}:4 (byte 27): " in said

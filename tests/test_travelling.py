@@ -80,18 +80,6 @@ def test_a_decode_error_in_a_worker_reaches_the_trainer(opened):
         list(loader)
 
 
-@pytest.mark.parametrize("use", [len, iter, list, lambda ds: ds[0], lambda ds: ds.take([0]), lambda ds: ds.columns])
-@pytest.mark.parametrize("made", [lambda ds: ds, lambda ds: ds.map(identity), lambda ds: mmapds.zip(a=ds)])
-def test_a_dataset_that_a_worker_cannot_open_says_why_to_whoever_uses_it(write, monkeypatch, made, use):
-    path = write([1, 2])
-    pickled = pickle.dumps(made(mmapds.open(path, build=True)))
-    os.remove(f"{path}.mmx")
-    monkeypatch.setattr("mmapds.dataset.indexed.is_worker", lambda: True)
-    unopened = pickle.loads(pickled)
-    with pytest.raises(mmapds.Error, match=r"train\.jsonl\.mmx: no such index; run: "):
-        next(use(unopened))
-
-
 def test_threads_share_a_dataset(write):
     for shard in range(20):
         write([{"id": shard * 50 + i} for i in range(50)], f"d/{shard:02}.jsonl")

@@ -14,8 +14,6 @@ import mmapds
 from mmapds import ChunkedSampler, DataLoader, DistributedBatchSampler, StateError, TokenBudgetBatchSampler, pad_collate
 from tests.support.array_files import store, utterances
 from tests.support.index_file import arrays
-from tests.support.messages import check
-from tests.support.tars import archive
 from tests.support.transforms import as_list, doubled, fails_at_11, identifier, total
 
 N = 103
@@ -100,27 +98,16 @@ def test_mapped_and_zipped_datasets_can_be_zipped(pairs, a):
 def test_zips_of_the_same_names_are_put_one_after_another(pairs, a, b):
     assert found(pairs[:2] + pairs[5:6]) == [pair(0), pair(1), pair(5)]
     assert list(pairs[:2].map(total) + pairs[5:6].map(total)) == [N - 1] * 3
-    with pytest.raises(
-        mmapds.Error, match=r"datasets\[1\]: expected datasets by the names 'a', 'b', as .* found 'a', 'c'"
-    ):
+    with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected names \['a', 'b'\], as .* found \['a', 'c'\]"):
         pairs + mmapds.zip(a=a, c=b)
+    with pytest.raises(
+        mmapds.Error, match=rf"datasets\['b'\]: expected {N} records, as in datasets\['a'\], found {N - 1}"
+    ):
+        mmapds.zip(a=a, b=b[1:])
     with pytest.raises(
         mmapds.Error, match=r"expected a dataset of mmapds.zip, as datasets\[0\], found one of mmapds.open"
     ):
         pairs + a
-
-
-def test_keys_are_those_of_the_first_dataset_that_has_them(pairs, a, tmp_path):
-    path = tmp_path / "a.tar"
-    path.write_bytes(archive([(f"k{i}.txt", b"%d" % i) for i in range(N)]))
-    mmapds.build(path)
-    joined = mmapds.zip(a=a, b=mmapds.open(path))
-    assert joined.find("k7") == 7
-    assert joined[::-1].map(str).find("k7") == N - 8
-    with pytest.raises(mmapds.KeyMissingError):
-        joined.find("k999")
-    with pytest.raises(mmapds.FormatError, match="expected records with keys"):
-        pairs.find("k7")
 
 
 # ---- columns -------------------------------------------------------------------------------------------------
@@ -139,7 +126,7 @@ def test_a_name_that_several_datasets_have_is_refused(a):
     both = mmapds.zip(x=a, y=a[::-1])
     assert both.columns == ["x.length", "y.length"]
     assert both.column("y.length").tolist() == a.lengths.tolist()[::-1]
-    message = "column 'length': expected one column of that name, found 2; use 'x.length', 'y.length'"
+    message = r"column 'length': expected one of \['x.length', 'y.length'\], found 2 of that name"
     with pytest.raises(mmapds.ColumnError, match=message):
         _ = both.lengths
     with pytest.raises(mmapds.ColumnError, match=message):
@@ -150,9 +137,7 @@ def test_a_name_that_several_datasets_have_is_refused(a):
 
 @pytest.mark.parametrize("name", ["b.length", "none", "lenght"])
 def test_a_column_that_is_missing_is_an_error_that_names_those_there_are(pairs, name):
-    message = f"column '{name}': expected one of 'a.length'; add it to a dataset with mmapds.add_column"
-    check(message)
-    with pytest.raises(mmapds.ColumnError, match=f"^{message}$"):
+    with pytest.raises(mmapds.ColumnError, match=rf"^column '{name}': expected one of \['a.length'\], found 0 of that"):
         pairs.column(name)
 
 
@@ -254,24 +239,3 @@ def test_chunks_follow_the_sources_of_the_first_dataset(tmp_path, a):
 def test_streams_and_maps_of_zips(pairs):
     assert [found(batch) for batch in pairs[:4].stream(batch_size=2)] == [[pair(0), pair(1)], [pair(2), pair(3)]]
     assert pairs.map(lambda sample: {name: doubled(each) for name, each in sample.items()})[1]["a"]["id"] == 2
-
-
-def test_records_of_unequal_datasets_are_lined_up_by_a_column(tmp_path):
-    x, y = numbers(tmp_path, "x", 9), numbers(tmp_path, "y", 7)[::-1]
-    with pytest.raises(mmapds.Error) as error:
-        mmapds.zip(x=x, y=y)
-    check(str(error.value))
-    advice = "; give views of the records that belong together: "
-    line_up, zipped = str(error.value).split(advice)[1].split(", then ")
-    zipped, needs = zipped.removesuffix(")").split(" (")
-    build = needs.removeprefix("with that column in both, as ").removesuffix(" adds it")
-    assert build == "mmapds.build(source, columns={'id': 'id'})"
-    for each in (x, y):
-        eval(build, {"mmapds": mmapds, "source": each.sources})
-    names = {"mmapds": mmapds, "numpy": np, "x": mmapds.open(x.sources), "y": mmapds.open(y.sources)[::-1]}
-    with pytest.raises(mmapds.Error) as error:
-        mmapds.zip(x=names["x"], y=names["y"])
-    assert str(error.value).endswith(f"{advice}{line_up}, then {zipped}")
-    check(str(error.value))
-    exec(line_up, names)
-    assert [(each["x"]["id"], each["y"]["id"]) for each in eval(zipped, names)] == [(i, i) for i in range(7)]

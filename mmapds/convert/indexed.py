@@ -67,11 +67,9 @@ class IndexedReader(Reader):
         yield Batch(self._records())
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
-        numbers = range(len(self._samples))
-        samples = self._samples._one_by_one(numbers)
-        for number in numbers:
+        for number in range(len(self._samples)):
             try:
-                sample = next(samples)
+                sample = self._samples[number]
             except StaleIndexError as error:
                 changed = str(error).partition("STALE: ")[2].partition("; run:")[0]
                 raise SourceError(f"sources: {changed}; run again when nothing writes to them") from None

@@ -1,10 +1,10 @@
 """Batches that are made into samples only when these are asked for."""
 
-import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple, NoReturn, overload
 
 import numpy as np
@@ -48,7 +48,7 @@ class Columns(ABC):
 
     def __init__(self, dtypes: Mapping[str, str]) -> None:
         # The dtypes of arrays that only tensors have.
-        missing = EXTENDED.keys() - (EXTENDED.keys() if _has_ml_dtypes() else ())
+        missing = () if find_spec("ml_dtypes") else EXTENDED
         self._as_tensors = {name: dtype for name, dtype in dtypes.items() if dtype in missing}
 
     @abstractmethod
@@ -79,19 +79,11 @@ class Columns(ABC):
         return hash(tuple(self.names))
 
 
-def _has_ml_dtypes() -> bool:
-    try:
-        import ml_dtypes  # noqa: F401 - optional
-    except ImportError:
-        return False
-    return True
-
-
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the dtype of a name; one of integers of the same size where NumPy lacks it and ml_dtypes is missing."""
     if name not in EXTENDED:
         return plain_dtype(name).newbyteorder("<")
-    if not _has_ml_dtypes():
+    if not find_spec("ml_dtypes"):
         return np.dtype(EXTENDED[name])
     import ml_dtypes  # optional
 
@@ -100,11 +92,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def as_tensor(array: Any, dtype: str) -> Any:
-    """Return an array as a tensor that shares its memory.
-
-    Args:
-      dtype: name of the tensor's dtype, where NumPy may show the memory as another.
-    """
+    """Return an array as a tensor of a dtype that shares its memory."""
     import torch  # optional: the extra mmapds[torch]
 
     expect_read_only()
@@ -139,11 +127,7 @@ class LazyBatch(Sequence[Any]):
 
     @abstractmethod
     def sample(self, k: int) -> Any:
-        """Return a sample, made now; k may count from the end.
-
-        Raises:
-          IndexError: there is no such sample.
-        """
+        """Return a sample, made now; k may count from the end."""
 
     def stored(self, name: str) -> StoredField | None:
         """Return a field that becomes a tensor without making samples; None for any other."""
@@ -172,9 +156,7 @@ class LazyBatch(Sequence[Any]):
         try:
             return list, (list(self),)
         except Exception as error:
-            # A queue of multiprocessing would print the error and drop the batch, for which a trainer waits for ever.
-            if threading.current_thread().name != "QueueFeederThread":
-                raise
+            # Raised where the samples are read: a queue of multiprocessing would drop the batch, and a trainer wait.
             return FailedSamples, (sendable(error),)
 
     def __repr__(self) -> str:
@@ -198,11 +180,7 @@ class FailedSamples(Sequence[Any]):
 
 
 class ZippedBatch(LazyBatch):
-    """Samples of several datasets side by side.
-
-    Args:
-      parts: the batches of these datasets by name, one or more and all of one length.
-    """
+    """Samples of several datasets side by side: their batches by name, all of one length."""
 
     def __init__(self, parts: Mapping[str, Sequence[Any]]) -> None:
         self.parts = dict(parts)
@@ -222,10 +200,8 @@ class RecordBatch(LazyBatch):
     """Samples of records that the core has found or read.
 
     Args:
-      found: the records.
-      columns: their fields.
       make: makes a sample of an item of `found`.
-      refused: raises an error of one of the records, with where that lies and what to do.
+      refused: raises an error of one of the records, with where that lies.
       check: raises an error if the source of a record was cut short since it was found.
     """
 

@@ -5,7 +5,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from xxhash import xxh3_64
@@ -13,12 +13,12 @@ from xxhash import xxh3_64
 from .. import _native, formats
 from ..compression.plain import line_number
 from ..compression.reader import CACHE, BlockCache, BlockReader, random_access_error
-from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, SourceError, StaleIndexError, build_command, shortened, warn
+from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, SourceError, StaleIndexError, shortened, warn
 from ..storage.blocks import BlockTable
 from ..storage.current import check_source
 from ..storage.files import IoChoice, check_io, io_of, open_file
 from ..storage.index_file import Index
-from ..storage.sources import INDEX_SUFFIX, Roots, Source, kind_of_file, reason
+from ..storage.sources import Roots, Source, kind_of_file, reason
 
 _ADVICE = {
     "auto": _native.ADVISE_RANDOM,
@@ -26,7 +26,6 @@ _ADVICE = {
     "sequential": _native.ADVISE_SEQUENTIAL,
 }
 _MOST = 2**63  # records, as positions are signed
-_SKIP = "on_error='skip'"
 
 Located = tuple[int, int, int, int]
 """What `Records.locate` returns: the source, the number of the record there, and where its payload begins and ends."""
@@ -49,25 +48,12 @@ class BlockLocation(Location):
     block: int
     """Byte of the file at which the block begins that has the first byte of the payload."""
 
-    @classmethod
-    def of(cls, source: str, offset: int, size: int, block: int) -> Self:
-        """Make one."""
-        found = cls(source, offset, size)
-        found.block = block
-        return found
-
 
 class Catalog:
     """The indexes behind a dataset, whose records are numbered consecutively over all sources.
 
     The core's `Records` refer to the catalog and ask it for sources. The catalog does not refer to them: there is no
     cycle, so all maps are closed as soon as the last view is gone.
-
-    Args:
-      indexes: in the order in which their records are numbered.
-      access: how records will be read, as in `mmapds.open`.
-      io: the same.
-      block_cache: the same.
     """
 
     def __init__(self, indexes: Sequence[Index], access: str, io: IoChoice, block_cache: int = CACHE) -> None:
@@ -136,12 +122,7 @@ class Catalog:
         return path
 
     def open(self, member: int) -> tuple[_native.Map | BlockReader, _native.Map, int, int, int, int, int]:
-        """Open a source for the core, and say how its records lie there; a compressed one by a reader of its blocks.
-
-        Raises:
-          SourceError: it is missing, not a regular file, or lies where the user has not allowed it.
-          StaleIndexError: it changed after it was indexed.
-        """
+        """Open a source for the core, and say how its records lie there; a compressed one by a reader of its blocks."""
         index, number = self.members[member]
         path = index.readable_path(number)
         absolute = index.absolute(path)
@@ -166,15 +147,7 @@ class Catalog:
         return content, index.map, index.bounds_at(number), index.sources[number].width, *layout
 
     def lost(self, member: int, code: int) -> None:
-        """Raise the error for a source that was cut short, or cannot be read; the core calls this.
-
-        Args:
-          code: what the system says (errno), or 0 where a file ended too early.
-        Raises:
-          SourceError: the source is missing, or the system cannot read it.
-          StaleIndexError: it is shorter now.
-          FormatError: its index is.
-        """
+        """Raise the error for a source that cannot be read (errno) or was cut short (0); the core calls this."""
         index, number = self.members[member]
         path = index.source_path(number)
         if code:
@@ -201,22 +174,13 @@ class Catalog:
         )
 
     def no_room(self, member: int, record: int, begin: int, size: int, count: int = 1) -> NoReturn:
-        """Raise MemoryError for records that memory has no room for together; the core calls this.
+        """Raise MemoryError for some records of `size` bytes in all, by the largest of them; the core calls this."""
+        what = f"{count} records of {size} bytes together" if count > 1 else f"a record of {size} bytes"
+        raise self.short_of_memory((member, record, begin, begin), what)
 
-        Args:
-          member, record, begin: the largest of them.
-          size: bytes of all.
-          count: how many they are.
-        """
-        what, fewer = f"a record of {size} bytes", ""
-        if count > 1:
-            what, fewer = f"{count} records of {size} bytes together", ", take fewer records at a time"
-        raise self.short_of_memory((member, record, begin, begin), what, fewer)
-
-    def short_of_memory(self, located: Located, what: str, fewer: str = "") -> MemoryError:
+    def short_of_memory(self, located: Located, what: str) -> MemoryError:
         """Return the error to raise where memory has no room for something of a record."""
-        hint = f"{RAISE_LIMIT}{fewer}, or leave the record out with exclude= in a sampler"
-        return MemoryError(f"{self.place(located)}: {EXPECTED_ROOM} for {what}, found none; {hint}")
+        return MemoryError(f"{self.place(located)}: {EXPECTED_ROOM} for {what}, found none; {RAISE_LIMIT}")
 
     # ---- where a record lies, and what to do about a bad one ---------------------------------------------------
 
@@ -228,7 +192,9 @@ class Catalog:
         if index.sources[number].compression is None:
             return Location(path, begin, end - begin)
         table = BlockTable(index, number)
-        return BlockLocation.of(path, begin, end - begin, table.place(table.find(begin)).begin)
+        found = BlockLocation(path, begin, end - begin)
+        found.block = table.place(table.find(begin)).begin
+        return found
 
     def place(self, located: Located) -> str:
         """Return where a record lies, as messages say it: `train.jsonl:41 (byte 51200)`."""
@@ -238,10 +204,7 @@ class Catalog:
         return f"{index.source_path(number)}{f': record {record}' if line is None else f':{line}'} (byte {offset})"
 
     def _line(self, index: Index, number: int, record: int, offset: int) -> int | None:
-        """Return the line of a record, counted from 1; None if the index does not have it and it cannot be counted.
-
-        Its source may be gone, or memory may have no room to decode it.
-        """
+        """Return the line of a record, counted from 1; None where its source cannot be read to count them."""
         source = index.sources[number]
         if source.lines == source.records:
             return record + 1
@@ -260,42 +223,17 @@ class Catalog:
             return
         try:
             content = self.open(member)[0]
-            before, after = _bytes(content, begin - 1, begin), _bytes(content, end, end + 2)
+            first, last = max(begin - 1, 0), min(end + 2, content.size)
+            # A reader of blocks takes where it ends, a map how much it is.
+            is_reader = isinstance(content, BlockReader)
+            before = content.read(first, begin if is_reader else begin - first)
+            after = content.read(end, last if is_reader else max(last - end, 0))
         except (OSError, EOFError, Error, MemoryError):
             return  # the decoder's error says more
         begins = before in (b"", b"\n") or (record, begin) == (0, 3)  # behind a byte order mark
         if not begins or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
             path = index.source_path(number)
             raise index.damaged(f"record {record} of {path}: expected a whole line, found bytes {begin} to {end}")
-
-    def hint(self, located: Located, position: int, on_error: str, *, is_json: bool) -> str:
-        """Return what to do about a record that cannot be decoded, as the end of a message.
-
-        Args:
-          position: of the record in the dataset, which samplers exclude it by.
-          on_error: what the dataset does with such records already.
-          is_json: whether it was to be decoded as JSON.
-        """
-        index, number = self.members[located[0]]
-        is_line, skips = is_json and formats.of_index(index).is_text, on_error == "skip"
-        if os.path.basename(index.path).startswith("."):  # the index is that of a conversion, which removes it
-            path = index.source_path(number)
-            command = build_command([path], "--bad skip")
-            return f"; run: {command} (and convert {path}{INDEX_SUFFIX})" if is_line else ""
-        ways = f"exclude=[{position}] in a sampler" if skips else f"{_SKIP}, or exclude=[{position}] in a sampler"
-        remark = f" ({_SKIP} needs a batch that has others)" if skips else ""
-        if not is_line:
-            return f"; leave record {position} out with {ways}{remark}"
-        return (
-            f"; leave record {position} out with {ways}, which keeps positions{remark}; or leave all such lines out of "
-            f"the index, which changes len; {index.hint('--bad skip', force=False)}"
-        )
-
-
-def _bytes(content: _native.Map | BlockReader, begin: int, end: int) -> bytes:
-    """Return some bytes of a source, or of its content; fewer where it begins or ends."""
-    begin, end = max(begin, 0), min(end, content.size)
-    return content.read(begin, end) if isinstance(content, BlockReader) else content.read(begin, max(end - begin, 0))
 
 
 def _identity(indexes: Sequence[Index]) -> int:
@@ -306,14 +244,7 @@ def _identity(indexes: Sequence[Index]) -> int:
 def reopened(
     directory: str, packed: bytes, identity: int, roots: list[str], how: tuple[str, IoChoice, int, bool]
 ) -> Catalog:
-    """Open a pickled catalog again. Sources are checked when they are first read, not all at once in every worker.
-
-    They are then checked as with "stat", as the process that opened them has done more where that was asked for; if it
-    did not compare them at all, neither does this one.
-
-    Raises:
-      StaleIndexError: an index was built again meanwhile.
-    """
+    """Open a pickled catalog again. Sources are compared when they are first read, as with "stat" or "none"."""
     access, io, block_cache, compares = how
     paths, allowed = zlib.decompress(packed).decode(errors="surrogateescape").split("\0"), Roots(roots)
     if os.getcwd() != directory:  # not normalised, as `..` may follow a link
@@ -328,23 +259,12 @@ def reopened(
 
 
 def warn_of_meanings(indexes: Sequence[Index]) -> None:
-    """Warn of the first column that two indexes measured or computed in different ways.
-
-    Numbers that were given may be those of any function, and are not compared.
-    """
-    firsts: dict[str, tuple[str, Index]] = {}
-    known = None
+    """Warn of the first column that an index measured or computed in another way than the first one."""
+    first = indexes[0]
+    made = {**first.expressions, **first.functions}
     for index in indexes:
-        made = {**index.expressions, **index.functions}
-        if made == known:  # as of most datasets, which have indexes by the thousands
-            continue
-        known = made
-        for name, found in made.items():
-            expected, first = firsts.setdefault(name, (found, index))
-            if expected != found:
-                expected, found = expected.removesuffix(":"), found.removesuffix(":")  # without a version
-                warn(
-                    f"{index.path}: column {name!r}: expected {expected}, as in {first.path}, found {found}; build "
-                    "both alike"
-                )
+        for name, found in (index.expressions | index.functions).items():
+            if made.get(name, found) != found:
+                expected, found = made[name].removesuffix(":"), found.removesuffix(":")  # without a version
+                warn(f"{index.path}: column {name!r}: expected {expected}, as in {first.path}, found {found}")
                 return

@@ -1,17 +1,20 @@
-"""What all datasets have in common, and what `map` and `concat` make of them."""
+"""What all datasets have in common, and what `map`, `zip` and `concat` make of them."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, overload
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from xxhash import xxh3_64
 
-from ..errors import Error, add_note, shortened
+from ..errors import ColumnError, Error, add_note, shortened
 from ..orders.basic import integer
 from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
+from .batch import LazyBatch, ZippedBatch
 from .catalog import Location
 from .decode import decoder_name, is_same_decoder
 from .views import NestedRows, PermutedRows, RangeRows, Rows, is_position, rows_of
@@ -22,10 +25,7 @@ if TYPE_CHECKING:
     from ..samplers.stream import Stream
 
     class _Samples(Sequence[Any], torch.utils.data.Dataset[Any]):
-        """What type checkers take a dataset for, as torch's DataLoader asks for one of torch's class.
-
-        torch itself never asks, so that a dataset need not load torch to be one.
-        """
+        """What type checkers take a dataset for, as torch's DataLoader asks for one; torch itself never asks."""
 
 else:
     _Samples = Sequence[Any]
@@ -34,15 +34,14 @@ else:
 class Dataset(_Samples):
     """Samples by position: `ds[i]` reads one record and makes its sample, and keeps neither.
 
-    Made by `mmapds.open`, by `map` and by `mmapds.zip`. A slice, an array of ints or a mask gives a view: a dataset
-    again, which copies no data. Safe in threads and after a fork; pickles by path. Iteration, `in`, `index` and `count`
-    are those of any sequence.
+    A slice, an array of ints or a mask gives a view: a dataset again, which copies no data. Safe in threads and after a
+    fork; pickles by path. Iteration, `in`, `index` and `count` are those of any sequence.
     """
 
     _MADE_BY = ""
     """How users come by datasets of the class, for messages."""
     _inner: "Dataset"
-    """What the dataset is made of, if it is made of another; it has what that one has, but for what its class says."""
+    """What the dataset is made of, if it is made of another; it has what that one has, unless its class says more."""
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -56,11 +55,10 @@ class Dataset(_Samples):
         """Return the sample at a position, or a view.
 
         Args:
-          key: an int gives a sample. A slice, an array of ints, or a mask (a bool for each sample)
-            gives a view. Negative positions count from the end.
+          key: an int gives a sample. A slice, an array of ints, or a mask (a bool for each sample) gives a view.
+            Negative positions count from the end.
         Raises:
-          IndexError: a position is out of range or a bool, a mask has another length, or an array has another shape or
-            dtype, or is a mask of zeros and ones instead of bools.
+          IndexError: a position is out of range, a mask has another length, or has zeros and ones instead of bools.
           DecodeError: the record is not what the decoder expects.
         """
 
@@ -83,20 +81,12 @@ class Dataset(_Samples):
         """
 
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
-        """Return the samples at `positions` that can be decoded, and which these are.
+        """Return the samples at `positions` that can be decoded, maybe none, and where in `positions` each of them was.
 
-        With `on_error="raise"`, those are all. With "skip", there may be fewer, or none.
-
-        Returns:
-          The samples, as `take` gives them; and where in `positions` each of them was, ascending: shape (samples,).
+        These places ascend, shape (samples,). With `on_error="raise"`, they are all.
         """
         samples = self.take(positions)
         return samples, np.arange(len(samples), dtype=np.int64)
-
-    def _one_by_one(self, positions: range) -> Iterator[Any]:
-        """Yield the samples at `positions`, each made when it is asked for: it may be far larger than its record."""
-        for position in positions:
-            yield self[position]
 
     @property
     def skipped(self) -> list[int]:
@@ -110,6 +100,8 @@ class Dataset(_Samples):
                 yield from self.take_kept([position])[0]
             else:
                 yield self[position]
+        if 0 < len(self) == len(self.skipped):
+            _ = self[0]  # which raises, as a batch does of which nothing is left
 
     @property
     def _on_error(self) -> str:
@@ -119,14 +111,10 @@ class Dataset(_Samples):
     def map(self, function: Callable[[Any], Any], *, batched: bool = False) -> "Dataset":
         """Return a dataset whose samples are `function(sample)`, made each time when they are read.
 
-        Everything else is that of this dataset: length, columns, places, views, the states of samplers.
-
         Args:
           function: takes a sample and returns another; or, if `batched`, takes what `take` returns and returns a list
             of as many samples. It must be picklable where worker processes are spawned.
           batched: call the function once for a batch. `ds[i]` calls it with a batch of one.
-        Raises:
-          Error: the function is not a callable.
         """
         if not callable(function):
             raise Error(f"function = {function!r}, expected a callable")
@@ -146,8 +134,6 @@ class Dataset(_Samples):
 
     def find(self, key: str) -> int:
         """Return the position of the record with a key, as records of a tar have; of the first one, if several have it.
-
-        A binary search in the index, and one read of the record; holds nothing in memory.
 
         Raises:
           KeyMissingError: no record of this dataset or view has the key.
@@ -170,25 +156,20 @@ class Dataset(_Samples):
         """What identifies the records: 16 hex digits, the same for the same sources and rows, wherever these lie.
 
         States of samplers hold it. It is made of the sizes and fingerprints that the index has of its sources, and of
-        the rows, up to 65,536 of them; a view of all rows is the dataset. Paths, columns, keys, decoders and mapped
-        functions have no part in it.
+        up to 65,536 rows. Paths, columns, keys, decoders and mapped functions have no part in it.
         """
         return self._inner.fingerprint
 
     @property
     def source_starts(self) -> NDArray[np.int64]:
-        """Position of the first record of each source, and the length: shape (sources + 1,).
-
-        A view counts as one source.
-        """
+        """Position of the first record of each source, and the length: shape (sources + 1,). A view is one source."""
         return self._inner.source_starts
 
     @property
     def block_starts(self) -> NDArray[np.int64]:
         """Position of the first record of each block of compressed sources, and the length: shape (blocks + 1,).
 
-        A block is decoded as a whole, so that a chunk of one costs its decoding once; see `ChunkedSampler`. Blocks
-        inside a long record, without the beginning of one, have the position of the next one.
+        Blocks inside a long record, without the beginning of one, have the position of the next one.
 
         Raises:
           Error: a source is not compressed, or the dataset is a view that is not a slice of neighbours.
@@ -203,8 +184,8 @@ class Dataset(_Samples):
     def column(self, name: str) -> NDArray[Any]:
         """Return a column, a number for each sample: shape (len(self),), uint32, uint64, int64 or float64, read-only.
 
-        For a dataset of one index, or a slice of it, the column is mapped and takes no memory. For other views, and for
-        several indexes, it is a copy; above 16 MB, it lies in a scratch file. Samplers need none.
+        For a dataset of one index, or a slice of it, the column is mapped. For other views, and for several indexes, it
+        is a copy; above 16 MB, it lies in a scratch file.
 
         Raises:
           ColumnError: an index does not have the column; the message has the command that adds it.
@@ -222,7 +203,7 @@ class Dataset(_Samples):
 
         `values` are the different lengths, falling, and `counts` how many records have each of them: shape (m,).
         `at(places)` are records, the longest first, equally long ones ascending, and `lengths.at(records)` their
-        lengths. Nothing is copied, however many the indexes; a slice of neighbours has one, too.
+        lengths.
         """
         return self._inner.length_order
 
@@ -234,32 +215,28 @@ class Dataset(_Samples):
           seed: decides which records go where, and their order; a view is shuffled in constant memory. None does not
             shuffle: each view is a run of neighbours.
         Raises:
-          Error: they are not a list of numbers, a fraction is negative or not finite, they do not add up to 1, or the
-            seed is not an integer.
+          Error: a fraction is negative, they do not add up to 1, or the seed is not an integer.
         """
-        if not isinstance(fractions, Iterable):
-            raise Error(f"fractions = {shortened(fractions)}, expected a list of numbers from 0 to 1 that add up to 1")
         fractions, length = list(fractions), len(self)
         try:
             sizes = np.asarray(fractions, float)
-        except (TypeError, ValueError, RuntimeError, OverflowError):  # as of lists in the list, or of tensors
+        except (TypeError, ValueError):
             sizes = np.empty(0)
-        if sizes.ndim != 1 or not len(sizes) or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
+        if sizes.ndim != 1 or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
             raise Error(f"fractions = {shortened(fractions)}, expected numbers from 0 to 1 that add up to 1")
         ends = np.rint(np.cumsum(sizes) * length).astype(np.int64).tolist()
         ends[-1] = length
-        runs = [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        runs = [RangeRows(range(begin, end)) for begin, end in pairwise([0, *ends])]
         if seed is None or length == 0:
-            return [self._select(RangeRows(run)) for run in runs]
+            return [self._select(run) for run in runs]
         shuffled = PermutedRows(Permutation(length, integer("seed", seed)))
-        return [self._select(NestedRows(shuffled, RangeRows(run))) for run in runs]
+        return [self._select(NestedRows(shuffled, run)) for run in runs]
 
     def save(self, path: StrPath) -> None:
         """Write a view as an index of its own over the same sources, which `mmapds.open(path)` opens at once.
 
-        The file has the records that the view has, in its order, their columns, and their length order. It names the
-        indexes behind the view relative to its directory, and is stale when one of these is built again of other
-        sources. It has no samples: neither the decoder nor other arguments of `mmapds.open`.
+        The file has the numbers of the records, their columns, and their length order. It names the indexes behind the
+        view relative to its directory, and is stale when one of these is built again of other sources.
 
         Args:
           path: of the file, which ends in ".mmx"; a saved view there is replaced.
@@ -267,15 +244,14 @@ class Dataset(_Samples):
           Error: the dataset is mapped or zipped; or the file cannot be written, or would replace one that is not a
             saved view.
         """
-        raise Error(f"save: expected a dataset of mmapds.open, found one of {self._MADE_BY}; save what it is made of")
+        raise Error(f"save: expected a dataset of mmapds.open, found one of {self._MADE_BY}")
 
     def stream(
         self, sampler: Any = None, *, batch_size: int | None = None, shuffle: bool = False, **options: Any
     ) -> "Stream":
         """Return a torch IterableDataset of the samples of this rank, in file order or any other.
 
-        For code that wants an iterable. DataLoaders with workers share it among them; it can be resumed, as samplers
-        can: see docs/training.md.
+        DataLoaders with workers share it among them; it can be resumed, as samplers can: see docs/training.md.
 
         Args:
           sampler: a sampler of mmapds, whose order and batches are then used; without other arguments.
@@ -305,42 +281,24 @@ class Dataset(_Samples):
     @classmethod
     @abstractmethod
     def _chained(cls, parts: Sequence[Any]) -> "Dataset":
-        """Return datasets of this class, at least one, one after another.
-
-        Raises:
-          Error: they do not go together.
-        """
+        """Return datasets of this class, at least one, one after another."""
 
     @property
     def _is_view(self) -> bool:
         """Whether it has other records than all of its indexes, in their order."""
         return False
 
-    @property
-    def _has_keys(self) -> bool:
-        """Whether `find` can be asked."""
-        return self._inner._has_keys
-
     def _columns_named(self, name: str) -> list[str]:
         """Return the columns that a name may mean."""
-        return self._inner._columns_named(name)
+        return [name] if name in self.columns else []
 
     def _view(self, key: Any) -> "Dataset":
         """Return the view that a key stands for: a slice, an array of ints, or a mask."""
-        if isinstance(key, str):
-            remedy = f"ds.column({key!r})" if key in self.columns else f"[sample[{key!r}] for sample in ds]"
-            raise IndexError(f"index = {key!r}, expected an int, a slice, or an array of ints or bools; use {remedy}")
         return self._select(rows_of(key, len(self)))
 
 
 class MappedDataset(Dataset):
-    """A dataset whose samples are a function of those of another: what `ds.map` returns. It pickles with the function.
-
-    Args:
-      inner: the other dataset.
-      function: takes a sample, or a batch of them.
-      is_batched: whether it takes a batch and returns a list of as many samples.
-    """
+    """A dataset whose samples are a function of those of another: what `ds.map` returns."""
 
     _MADE_BY = "ds.map"
 
@@ -350,16 +308,7 @@ class MappedDataset(Dataset):
         self._is_batched = is_batched
 
     def __getitem__(self, key: Any) -> Any:
-        if not is_position(key):
-            return self._view(key)
-        sample = self._inner[key]
-        if self._is_batched:
-            return self._batch([sample], [key])[0]
-        try:
-            made = self._function(sample)
-        except Exception as error:
-            self._raise_at(key, error)
-        return self._refuse_none(key) if made is None else made
+        return self._mapped([self._inner[key]], [key])[0] if is_position(key) else self._view(key)
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
         samples, _ = self.take_kept(positions)
@@ -373,50 +322,40 @@ class MappedDataset(Dataset):
         samples, kept = self._inner.take_kept(positions)
         if len(kept) < len(positions):
             positions = [positions[k] for k in kept]
-        if self._is_batched:
-            return self._batch(samples, positions), kept
-        function = self._function
-        mapped: list[Any] = []
-        for sample in samples:  # of an array file, read here: an error of its own has its place already
-            try:
-                made = function(sample)
-            except Exception as error:
-                self._raise_at(positions[len(mapped)], error)
-            mapped.append(self._refuse_none(positions[len(mapped)]) if made is None else made)
-        return mapped, kept
+        return self._mapped(samples, positions), kept
 
-    def _batch(self, samples: Sequence[Any], positions: Any) -> list[Any]:
-        """Return what the function makes of a batch."""
+    def _mapped(self, samples: Sequence[Any], positions: Any) -> list[Any]:
+        """Return what the function makes of some samples."""
+        if not self._is_batched:
+            return [self._made(sample, positions[k]) for k, sample in enumerate(samples)]
         if not len(samples):
             return []
+        made = self._made(samples, positions[0])
+        is_list = hasattr(made, "__len__") and hasattr(made, "__getitem__")
+        if not is_list or isinstance(made, Mapping | str | bytes) or len(made) != len(samples):
+            found = f"{type(made).__name__} of {len(made)}" if hasattr(made, "__len__") else type(made).__name__
+            raise Error(
+                f"function {decoder_name(self._function)!r}: expected a list of {len(samples)} samples for a batch, "
+                f"found {found} (the first at {self._inner.place(positions[0])})"
+            )
+        return list(made)
+
+    def _made(self, given: Any, position: SupportsIndex) -> Any:
+        """Return what the function returns; its errors keep their type, and get the place of the record."""
         try:
-            mapped = self._function(samples)
+            made = self._function(given)
         except Exception as error:
-            self._raise_at(positions[0], error, f"a batch of {len(samples)}, the first at ")
-        is_list = hasattr(mapped, "__len__") and hasattr(mapped, "__getitem__")
-        is_list = is_list and not isinstance(mapped, Mapping | str | bytes)
-        if is_list and len(mapped) == len(samples):
-            return list(mapped)
-        found = str(len(mapped)) if is_list else f"a {type(mapped).__name__}"
-        raise Error(
-            f"function {decoder_name(self._function)!r}: expected a list of {len(samples)} samples, one for each of a "
-            f"batch that it was given, found {found} (the first at {self._inner.place(positions[0])})"
-        )
-
-    def _refuse_none(self, position: SupportsIndex) -> NoReturn:
-        """Raise an error for a function that changed its sample and returned nothing, as some libraries allow."""
-        raise Error(
-            f"function {decoder_name(self._function)!r}: expected a sample, found None; return the sample (of "
-            f"{self._inner.place(position)})"
-        )
-
-    def _raise_at(self, position: SupportsIndex, error: Exception, batch: str = "") -> NoReturn:
-        """Raise an error of the function, which keeps its type, with the place of the record."""
-        place = f"{batch}{self._inner.place(position)}"
-        if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
-            raise RuntimeError(f"function {decoder_name(self._function)!r} raised StopIteration, of {place}") from error
-        add_note(error, f"while mapping {place}")
-        raise error
+            batch = f"a batch of {len(given)}, the first at " if self._is_batched else ""
+            place = batch + self._inner.place(position)
+            if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
+                message = f"function {decoder_name(self._function)!r} raised StopIteration, of {place}"
+                raise RuntimeError(message) from error
+            add_note(error, f"while mapping {place}")
+            raise
+        if made is None:  # as of a function that changes its sample and returns nothing
+            place = self._inner.place(position)
+            raise Error(f"function {decoder_name(self._function)!r}: expected a sample, found None (of {place})")
+        return made
 
     def _select(self, rows: Rows) -> "MappedDataset":
         return MappedDataset(self._inner._select(rows), self._function, self._is_batched)
@@ -427,10 +366,12 @@ class MappedDataset(Dataset):
         for k, part in enumerate(parts):
             if not is_same_decoder(part._function, first._function) or part._is_batched != first._is_batched:
                 raise Error(
-                    f"datasets[{k}]: expected datasets of one function, {first._name()} as in datasets[0], found "
-                    f"{part._name()}; use map on what concat returns, or torch.utils.data.ConcatDataset"
+                    f"datasets[{k}]: expected function {first._name()}, as in datasets[0], found {part._name()}"
                 )
         return MappedDataset(concat(part._inner for part in parts), first._function, first._is_batched)
+
+    def _columns_named(self, name: str) -> list[str]:
+        return self._inner._columns_named(name)
 
     def _name(self) -> str:
         """Return the function as messages and reprs show it."""
@@ -443,30 +384,164 @@ class MappedDataset(Dataset):
         return MappedDataset, (self._inner, self._function, self._is_batched)
 
 
+class ZippedDataset(Dataset):
+    """Datasets of equal length side by side: what `mmapds.zip` returns."""
+
+    _MADE_BY = "mmapds.zip"
+
+    def __init__(self, members: Mapping[str, Dataset]) -> None:
+        self._members = dict(members)
+        self._inner = next(iter(self._members.values()))  # whose sources a `ChunkedSampler` keeps together
+
+    def __getitem__(self, key: Any) -> Any:
+        if not is_position(key):
+            return self._view(key)
+        return {name: member[key] for name, member in self._members.items()}
+
+    def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
+        if self._on_error == "skip":
+            samples, _ = self.take_kept(positions)
+            return samples if len(samples) or not len(positions) else [self[positions[0]]]  # which raises
+        parts = {name: member.take(positions) for name, member in self._members.items()}
+        if any(isinstance(part, LazyBatch) for part in parts.values()):
+            return ZippedBatch(parts)
+        named = list(parts.items())
+        return [{name: part[k] for name, part in named} for k in range(len(named[0][1]))]
+
+    __getitems__ = take
+
+    def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
+        if self._on_error == "raise":
+            return super().take_kept(positions)
+        found = {name: member.take_kept(positions) for name, member in self._members.items()}
+        kept = np.arange(len(positions), dtype=np.int64)
+        for _, each in found.values():
+            kept = np.intersect1d(kept, each, assume_unique=True)
+        rows = {name: (samples, np.searchsorted(each, kept)) for name, (samples, each) in found.items()}
+        return [{name: samples[at[k]] for name, (samples, at) in rows.items()} for k in range(len(kept))], kept
+
+    @property
+    def skipped(self) -> list[int]:
+        return sorted({position for member in self._members.values() for position in member.skipped})
+
+    @property
+    def _on_error(self) -> str:
+        return "skip" if any(member._on_error == "skip" for member in self._members.values()) else "raise"
+
+    def raw(self, position: SupportsIndex) -> dict[str, Any]:  # type: ignore[override]
+        """Return the bytes of the records at a position, by the name of their dataset."""
+        return {name: member.raw(position) for name, member in self._members.items()}
+
+    def where(self, position: SupportsIndex) -> dict[str, Any]:  # type: ignore[override]
+        """Return where the records at a position lie, by the name of their dataset."""
+        return {name: member.where(position) for name, member in self._members.items()}
+
+    def place(self, position: SupportsIndex) -> str:
+        return " and ".join(member.place(position) for member in self._members.values())
+
+    @property
+    def sources(self) -> list[str]:
+        return [path for member in self._members.values() for path in member.sources]
+
+    @property
+    def indexes(self) -> list[str]:
+        return [path for member in self._members.values() for path in member.indexes]
+
+    @property
+    def fingerprint(self) -> str:
+        named = [f"{name!r} {member.fingerprint}" for name, member in self._members.items()]
+        return xxh3_64(" ".join(named).encode(errors="surrogatepass")).hexdigest()
+
+    @property
+    def block_starts(self) -> NDArray[np.int64]:
+        raise Error(f"block_starts: expected a dataset of mmapds.open, found one of {self._MADE_BY}")
+
+    @property
+    def columns(self) -> list[str]:
+        return [f"{name}.{column}" for name, member in self._members.items() for column in member.columns]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column of one dataset by a name as "a.length", or "length" where no other has it; see `Dataset`."""
+        found = self._owners(name)
+        if len(found) != 1:
+            known = ", ".join(map(repr, self.columns))
+            raise ColumnError(f"column {name!r}: expected one of [{known}], found {len(found)} of that name")
+        key, own = found[0]
+        return self._members[key].column(own)
+
+    def _owners(self, name: str) -> list[tuple[str, str]]:
+        """Return the columns that a name may mean: the name of the dataset, and that of the column there."""
+        exact = [(key, own) for key, each in self._members.items() for own in each.columns if f"{key}.{own}" == name]
+        return exact or [(key, own) for key, each in self._members.items() for own in each._columns_named(name)]
+
+    def _columns_named(self, name: str) -> list[str]:
+        return [f"{key}.{own}" for key, own in self._owners(name)]
+
+    @property
+    def length_order(self) -> LengthOrder | None:
+        """That of the one dataset that has lengths."""
+        having = self._owners("length")
+        return self._members[having[0][0]].length_order if len(having) == 1 else None
+
+    def _select(self, rows: Rows) -> "ZippedDataset":
+        return ZippedDataset({name: member._select(rows) for name, member in self._members.items()})
+
+    @classmethod
+    def _chained(cls, parts: Sequence["ZippedDataset"]) -> "ZippedDataset":
+        names = parts[0]._members
+        for k, part in enumerate(parts):
+            if part._members.keys() != names.keys():
+                raise Error(f"datasets[{k}]: expected names {[*names]}, as in datasets[0], found {[*part._members]}")
+        return ZippedDataset({name: concat(part._members[name] for part in parts) for name in names})
+
+    def __repr__(self) -> str:
+        return f"<mmapds.zip {', '.join(f'{name}={member!r}' for name, member in self._members.items())}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ZippedDataset, (self._members,)
+
+
 def concat(datasets: Iterable[Dataset]) -> Dataset:
     """Return the datasets one after another as one dataset; views keep their selection.
 
-    Warns of a column that another dataset has measured or computed in another way, as `mmapds.open` does.
-
     Raises:
-      Error: no dataset is given, one is not of mmapds, they differ in decoder, access or mapped function, or only some
-        have `check="none"`.
+      Error: no dataset is given, one is not of mmapds, or they differ in arguments of `open` or in a mapped function.
     """
     if isinstance(datasets, Dataset):  # which would be read record by record
-        raise Error("datasets: expected a list of datasets, found one dataset; give [a, b]")
+        raise Error("datasets: expected a list of datasets, found one dataset")
     parts = list(datasets)
     if not parts:
         raise Error("datasets: expected one dataset or more, found 0")
-    remedy = "use torch.utils.data.ConcatDataset, which takes any datasets"
     for k, part in enumerate(parts):
         if not isinstance(part, Dataset):
-            raise Error(
-                f"datasets[{k}]: expected a dataset of mmapds.open, found {type(part).__module__}."
-                f"{type(part).__qualname__}; {remedy}"
-            )
+            raise Error(f"datasets[{k}]: expected a dataset of mmapds.open, found {type(part).__qualname__}")
         if type(part) is not type(parts[0]):
-            raise Error(
-                f"datasets[{k}]: expected a dataset of {parts[0]._MADE_BY}, as datasets[0], found one of "
-                f"{part._MADE_BY}; {remedy}"
-            )
+            expected = f"a dataset of {parts[0]._MADE_BY}, as datasets[0]"
+            raise Error(f"datasets[{k}]: expected {expected}, found one of {part._MADE_BY}")
     return type(parts[0])._chained(parts)
+
+
+def zip(*unnamed: Dataset, **datasets: Dataset) -> Dataset:  # noqa: A001 - mmapds.zip is the public name
+    """Return datasets of equal length side by side: sample i is `{"a": a[i], "b": b[i]}` for `zip(a=a, b=b)`.
+
+    `raw` and `where` return dicts too. Columns are those of all datasets, by names as "a.length"; a column that one
+    dataset has alone needs no more than its own name, so that `lengths` are those of the one dataset that has them.
+    `source_starts` and `find` are those of the first dataset.
+
+    Args:
+      datasets: one or more datasets of mmapds, by the name that they have in samples.
+    Raises:
+      Error: no dataset is given, one has no name or is not of mmapds, or their lengths differ.
+    """
+    if unnamed or not datasets:
+        raise Error(f"datasets: expected names for all, as in zip(a=..., b=...), found {len(unnamed)} without one")
+    first = next(iter(datasets))
+    for name, member in datasets.items():
+        if not isinstance(member, Dataset):
+            raise Error(f"datasets[{name!r}]: expected a dataset of mmapds.open, found {type(member).__name__}")
+        if len(member) != len(datasets[first]):
+            raise Error(
+                f"datasets[{name!r}]: expected {len(datasets[first])} records, as in datasets[{first!r}], found "
+                f"{len(member)}"
+            )
+    return ZippedDataset(datasets)

@@ -1,27 +1,66 @@
-"""Opening indexed sources as a dataset: `mmapds.open`."""
+"""`mmapds.open`, and the dataset that it returns: samples over one index or many, none of them held in memory."""
 
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NoReturn, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .. import formats
+from .._native import JsonBatch, Records, Samples
 from ..compression.reader import CACHE
-from ..errors import Error, IndexMissingError, SourceError, StaleIndexError, build_command, either, warn
+from ..errors import (
+    DecodeError,
+    Error,
+    IndexMissingError,
+    KeyMissingError,
+    SourceError,
+    StaleIndexError,
+    build_command,
+    counted,
+    plain_counted,
+    shortened,
+    warn,
+)
 from ..formats.format import ArrayOf, FieldsOf
 from ..index.build import Request, build_and_warn
+from ..index.keys import candidates
 from ..storage import current
-from ..storage.current import BLOCKS
 from ..storage.files import Io, IoChoice, check_io, io_of
 from ..storage.index_file import Index, SavedView, SavedViewFoundError, is_saved_view, names_index
+from ..storage.runs import LengthOrder
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, check_name, expand, given_twice, listed, way_to_index
-from .catalog import Catalog, warn_of_meanings
+from . import saving
+from .batch import RecordBatch, Refused
+from .catalog import Catalog, Location, reopened, warn_of_meanings
 from .dataset import Dataset
-from .decode import Decoder, TensorDecoder, decoder_name, format_decoder, is_same_decoder
+from .decode import (
+    Decoder,
+    TensorDecoder,
+    array_batch,
+    array_columns,
+    as_bytes,
+    decoder_name,
+    format_decoder,
+    is_same_decoder,
+    is_short_of_memory,
+    raise_at,
+    reason_of,
+    resolve,
+    wants_location,
+    wants_view,
+)
 from .fields import Fields, StoredFields, differing_records
-from .indexed import OnError, make_dataset
 from .payloads import check_pillow
-from .saving import unfolded
+from .views import ChainedRows, RangeRows, Rows, as_position, batch_of, checked, composed, is_position, positions_of
+
+OnError = Literal["raise", "skip"]
+"""What to do with records that cannot be decoded."""
+_ROWS_COMPARED = 65_536  # of a view, by its fingerprint
+_SHOWN = 3  # sources that a repr names
 
 
 def open(  # noqa: A001 - mmapds.open is the public name
@@ -39,8 +78,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     """Open indexed sources as one dataset.
 
     Args:
-      source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list, in this order. Of a
-        directory: files with the suffix of a format, or an index of their own beside them; a warning names others.
+      source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list, in this order.
       decode: the decoder, which makes a sample of a record: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict
         of the bytes of a tar's members), "wds" (those members decoded by extension), "pil" (the same, and images are
         RGB), "tf_example" (see `mmapds.dataset.payloads`), `Fields`, or a picklable callable of the record's bytes.
@@ -52,12 +90,10 @@ def open(  # noqa: A001 - mmapds.open is the public name
       check: how each source is compared with the one that was indexed. "stat" compares size and time and, where the
         time is another, as that of a copy, the fingerprint: 16 blocks of 16 KiB, which is all of a source of up to
         256 KiB. Of a larger one that is a sample, so it warns. "sample" compares all fingerprints, and does not warn.
-        "full" compares hashes of whole sources, which `build(..., hash=True)` stores.
-        "none" compares nothing: records of a source that changed may be any of its bytes, but no others.
+        "full" compares hashes of whole sources, which `build(..., hash=True)` stores. "none" compares nothing.
       io: how files are read. "mmap" maps them: nothing is faster. "pread" copies each record by a system call, for
-        network file systems whose maps cannot be trusted; columns that are asked for are then copied into memory. A
-        dict says it by file: patterns of absolute paths, of which the first that matches counts; others are mapped. A
-        file that cannot be mapped is read by pread, with a warning.
+        network file systems whose maps cannot be trusted. A dict says it by file: patterns of absolute paths, of which
+        the first that matches counts; others are mapped. A file that cannot be mapped is read by pread, with a warning.
       block_cache: bytes of decoded blocks of compressed sources that each process keeps; least recently used ones go.
       on_error: "skip" leaves a record that cannot be decoded out of what `take` returns, with a warning, and counts it
         in `ds.skipped`. `len`, positions and states stay as they are, and `ds[i]` raises. See docs/formats.md.
@@ -72,38 +108,331 @@ def open(  # noqa: A001 - mmapds.open is the public name
       Error: `check` is "full" and an index has no hashes.
       TypeError: an argument is unknown.
     """
-    _check_choices(check=(check, current.CHECKS), on_error=(on_error, ("raise", "skip")))
+    for name, value, known in (("check", check, current.CHECKS), ("on_error", on_error, ("raise", "skip"))):
+        if value not in known:
+            raise Error(f"{name} = {value!r}, expected one of {', '.join(map(repr, known))}")
     check_io(io)
-    patterns, paths = _expanded(source_or_index)
+    patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]
+    paths = expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX), warn)
+    if line := given_twice(paths):
+        warn(line)
     allowed = Roots(roots, paths)
     if build and paths:
         build_and_warn([path for path in paths if not is_saved_view(path)], Request(by_sample=True, roots=allowed))
-    indexes, rows = unfolded(_opened(paths, patterns, allowed, io))
+    indexes, rows = saving.unfolded(_opened(paths, patterns, allowed, io))
     warn_of_meanings(indexes)
     _warn_of_samples(current.check(indexes, check), patterns)
     return make_dataset(Catalog(indexes, access, io, block_cache), _decoder(indexes, decode), on_error, rows)
 
 
-def _check_choices(**choices: tuple[str, Collection[str]]) -> None:
-    for name, (value, known) in choices.items():
-        if value not in known:
-            raise Error(f"{name} = {value!r}, expected one of {', '.join(map(repr, known))}")
+def make_dataset(
+    catalog: Catalog, decode: str | Decoder, on_error: OnError = "raise", rows: Rows | None = None
+) -> IndexedDataset:
+    """Return the dataset of a catalog, whose records it opens."""
+    records = catalog.records(views=wants_view(resolve(decode)))
+    return IndexedDataset(catalog, records, decode, rows, set() if on_error == "skip" else None)
+
+
+class IndexedDataset(Samples, Dataset):
+    """Records of indexes, each made a sample by a decoder: what `mmapds.open` returns.
+
+    Args:
+      rows: which of the records of the catalog; None for all, in order.
+      skips: the numbers of those that were left out, which views share; None if such a record is an error.
+    """
+
+    _MADE_BY = "mmapds.open"
+
+    def __init__(
+        self, catalog: Catalog, records: Records, decode: str | Decoder, rows: Rows | None, skips: set[int] | None
+    ) -> None:
+        self._catalog = catalog
+        self._records = records
+        self._given_decode = decode
+        self._decode = resolve(decode)
+        self._is_located, self._takes_views = wants_location(self._decode), wants_view(self._decode)
+        may_skip = skips is not None and isinstance(self._decode, StoredFields) and self._decode.converts
+        self._gives_arrays = array_columns(self._decode) is not None and not may_skip
+        self._rows = rows
+        self._skips = skips
+        self._length = len(self._records) if rows is None else len(rows)
+        self._fingerprint: str | None = None
+        if rows is None and not self._is_located:
+            self._decode_record = None if self._decode is as_bytes else self._decode
+
+    # ---- samples -----------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _at(self, key: Any) -> Any:
+        """Return what `self[key]` is, where that is more than a record and its decoder; see `Samples`."""
+        if type(key) is not int:
+            if not is_position(key):
+                return self._view(key)
+            key = as_position(key)
+        number = key if self._rows is None else self._record(key)
+        record = self._records[number]
+        try:
+            sample = self._decoded(record, number)
+        except Exception as error:
+            self._raise_at(number, key, error)
+        self._check_view(number)
+        return sample
+
+    def _decoded(self, record: Any, number: int) -> Any:
+        return self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
+
+    def _check_view(self, number: int) -> None:
+        """Raise the error for a source that was cut short while a view of it was decoded: the sample may have zeros."""
+        if self._takes_views:
+            self._records.check(number)
+
+    def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
+        decode, positions = self._decode, batch_of(positions, self._length)
+        numbers = positions if self._rows is None else self._record_numbers(positions)
+        if self._gives_arrays:
+            return array_batch(self._records, numbers, decode, self._refused(numbers, positions))
+        if self._skips is not None:
+            samples, _ = self.take_kept(positions)
+            return samples if samples or not len(positions) else [self[positions[0]]]  # which raises
+        if isinstance(decode, Fields):
+            return self._take_fields(decode, numbers, positions)[0]
+        if decode is as_bytes:
+            return self._records.many(numbers)
+        refused = self._refused(numbers, positions)
+        if self._is_located:
+            places = map(self._locate, numbers)
+            return self._records.decode(numbers, lambda record: decode(record, next(places)), refused)
+        return self._records.decode(numbers, decode, refused)
+
+    __getitems__ = take
+
+    def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
+        if self._skips is None or self._gives_arrays:
+            return super().take_kept(positions)
+        positions = batch_of(positions, self._length)
+        numbers = self._record_numbers(positions)
+        if isinstance(self._decode, Fields):
+            return self._take_fields(self._decode, numbers, positions)
+        samples: list[Any] = []
+        kept: list[int] = []
+        for k, (record, number) in enumerate(zip(self._records.many(numbers), numbers.tolist(), strict=True)):
+            try:
+                sample = self._decoded(record, number)
+            except Exception as error:
+                if is_short_of_memory(error) or isinstance(error, RecursionError):
+                    self._raise_at(number, positions[k], error)
+                self._leave_out(number, reason_of(error, self._given_decode))
+            else:
+                self._check_view(number)
+                samples.append(sample)
+                kept.append(k)
+        return samples, np.array(kept, np.int64)
+
+    def _take_fields(self, decode: Fields, numbers: Any, positions: Any) -> tuple[RecordBatch, NDArray[np.int64]]:
+        """Read the fields of records, but for those that are left out; return the samples, and where these were."""
+        found = JsonBatch(self._records, numbers, decode.reader.native, skip=self._skips is not None)
+        for place, why in found.refused:
+            number = int(numbers[place])
+            reason = decode.reader.reason(bytes(self._records[number]), *why)
+            if self._skips is None:
+                self._raise_at(number, positions[place], DecodeError(reason))
+            self._leave_out(number, reason)
+        kept = np.frombuffer(found.places, np.uint64).astype(np.int64)
+
+        def refused(k: int, error: Exception) -> NoReturn:
+            self._raise_at(numbers[kept[k]], positions[kept[k]], error)
+
+        return RecordBatch(found, decode.reader, decode.reader.finished, refused), kept
+
+    @property
+    def skipped(self) -> list[int]:
+        records = sorted(self._skips or ())
+        return records if self._rows is None or not records else list(positions_of(self._rows, records))
+
+    @property
+    def _on_error(self) -> OnError:
+        return "raise" if self._skips is None else "skip"
+
+    # ---- records that cannot be decoded ------------------------------------------------------------------------
+
+    def _leave_out(self, number: int, reason: str) -> None:
+        """Count a record that cannot be decoded; warn of the first one."""
+        assert self._skips is not None
+        self._check_source(number)
+        is_first = not self._skips
+        self._skips.add(number)
+        if is_first:
+            more = "left out; ds.skipped has it and all others that will be, without a warning"
+            warn(f"{self._place(number)}: {reason}; {more}", RuntimeWarning)
+
+    def _check_source(self, number: SupportsIndex) -> None:
+        """Raise where the source or its index is to blame for the error of a decoder, and not the record."""
+        self._records.check(number)
+        self._catalog.check_line(self._records.locate(number))
+
+    def _raise_at(self, number: SupportsIndex, position: Any, error: Exception) -> NoReturn:
+        """Raise the error of the decoder, with the place of the record and its position."""
+        self._check_source(number)
+        located = self._records.locate(number)
+        if is_short_of_memory(error):
+            what = f"decoding a record of {located[3] - located[2]} bytes"
+            raise self._catalog.short_of_memory(located, what) from error
+        raise_at(self._catalog.place(located), error, self._given_decode, f" (ds[{int(position) % self._length}])")
+
+    def _refused(self, numbers: Any, positions: Any) -> Refused:
+        """Return what raises the errors of some records; see `_raise_at`."""
+
+        def refused(k: int, error: Exception) -> NoReturn:
+            self._raise_at(numbers[k], positions[k], error)
+
+        return refused
+
+    # ---- records, sources and columns --------------------------------------------------------------------------
+
+    def raw(self, position: SupportsIndex) -> bytes:
+        return self._records.copy(as_position(position) if self._rows is None else self._record(position))
+
+    def where(self, position: SupportsIndex) -> Location:
+        return self._locate(self._record(position))
+
+    def place(self, position: SupportsIndex) -> str:
+        return self._place(self._record(position))
+
+    def find(self, key: str) -> int:
+        if not isinstance(key, str):
+            raise TypeError(f"key = {shortened(key)}, expected a string")
+        records = self._records_of(key)
+        found = next(records if self._rows is None else positions_of(self._rows, list(records)), None)
+        if found is None:
+            raise KeyMissingError(f"key = {shortened(key)}, expected the key of one of the {self._length} records")
+        return found
+
+    def _records_of(self, key: str) -> Iterator[int]:
+        """Yield the numbers of the records that have a key, ascending."""
+        first = 0
+        for index in self._catalog.indexes:
+            for record in candidates(index, key):
+                if formats.of_index(index).key(self._records.copy(first + record)) == key:
+                    yield first + record
+            first += index.records
+
+    @property
+    def _is_view(self) -> bool:
+        return self._rows is not None
+
+    @property
+    def sources(self) -> list[str]:
+        return [self._catalog.source_path(member) for member in range(len(self._catalog.members))]
+
+    @property
+    def indexes(self) -> list[str]:
+        return [index.path for index in self._catalog.indexes]
+
+    @property
+    def fingerprint(self) -> str:
+        if self._fingerprint is None:  # not a cached_property: see `Index.bounds_at`
+            rows = np.linspace(0, self._length - 1, min(self._length, _ROWS_COMPARED)).astype(np.int64)
+            if self._rows is not None and self._length:
+                rows = self._rows.many(rows)
+            self._fingerprint = self._catalog.fingerprint(f"{self._length}".encode() + rows.tobytes())
+        return self._fingerprint
+
+    @property
+    def source_starts(self) -> NDArray[np.int64]:
+        if self._rows is not None:
+            return np.array([0, self._length], np.int64)
+        return self._catalog.starts.astype(np.int64)
+
+    @property
+    def block_starts(self) -> NDArray[np.int64]:
+        return saving.block_starts(self._catalog.indexes, self._rows)
+
+    @property
+    def columns(self) -> list[str]:
+        indexes = self._catalog.indexes
+        return [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
+
+    def column(self, name: str) -> NDArray[Any]:
+        found = saving.column(self._catalog.indexes, self._rows, name)
+        found.flags.writeable = False
+        return found
+
+    @property
+    def length_order(self) -> LengthOrder | None:
+        return saving.length_order(self._catalog.indexes, self._rows, self)
+
+    def save(self, path: StrPath) -> None:
+        rows = RangeRows(range(self._length)) if self._rows is None else self._rows
+        saving.save(path, self._catalog.indexes, rows, self.columns)
+
+    # ---- views -------------------------------------------------------------------------------------------------
+
+    def _select(self, inner: Rows) -> IndexedDataset:
+        rows = composed(self._rows, inner, len(self._records))
+        return IndexedDataset(self._catalog, self._records, self._given_decode, rows, self._skips)
+
+    @classmethod
+    def _chained(cls, parts: Sequence[IndexedDataset]) -> IndexedDataset:
+        first, catalog = parts[0], parts[0]._catalog
+        how = catalog.access, catalog.io, catalog.compares, first._on_error
+        for k, part in enumerate(parts):
+            found = part._catalog.access, part._catalog.io, part._catalog.compares, part._on_error
+            if found != how or not is_same_decoder(part._given_decode, first._given_decode):
+                raise Error(
+                    f"datasets[{k}]: expected decode, access, io, check and on_error as of datasets[0], found others"
+                )
+        warn_of_meanings([part._catalog.indexes[0] for part in parts])  # `open` compares those of one dataset
+        indexes = [index for part in parts for index in part._catalog.indexes]
+        limit = max(part._catalog.blocks.limit for part in parts)
+        rows = None
+        if any(part._is_view for part in parts):
+            firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
+            every = [RangeRows(range(len(part))) if part._rows is None else part._rows for part in parts]
+            rows = ChainedRows(zip(firsts, every, strict=False))
+        joined = Catalog(indexes, catalog.access, catalog.io, limit)
+        return make_dataset(joined, first._given_decode, first._on_error, rows)
+
+    def _record(self, position: SupportsIndex) -> int:
+        """Return the number of the record at a position."""
+        index = as_position(position)
+        if not -self._length <= index < self._length:
+            raise IndexError(f"index {shortened(index)} is out of range for {plain_counted(self._length, 'record')}")
+        index %= self._length
+        return index if self._rows is None else self._rows.one(index)
+
+    def _record_numbers(self, positions: Any) -> NDArray[np.int64]:
+        numbers = checked(positions, self._length)
+        return numbers if self._rows is None else self._rows.many(numbers)
+
+    def _locate(self, record: SupportsIndex) -> Location:
+        return self._catalog.location(self._records.locate(record))
+
+    def _place(self, record: SupportsIndex) -> str:
+        return self._catalog.place(self._records.locate(record))
+
+    def __repr__(self) -> str:
+        paths = self.sources
+        names = ", ".join(paths[:_SHOWN]) + (f", ... {len(paths):,} sources" if len(paths) > _SHOWN else "")
+        of = f"{self._length:,} of " * self._is_view
+        name = decoder_name(self._given_decode)
+        return f"<mmapds.Dataset {names}: {of}{counted(len(self._records), 'record')}, decode={name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self._catalog.packed(), self._given_decode, self._on_error, self._rows)
+
+
+def _reopen(packed: tuple[Any, ...], decode: str | Decoder, on_error: OnError, rows: Rows | None) -> IndexedDataset:
+    """Open a pickled dataset again."""
+    return make_dataset(reopened(*packed), decode, on_error, rows)
 
 
 # ---- indexes --------------------------------------------------------------------------------------------------------
 
 
-def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]:
-    """Return the patterns that are given and what they match; warn of what is passed over, and of what comes twice."""
-    patterns = [os.fspath(pattern) for pattern in listed(given)]
-    paths = expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX), warn)
-    if line := given_twice(paths):
-        warn(line)
-    return patterns, paths
-
-
 def open_stored(path: str, roots: Roots, io: Io) -> Index | SavedView:
-    """Open an index or a saved view; raises as they do."""
+    """Open an index or a saved view."""
     try:
         return Index(path, roots, io)
     except SavedViewFoundError:
@@ -111,19 +440,7 @@ def open_stored(path: str, roots: Roots, io: Io) -> Index | SavedView:
 
 
 def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoChoice) -> list[Index | SavedView]:
-    """Open the indexes of sources, and saved views.
-
-    Args:
-      paths: sources, indexes and saved views.
-      patterns: what the user gave for them.
-      roots: where their sources may lie.
-      io: how they are read.
-    Raises:
-      IndexMissingError: a source is not indexed.
-      StaleIndexError: the index beside a source is that of another file.
-      SourceError: a source is also among those of an index that was given, or one that is not indexed cannot be.
-      FormatError: an index is damaged, or a source must be converted.
-    """
+    """Open the indexes of sources, and saved views."""
     indexes: list[Index | SavedView] = []
     missing: list[str] = []
     directory = os.getcwd()
@@ -137,10 +454,7 @@ def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoC
         if isinstance(index, Index):
             index.check_covers(path)
         elif not path.endswith(INDEX_SUFFIX):
-            raise StaleIndexError(
-                f"{index.path}: STALE: expected the index of {path}, found a saved view; rename it, or give it by its "
-                "name"
-            )
+            raise StaleIndexError(f"{index.path}: STALE: expected the index of {path}, found a saved view; rename it")
         indexes.append(index)
     if missing:
         raise _not_indexed(missing, patterns)
@@ -152,12 +466,10 @@ def _index_path(path: str) -> str:
     """Return the path of a source's index: beside it or, for a link, beside the file that it leads to."""
     if names_index(path):
         return path
-    beside = path + INDEX_SUFFIX
+    beside, followed = path + INDEX_SUFFIX, ""
     if not os.path.lexists(beside) and os.path.islink(path):
         followed = os.path.realpath(path) + INDEX_SUFFIX
-        if os.path.exists(followed):
-            return followed
-    return beside
+    return followed if os.path.exists(followed) else beside
 
 
 def _not_indexed(missing: list[str], patterns: Sequence[str]) -> IndexMissingError:
@@ -170,8 +482,7 @@ def _not_indexed(missing: list[str], patterns: Sequence[str]) -> IndexMissingErr
     for path in missing:
         check_name(path)
     command = build_command(missing if len(missing) == 1 else list(patterns))
-    opened = either("", " (or open it with build=True)")
-    return IndexMissingError(f"{first}{more}: not indexed yet; run: {command}{opened}")
+    return IndexMissingError(f"{first}{more}: not indexed yet; run: {command}")
 
 
 def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Sequence[Index | SavedView]) -> None:
@@ -179,23 +490,20 @@ def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Se
     by_name = {path for path in paths if not path.endswith(INDEX_SUFFIX)}
     if len(by_name) == len(paths):
         return
-    same = os.path.realpath if by_name else os.path.normpath  # a directory may have indexes by the thousands
-    holders, named, remark = {same(path): path for path in by_name}, set(patterns), ""
+    holders, remark = {os.path.realpath(path): path for path in by_name}, ""
     for path, index in zip(paths, indexes, strict=True):
-        if path in by_name or (isinstance(index, SavedView) if by_name else path in named):
+        if path in by_name:
             continue
         for base in index.open_bases() if isinstance(index, SavedView) else [index]:
             for source in map(base.source_path, range(len(base.sources))):
-                holder = holders.setdefault(same(base.absolute(source)), path)
-                if holder in by_name:
+                holder = holders.setdefault(os.path.realpath(base.absolute(source)), path)
+                if holder in by_name and base is index:
                     raise SourceError(
-                        f"{path}: expected each source once, found {source} by its name and as one of this index; give "
-                        "one of the two"
+                        f"{path}: expected each source once, found {source} by its name and as one of this index"
                     )
-                if holder != path and path not in named:
-                    remark = remark or (
-                        f"{source}: its records may come more than once, as {holder} and {path} both have some; give "
-                        "the index that you mean by its name"
+                if holder not in {path, *by_name} and path not in patterns:
+                    remark = (
+                        remark or f"{source}: its records may come more than once, as {holder} and {path} have some"
                     )
     if remark:
         warn(remark)
@@ -203,28 +511,20 @@ def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Se
 
 def _warn_of_samples(sampled: Sequence[tuple[Index, int]], patterns: list[str]) -> None:
     """Warn of sources of another time that a sample decided on."""
-    if not sampled:
-        return
-    index, number = sampled[0]
-    more = f" and {len(sampled) - 1:,} more" if len(sampled) > 1 else ""
-    is_one = all(other is index for other, _ in sampled)
-    hint = index.hint(force=False) if is_one else f"run: {build_command(patterns)}"
-    warn(
-        f"{index.source_path(number)}{more}: expected the time of change of when it was indexed, found another and the "
-        f"same bytes in {BLOCKS} blocks of it; {hint} (or give check='sample', if that is enough)",
-    )
+    if sampled:
+        index, number = sampled[0]
+        more = f" and {len(sampled) - 1:,} more" if len(sampled) > 1 else ""
+        warn(
+            f"{index.source_path(number)}{more}: expected the time of change of when it was indexed, found another and "
+            f"the same bytes in {current.BLOCKS} blocks of it; run: {build_command(patterns)} (or give check='sample')"
+        )
 
 
 # ---- decoders -------------------------------------------------------------------------------------------------------
 
 
 def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Decoder:
-    """Return the decoder that the user means: the one given, or else that of the format.
-
-    Raises:
-      Error: the indexes have different decoders, or torch or Pillow is missing.
-      FormatError: the format's records cannot be given to this decoder.
-    """
+    """Return the decoder that the user means: the one given, or else that of the format."""
     for index in indexes:
         formats.check_decoder(index, given)
     if given == "pil":

@@ -1,9 +1,9 @@
-"""Saved views: a selection of records as an index of its own, written by `ds.save` and opened by `mmapds.open`."""
+"""What files hold of a view: saved views, and columns, length orders and blocks of indexes, read where they lie."""
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,19 +11,23 @@ from numpy.typing import NDArray
 from .. import __version__, _native
 from ..errors import Error, StaleIndexError
 from ..index.verify import Findings, place_beside
+from ..storage.blocks import BlockTable
 from ..storage.current import check_now
 from ..storage.files import Io
 from ..storage.index_file import LENGTH_SECTIONS, Index, SavedView, mark_of, relative_to_index
 from ..storage.lock import locked
-from ..storage.numbers import BY_DTYPE, U64, order_type
+from ..storage.numbers import BY_DTYPE, U64, order_type, scratch
+from ..storage.runs import FileOrder, LengthOrder, Numbers
 from ..storage.sections import COLUMN
 from ..storage.sources import StrPath
 from ..storage.writer import ViewWriter
-from . import stored
-from .views import ArrayRows, BitRows, ChainedRows, Int64s, Part, Parts, RangeRows, Rows, pieces
+from .views import ArrayRows, BitRows, ChainedRows, Int64s, NestedRows, RangeRows, Rows, ascends, pieces
 
-_PIECE = 1 << 20  # bytes of numbers that are searched at a time
-_DIRECTORY = "section 'row_ranks': expected the counts of 'row_bits', found others"
+_MOST_CUT = 16  # parts of indexes whose records of each length are searched for
+_PIECE = 1 << 20  # records whose bounds are looked at at a time
+
+
+# ---- saved views ----------------------------------------------------------------------------------------------------
 
 
 class SavedRows(Rows):
@@ -53,37 +57,12 @@ class SavedRows(Rows):
             raise self.file.damaged(f"section 'rows': record {largest} is out of range for {self.file.total} records")
         return found
 
-    def numbers(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        if self._held is not None:
-            yield from self._held.numbers()
-            return
-        section, width = self.file.sections["rows"], BY_DTYPE[self.file.sections["rows"].dtype].width
-        for at in range(0, section.size, _PIECE):
-            data = self.file.read(section.offset + at, min(_PIECE, section.size - at))
-            yield at // width, np.frombuffer(data, section.dtype)
-
-    def positions(self, record: int) -> list[int]:
-        if not isinstance(self._held, BitRows):
-            return super().positions(record)
-        with self._reporting_damage():
-            found = self._held.positions(record)
-        if any(position >= len(self) or self.one(position) != record for position in found):
-            raise self.file.damaged(_DIRECTORY)
-        return found
-
-    def parts(self, indexes: Parts, first: int = 0) -> list[Part]:
-        return [Part(self.file, 0, len(self))]
-
-    @property
-    def rises(self) -> bool:
-        return isinstance(self._held, BitRows) or super().rises
-
     @contextmanager
     def _reporting_damage(self) -> Iterator[None]:
         try:
             yield
         except ValueError:
-            raise self.file.damaged(_DIRECTORY) from None
+            raise self.file.damaged("section 'row_ranks': expected the counts of 'row_bits', found others") from None
         except EOFError:
             raise self.file.cut_short() from None
 
@@ -100,11 +79,7 @@ def _reopened(path: str, checksum: int, io: Io) -> SavedRows:
 
 
 def unfolded(members: Sequence[Index | SavedView]) -> tuple[list[Index], Rows | None]:
-    """Return the indexes behind some indexes and saved views, and the rows of all their records that these have.
-
-    Raises:
-      as `SavedView.open_bases`.
-    """
+    """Return the indexes behind some indexes and saved views, and the rows of all their records that these have."""
     indexes = [member for member in members if isinstance(member, Index)]
     if len(indexes) == len(members):
         return indexes, None
@@ -122,12 +97,16 @@ def unfolded(members: Sequence[Index | SavedView]) -> tuple[list[Index], Rows | 
 def save(path: StrPath, indexes: Sequence[Index], rows: Rows, columns: Sequence[str]) -> None:
     """Write a saved view of some rows of indexes; see `Dataset.save`."""
     target = os.fspath(path)
-    _check_target(target)
     with locked(target):
-        _check_target(target)  # again, as another process may have built an index there meanwhile
+        if os.path.lexists(target):
+            try:
+                SavedView(target)
+            except Error as error:
+                found = f"found another file ({error})"
+                raise Error(f"{target}: expected a new path, or a saved view to replace, {found}") from None
         with ViewWriter(target) as writer:
             records = sum(index.records for index in indexes)
-            as_bits = rows.rises and len(rows) * order_type(records).width > -(-records // 8)
+            as_bits = len(rows) * order_type(records).width > -(-records // 8) and ascends(rows)
             _write_sections(writer, indexes, rows, columns, as_bits=as_bits)
             bases = [
                 {
@@ -178,7 +157,7 @@ def _write_sections(
         for _, numbers in pieces(rows):
             writer.write(numbers.astype(dtype).data.cast("B"))
     for name in columns:
-        column = stored.numbers(stored.whole(indexes), name)
+        column = _numbers(_whole(indexes), name)
         writer.begin_section(COLUMN + name, column.dtype.str)
         for _, numbers in pieces(rows):
             writer.write(column.at(numbers).astype(column.dtype).data.cast("B"))
@@ -186,11 +165,131 @@ def _write_sections(
         writer.write_length_order()
 
 
-def _check_target(path: str) -> None:
-    """Raise Error where a file that is not a saved view would be replaced."""
-    if not os.path.lexists(path):
-        return
-    try:
-        SavedView(path)
-    except Error as error:
-        raise Error(f"{path}: expected a new path, or a saved view to replace, found another file ({error})") from None
+# ---- columns, length orders and blocks ------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """Neighbouring records of an index, or of a saved view."""
+
+    of: Index | SavedView
+    begin: int
+    end: int
+
+
+def _whole(indexes: Sequence[Index]) -> list[_Part]:
+    return [_Part(index, 0, index.records) for index in indexes]
+
+
+def _cut(parts: Sequence[_Part], rows: RangeRows, first: int) -> list[_Part] | None:
+    """Return what parts have at a range of positions, which counts from `first`; None where it has gaps."""
+    if rows.range.step != 1:
+        return None
+    found, at, begin, end = [], 0, first + rows.range.start, first + rows.range.stop
+    for of, low, high in parts:
+        if max(begin, at) < min(end, at + high - low):
+            found.append(_Part(of, low + max(begin - at, 0), min(low + end - at, high)))
+        at += high - low
+    return found
+
+
+def _parts(indexes: Sequence[Index], rows: Rows | None, first: int = 0) -> list[_Part] | None:
+    """Return the runs of neighbours that a selection is made of, whose record 0 is `first`; None for any other."""
+    if rows is None:
+        return _whole(indexes)
+    if isinstance(rows, SavedRows):
+        return [_Part(rows.file, 0, len(rows))]
+    if isinstance(rows, RangeRows):
+        return _cut(_whole(indexes), rows, first)
+    if isinstance(rows, NestedRows) and isinstance(rows.inner, RangeRows):
+        outer = _parts(indexes, rows.outer, first)
+        return None if outer is None else _cut(outer, rows.inner, 0)
+    if not isinstance(rows, ChainedRows):
+        return None
+    found: list[_Part] = []
+    for begin, each in rows.chained:
+        own = _parts(indexes, each, first + begin)
+        if own is None:
+            return None
+        found += own
+    return found
+
+
+def _numbers(parts: Sequence[_Part], name: str) -> Numbers:
+    """Return a column of parts of indexes."""
+    arrays = []
+    for index, begin, end in parts:
+        dtype, data = index.column(name)
+        arrays.append(np.frombuffer(data, dtype)[begin:end])
+    return Numbers(arrays, name)
+
+
+def column(indexes: Sequence[Index], rows: Rows | None, name: str) -> NDArray[Any]:
+    """Return the numbers of some rows of a column; see `Dataset.column`."""
+    parts = _parts(indexes, rows)
+    if parts and all(name in part.of.columns for part in parts):
+        return _numbers(parts, name).array
+    every = _numbers(_whole(indexes), name)
+    if rows is None or not len(rows):
+        return np.empty(0, every.dtype)
+    if isinstance(rows, RangeRows) and len(indexes) == 1:
+        return ArrayRows(every.array).part(rows.range).array
+    found = np.frombuffer(scratch(len(rows) * every.dtype.itemsize), every.dtype, len(rows))
+    for begin, records in pieces(rows):
+        found[begin : begin + len(records)] = every.at(records)
+    return found
+
+
+def length_order(indexes: Sequence[Index], rows: Rows | None, dataset: Any) -> LengthOrder | None:
+    """Return the length order of some rows, whose pickle has the dataset of them; see `Dataset.length_order`."""
+    parts = _parts(indexes, rows)
+    if not parts or sum(end - begin < of.records for of, begin, end in parts) > _MOST_CUT:
+        return None
+    parts = [part for part in parts if part.begin < part.end] or parts[:1]  # a run has a record or more
+    ordered = []
+    for index, begin, end in parts:
+        lengths = index.columns.get("length")
+        if lengths is None or lengths.dtype[1] != "u" or not all(name in index.sections for name in LENGTH_SECTIONS):
+            return None
+        order, values, counts = (
+            np.frombuffer(index.section(name), index.sections[name].dtype) for name in LENGTH_SECTIONS
+        )
+        ordered.append(FileOrder(order, values, counts, begin, end, index.damaged))
+    return LengthOrder(ordered, _numbers(parts, "length"), (_order_of, (dataset,)))
+
+
+def _order_of(dataset: Any) -> LengthOrder:
+    """Return the length order of a dataset that has one: what a pickle of it calls."""
+    found: LengthOrder = dataset.length_order
+    return found
+
+
+def block_starts(indexes: Sequence[Index], rows: Rows | None) -> NDArray[np.int64]:
+    """Return the position of the first record that begins in each block, and the length; see `Dataset.block_starts`."""
+    found, first = [], 0
+    for index in indexes:
+        for number, source in enumerate(index.sources):
+            if source.compression is None:
+                path = index.source_path(number)
+                raise Error(f"{path}: expected a compressed source, which has blocks, found another")
+            found.append(first + _block_starts(index, number))
+            first += source.records
+    starts = np.concatenate([*found, [first]]).astype(np.int64)
+    if rows is None:
+        return starts
+    if not isinstance(rows, RangeRows) or rows.range.step != 1:
+        raise Error("block_starts: expected all records or a slice of neighbours, found another view")
+    begin, end = rows.range.start, rows.range.stop
+    return np.concatenate([[begin], starts[(starts > begin) & (starts < end)], [end]]).astype(np.int64) - begin
+
+
+def _block_starts(index: Index, number: int) -> NDArray[np.int64]:
+    """Return the first record that begins in each block of a source, counted in the source."""
+    table, records = BlockTable(index, number), index.sources[number].records
+    bounds = np.asarray(table.bounds.read(0, table.count))
+    found, done = np.full(len(bounds), records, np.int64), 0
+    for begin in range(0, records, _PIECE):
+        starts = np.frombuffer(index.bounds(number, begin, min(begin + _PIECE, records)), np.uint64)
+        end = int(np.searchsorted(bounds, starts[-1], "right"))
+        found[done:end] = begin + np.searchsorted(starts, bounds[done:end])
+        done = end
+    return found

@@ -1,57 +1,22 @@
-"""Which records a view has: the keys that users give, and small immutable selections of records, which compose."""
+"""Which records a view has: small immutable selections of records, which compose, and the keys that users give."""
 
 import operator
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
 from ..arrays.values import masked_count
-from ..errors import plain_counted, shortened
+from ..errors import plain_counted
 from ..orders.permutation import Permutation
-from ..storage.index_file import BITS_BLOCK, Index, SavedView
+from ..storage.index_file import BITS_BLOCK
 
 Int64s = NDArray[np.int64]
 _PIECE = 1 << 20  # positions at a time
-
-
-class Part(NamedTuple):
-    """Neighbouring records of an index, or of a saved view."""
-
-    of: Index | SavedView
-    begin: int
-    end: int
-
-    @property
-    def is_whole(self) -> bool:
-        return self.begin == 0 and self.end == self.of.records
-
-
-class Parts:
-    """Parts one after another; positions count all of their records."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
-        self._starts = list(accumulate((part.end - part.begin for part in parts), initial=0))
-
-    def cut(self, begin: int, end: int) -> list[Part]:
-        """Return the parts that lie at the positions from `begin` to `end`, without those before and after."""
-        found, number = [], bisect_right(self._starts, begin) - 1
-        while begin < end:
-            of, low, _ = self._parts[number]
-            first, stop = self._starts[number], min(end, self._starts[number + 1])
-            if begin < stop:
-                found.append(Part(of, low + begin - first, low + stop - first))
-            begin, number = stop, number + 1
-        return found
-
-
-# ---- selections -----------------------------------------------------------------------------------------------------
 
 
 class Rows(ABC):
@@ -71,32 +36,6 @@ class Rows(ABC):
     def part(self, positions: range) -> "Rows":
         """Return the selection at a range of positions, in constant time."""
         return NestedRows(self, RangeRows(positions))
-
-    def numbers(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield all numbers, some at a time and of any type of integers, each time with the first position."""
-        return pieces(self)
-
-    def positions(self, record: int) -> list[int]:
-        """Return every position that shows a record."""
-        return [begin + k for begin, numbers in self.numbers() for k in np.flatnonzero(numbers == record).tolist()]
-
-    def parts(self, indexes: Parts, first: int = 0) -> list[Part] | None:
-        """Return the parts of some indexes that the selection is made of, where these are few; else None.
-
-        Args:
-          first: the position there of record 0.
-        """
-        return None
-
-    @property
-    def rises(self) -> bool:
-        """Whether each record has a larger number than the one before it; False where that is not known."""
-        last = -1
-        for _, numbers in self.numbers():
-            if int(numbers[0]) <= last or not (numbers[1:] > numbers[:-1]).all():
-                return False
-            last = int(numbers[-1])
-        return True
 
 
 class RangeRows(Rows):
@@ -118,16 +57,6 @@ class RangeRows(Rows):
         start, step = self.range.start, self.range.step
         return RangeRows(range(start + step * positions.start, start + step * positions.stop, step * positions.step))
 
-    def positions(self, record: int) -> list[int]:
-        return [self.range.index(record)] if record in self.range else []
-
-    def parts(self, indexes: Parts, first: int = 0) -> list[Part] | None:
-        return indexes.cut(first + self.range.start, first + self.range.stop) if self.range.step == 1 else None
-
-    @property
-    def rises(self) -> bool:
-        return len(self.range) < 2 or self.range.step > 0
-
     def __reduce__(self) -> tuple[type, tuple[range]]:
         return RangeRows, (self.range,)
 
@@ -147,16 +76,9 @@ class PermutedRows(Rows):
     def many(self, positions: Int64s) -> Int64s:
         return self._permutation[positions]
 
-    def positions(self, record: int) -> list[int]:
-        return [self._permutation.native.one(record, True)] if record < len(self) else []
-
-    @property
-    def rises(self) -> bool:
-        return len(self) < 2
-
 
 class ArrayRows(Rows):
-    """Any records in any order; takes as many bytes for each as the largest needs."""
+    """Any records in any order."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
@@ -170,9 +92,6 @@ class ArrayRows(Rows):
     def many(self, positions: Int64s) -> Int64s:
         return self.array[positions].astype(np.int64)
 
-    def numbers(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        return ((begin, self.array[begin : begin + _PIECE]) for begin in range(0, len(self), _PIECE))
-
     def part(self, positions: range) -> "ArrayRows":
         stop = positions.stop if positions.stop >= 0 else None
         return ArrayRows(self.array[positions.start : stop : positions.step] if positions else self.array[:0])
@@ -184,7 +103,6 @@ class BitRows(Rows):
     Args:
       words: u64: bit i % 64 of words[i // 64] says whether record i is one of them.
       before: u64, the directory; see `_native.bits_count`. By default it is made.
-      records: how many there are.
       file: the one that has both, if one does: lookups raise EOFError where it was cut short.
     """
 
@@ -209,14 +127,6 @@ class BitRows(Rows):
         self._bits.select(np.ascontiguousarray(positions), out)
         return out
 
-    def positions(self, record: int) -> list[int]:
-        rank = self._bits.rank(record)
-        return [] if rank is None else [rank]
-
-    @property
-    def rises(self) -> bool:
-        return True
-
     def __reduce__(self) -> tuple[Any, ...]:
         return BitRows, (self.words, self._records, self.before)
 
@@ -225,98 +135,91 @@ class NestedRows(Rows):
     """A selection of a selection, where the two do not make a simpler one."""
 
     def __init__(self, outer: Rows, inner: Rows) -> None:
-        self._outer = outer
-        self._inner = inner
+        self.outer = outer
+        self.inner = inner
 
     def __len__(self) -> int:
-        return len(self._inner)
+        return len(self.inner)
 
     def one(self, position: int) -> int:
-        return self._outer.one(self._inner.one(position))
+        return self.outer.one(self.inner.one(position))
 
     def many(self, positions: Int64s) -> Int64s:
-        return self._outer.many(self._inner.many(positions))
+        return self.outer.many(self.inner.many(positions))
 
     def part(self, positions: range) -> "NestedRows":
-        return NestedRows(self._outer, self._inner.part(positions))
-
-    def positions(self, record: int) -> list[int]:
-        return [found for at in self._outer.positions(record) for found in self._inner.positions(at)]
-
-    def parts(self, indexes: Parts, first: int = 0) -> list[Part] | None:
-        outer = self._outer.parts(indexes, first)
-        return None if outer is None else self._inner.parts(Parts(outer))
-
-    @property
-    def rises(self) -> bool:
-        return self._outer.rises and self._inner.rises
+        return NestedRows(self.outer, self.inner.part(positions))
 
 
 class ChainedRows(Rows):
     """Selections one after another; each comes with the number that its record 0 has here."""
 
     def __init__(self, chained: Iterable[tuple[int, Rows]]) -> None:
-        self._chained = [(first, rows) for first, rows in chained if len(rows)]
-        self._ends = np.cumsum([len(rows) for _, rows in self._chained], dtype=np.int64)
+        self.chained = [(first, rows) for first, rows in chained if len(rows)]
+        self._ends = np.cumsum([len(rows) for _, rows in self.chained], dtype=np.int64)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def one(self, position: int) -> int:
         part = bisect_right(self._ends, position)
-        first, rows = self._chained[part]
+        first, rows = self.chained[part]
         return first + rows.one(position - (int(self._ends[part - 1]) if part else 0))
 
     def many(self, positions: Int64s) -> Int64s:
         out = np.empty_like(positions)
         parts = np.searchsorted(self._ends, positions, side="right")
-        for part in sorted(set(parts.tolist())):
+        for part in np.unique(parts).tolist():
             here = parts == part
-            first, rows = self._chained[part]
+            first, rows = self.chained[part]
             begin = self._ends[part - 1] if part else 0
             out[here] = first + rows.many(positions[here] - begin)
         return out
 
-    def positions(self, record: int) -> list[int]:
-        begins = [0, *self._ends.tolist()]
-        return [
-            begin + found
-            for begin, (first, rows) in zip(begins, self._chained, strict=False)
-            if record >= first
-            for found in rows.positions(record - first)
-        ]
 
-    def parts(self, indexes: Parts, first: int = 0) -> list[Part] | None:
-        found: list[Part] = []
-        for begin, rows in self._chained:
-            own = rows.parts(indexes, first + begin)
-            if own is None:
-                return None
-            found += own
-        return found
+def pieces(rows: Rows) -> Iterator[tuple[int, Int64s]]:
+    """Yield the numbers that rows select, some at a time, each with its first position."""
+    for begin in range(0, len(rows), _PIECE):
+        yield begin, rows.many(np.arange(begin, min(begin + _PIECE, len(rows)), dtype=np.int64))
 
-    @property
-    def rises(self) -> bool:
-        return all(rows.rises for _, rows in self._chained)  # records of a later one have larger numbers
+
+def positions_of(rows: Rows, records: Sequence[int]) -> Iterator[int]:
+    """Yield every position, ascending, that shows one of some records."""
+    for begin, numbers in pieces(rows):
+        yield from (begin + np.flatnonzero(np.isin(numbers, records))).tolist()
+
+
+def ascends(rows: Rows) -> bool:
+    """Whether each record has a larger number than the one before it."""
+    last = -1
+    for _, numbers in pieces(rows):
+        if numbers[0] <= last or not (numbers[1:] > numbers[:-1]).all():
+            return False
+        last = int(numbers[-1])
+    return True
+
+
+def held(rows: Rows, records: int) -> Rows:
+    """Return a selection of so many records as bits, where it ascends and these are smaller, or else as an array."""
+    if _array_is_smaller(len(rows), records) or not ascends(rows):
+        array = np.empty(len(rows), _smallest(records))
+        for begin, numbers in pieces(rows):
+            array[begin : begin + len(numbers)] = numbers
+        return ArrayRows(array)
+    words = np.zeros(-(-records // 64), np.uint64)
+    for _, numbers in pieces(rows):
+        _native.bits_set(words, records, numbers)
+    return BitRows(words, records)
 
 
 def of_mask(mask: NDArray[np.bool_]) -> Rows:
-    """Return the selection of the records for which a mask has True: as bits, or as an array where that is smaller."""
-    records, count = len(mask), int(np.count_nonzero(mask))
-    if _array_is_smaller(count, records):
+    """Return the selection of the records for which a mask has True."""
+    records = len(mask)
+    if _array_is_smaller(int(np.count_nonzero(mask)), records):
         return ArrayRows(np.flatnonzero(mask).astype(_smallest(records)))
     words = np.zeros(-(-records // 64), np.uint64)
     packed = np.packbits(mask, bitorder="little")
     words.view(np.uint8)[: len(packed)] = packed
-    return BitRows(words, records)
-
-
-def of_positions(positions: Int64s, records: int) -> Rows:
-    """Return the selection of some of so many records: ascending ones, each once, as bits if that is smaller."""
-    if _array_is_smaller(len(positions), records) or not ArrayRows(positions).rises:
-        return ArrayRows(positions.astype(_smallest(records)))
-    words = np.zeros(-(-records // 64), np.uint64)
-    _native.bits_set(words, records, np.ascontiguousarray(positions))
     return BitRows(words, records)
 
 
@@ -326,23 +229,8 @@ def composed(outer: Rows | None, inner: Rows, records: int) -> Rows:
         return inner
     if isinstance(inner, RangeRows):
         return outer.part(inner.range)
-    if not isinstance(inner, ArrayRows | BitRows):
-        return NestedRows(outer, inner)
-    if not (outer.rises and inner.rises) or _array_is_smaller(len(inner), records):
-        array = np.empty(len(inner), _smallest(records))
-        for begin, positions in pieces(inner):
-            array[begin : begin + len(positions)] = outer.many(positions)
-        return ArrayRows(array)
-    words = np.zeros(-(-records // 64), np.uint64)
-    for _, positions in pieces(inner):
-        _native.bits_set(words, records, outer.many(positions))
-    return BitRows(words, records)
-
-
-def pieces(rows: Rows) -> Iterator[tuple[int, Int64s]]:
-    """Yield the numbers that rows select, some at a time, each with its first position."""
-    for begin in range(0, len(rows), _PIECE):
-        yield begin, rows.many(np.arange(begin, min(begin + _PIECE, len(rows)), dtype=np.int64))
+    nested = NestedRows(outer, inner)
+    return held(nested, records) if isinstance(inner, ArrayRows | BitRows) else nested
 
 
 def _smallest(records: int) -> np.dtype[Any]:
@@ -364,120 +252,70 @@ def is_position(key: Any) -> bool:
 
 
 def as_position(key: Any) -> int:
-    """Return a position as an int, which may be out of range.
-
-    Raises:
-      IndexError: it is a bool, which Python takes for 0 or 1.
-      TypeError: it is not a number at all.
-    """
+    """Return a position as an int, which may be out of range; a bool, which Python takes for 0 or 1, is an error."""
     if isinstance(key, bool | np.bool_) or str(getattr(key, "dtype", "")) in ("bool", "torch.bool"):
-        raise IndexError(
-            f"index = {bool(key)}, expected an integer, found a bool; give {int(key)} for that record, or ds[mask] a "
-            "bool for each record"
-        )
+        raise IndexError(f"index = {bool(key)}, expected an integer, found a bool")
     return operator.index(key)
 
 
 def rows_of(key: Any, length: int) -> Rows:
-    """Return the rows of so many that a slice, an array of ints, or a mask selects.
-
-    Raises:
-      IndexError: it is something else, or a position is out of range.
-    """
+    """Return the rows of so many that a slice, an array of ints, or a mask selects."""
     if isinstance(key, slice):
         return RangeRows(range(length)[key])
-    if isinstance(key, tuple) and len(key) == 1 and np.ndim(key[0]) == 1:  # as NumPy's nonzero and where return
-        raise IndexError(
-            "index: expected an array of positions, found a tuple of one, as np.nonzero returns; use "
-            "ds[np.flatnonzero(mask)], or ds[mask]"
-        )
-    positions = _as_array("index", key)
-    if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
-        raise IndexError(
-            f"index: expected an int, a slice, or a one-dimensional array of ints or bools, found "
-            f"{type(key).__name__} of dtype {positions.dtype} and shape {positions.shape}"
-        )
+    positions = _as_array(key, "iub")
     if positions.dtype.kind == "b":
         if len(positions) != length:
             raise IndexError(f"mask: expected {length} items, one for each record, found {len(positions)}")
         return of_mask(positions)
-    refuse_mask(positions, length)
-    return of_positions(checked(positions, length), length)
+    _refuse_zeros_and_ones(positions, length)
+    return held(ArrayRows(checked(positions, length)), length)
+
+
+def batch_of(positions: Any, length: int) -> Any:
+    """Return the positions of a batch as the core takes them, which checks the items of lists, and their range."""
+    if not isinstance(positions, list | tuple):
+        positions = _as_array(positions, "iu")
+        _refuse_zeros_and_ones(positions, length)
+    elif positions and isinstance(positions[0], bool | np.bool_):
+        raise IndexError("positions: expected integers, found bools")
+    return positions
 
 
 def checked(given: Any, length: int) -> Int64s:
-    """Return positions of so many records as int64, not negative.
-
-    Raises:
-      IndexError: they are not integers, or one is out of range.
-    """
-    positions = _as_array("positions", given)
-    if not positions.size:
-        return positions.astype(np.int64, copy=False)
-    if positions.dtype.kind not in "iu" or int(positions.max()) > 2**63 - 1:
-        numbers = [number for number in positions.ravel().tolist() if isinstance(number, int | float)]
-        up_to = f" up to {shortened(max(numbers))}" if len(numbers) == positions.size else ""
-        raise IndexError(f"positions: expected integers below 2^63, found {positions.dtype}{up_to}")
+    """Return positions of so many records as int64, not negative."""
+    positions = _as_array(given, "iu")
+    if not len(positions):
+        return positions.astype(np.int64)
     lowest, highest = int(positions.min()), int(positions.max())
-    found = positions.astype(np.int64, copy=False)
     if lowest < -length or highest >= length:
-        at = int(np.argmax((found < -length) | (found >= length)))
-        raise IndexError(f"index[{at}] = {found[at]} is out of range for {plain_counted(length, 'record')}")
+        at = int(np.argmax(positions >= length if highest >= length else positions < -length))
+        raise IndexError(f"index[{at}] = {positions[at]} is out of range for {plain_counted(length, 'record')}")
+    found = positions.astype(np.int64, copy=False)
     return np.where(found < 0, found + length, found) if lowest < 0 else found
 
 
-def _as_array(name: str, given: Any) -> NDArray[Any]:
-    """Return what is given for positions as an array; raise IndexError where NumPy makes none, or some are masked."""
+def _as_array(given: Any, kinds: str) -> NDArray[Any]:
+    """Return what is given for positions as an array of one axis, of some kinds of dtypes or empty."""
     if masked_count(given):
-        raise IndexError(f"{name}: expected no entries behind a mask, found a masked array; give array.compressed()")
+        raise IndexError("positions: expected no entries behind a mask, found a masked array")
     try:
-        return np.asarray(given)
-    except ValueError:
-        raise IndexError(f"{name}: expected integers of one axis, found lists of different lengths") from None
-    except (TypeError, RuntimeError) as error:
-        raise IndexError(f"{name}: expected integers of one axis, found {type(given).__name__} ({error})") from None
-
-
-def refuse_mask(positions: Any, length: int) -> None:
-    """Raise IndexError for what is not a list or an array of integers, and for a mask, of bools or of zeros and ones.
-
-    A list of zeros and ones is a batch: of few records, samplers give some again and again.
-    """
-    if not isinstance(positions, list | tuple | np.ndarray):
-        if isinstance(positions, int | np.integer | slice):
-            one = "ds[index]"
-            if not isinstance(positions, slice):
-                one = f"ds[{shortened(int(positions))}] for one, ds[:n] for the first n"
-            raise IndexError(f"positions = {shortened(positions)}, expected a list of integers; use {one}")
-        if isinstance(positions, str | bytes | bytearray | Mapping) or not hasattr(positions, "__getitem__"):
-            raise IndexError(f"positions: expected a list of integers, found {type(positions).__name__}")
-        return
-    if isinstance(positions, np.ndarray):
-        if masked_count(positions):
-            _as_array("positions", positions)  # which raises
-        if positions.ndim != 1:
-            raise IndexError(f"positions: expected integers of one axis, found an array of shape {positions.shape}")
-    if not len(positions):
-        return
-    if isinstance(positions[0], bool | np.bool_):
-        raise IndexError("positions: expected integers, found bools; use ds[mask] for the records where a mask is True")
-    if isinstance(positions[0], list | tuple):
+        array = np.asarray(given)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise IndexError(f"positions: expected integers of one axis, found {type(given).__name__} ({error})") from None
+    if array.ndim != 1 or (array.dtype.kind not in kinds and len(array)):
         raise IndexError(
-            "positions: expected integers, found a list in a list; a DataLoader takes a sampler of batches as "
-            "batch_sampler=, not as sampler="
+            f"positions: expected integers of one axis{', or bools' * ('b' in kinds)}, found {type(given).__name__} of "
+            f"dtype {array.dtype} and shape {array.shape}"
         )
-    if not isinstance(positions, np.ndarray) or positions.dtype.kind not in "iu":
-        return
-    if len(positions) != length or length < 3:  # of two records, zeros and ones are positions
+    return array
+
+
+def _refuse_zeros_and_ones(positions: NDArray[Any], length: int) -> None:
+    """Raise IndexError for a mask of integers, also inverted by ~: it would select two records again and again."""
+    if len(positions) != length or length < 3 or positions.dtype.kind not in "iu":  # of two records, they are positions
         return
     lowest, highest = int(positions.min()), int(positions.max())
-    not_zero = int(np.iinfo(positions.dtype).max) if positions.dtype.kind == "u" else -1
-    for first, found, bools in (
-        (0, "zeros and ones", "np.asarray(mask) == 1"),
-        (not_zero - 1, "zeros and ones that ~ inverted", "np.asarray(mask) == 0"),
-    ):
-        if first <= lowest and highest <= first + 1:
-            raise IndexError(
-                f"index: expected positions, or a mask of bools, found {length} {found}, one for each record; use "
-                f"ds[{bools}] (to repeat the records 0 and 1, use ds[:2][index])"
-            )
+    if (lowest >= 0 and highest <= 1) or (lowest >= -2 and highest < 0):
+        raise IndexError(
+            f"index: expected positions, or a mask of bools, found {length} zeros and ones, one for each record"
+        )

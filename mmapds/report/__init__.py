@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from ..bench import bench
 from ..dataset.decode import Decoder
-from ..dataset.indexed import IndexedDataset
+from ..dataset.opening import IndexedDataset
 from ..dataset.opening import open as open_dataset
 from ..errors import Error, either
 from ..storage.lock import check_is_free, is_same_file, replacing

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..dataset.indexed import IndexedDataset
+from ..dataset.opening import IndexedDataset
 from ..dataset.printed import printed
 from ..errors import DecodeError, Error, FormatError, shortened
 from ..index.inspect import state_of, summarise
