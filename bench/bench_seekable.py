@@ -9,7 +9,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-from array import array
 from functools import partial
 
 import pytest
@@ -20,7 +19,6 @@ from bench.support.indexing import forget_index
 from bench.support.timing import processor_ratios, timed
 from mmapds import _native
 from mmapds.compression.zstd import walk
-from mmapds.recompress import _table_bytes, read_table
 from tests.support.zstd_files import zstd
 
 SIZE, LARGE = 64_000_000, 512_000_000
@@ -80,10 +78,10 @@ def test_size(row, text, tmp_path, frame):
     tool("-3", path, "-o", whole)
     larger = ours.stat().st_size / whole.stat().st_size - 1
     row(f"size of {name} in frames of {frame}", "`zstd -3`", f"{larger:+.1%}", "<= +7 %" if frame == "256K" else "")
-    data, table = ours.read_bytes(), read_table(_native.Map(str(ours)))
-    some = [data[begin:end] for begin, end in itertools.pairwise(walk(_native.Map(str(ours)), str(ours)).begins)][:50]
+    data, frames = ours.read_bytes(), walk(_native.Map(str(ours)), str(ours))
+    some = [data[begin:end] for begin, end in itertools.pairwise(frames.begins)][:50]
     seconds = statistics.median(min(timed(partial(zstd.decompress, each)) for _ in range(7)) for each in some)
-    rate = statistics.mean(table[: len(some)]) / seconds
+    rate = statistics.mean(frames.contents[: len(some)]) / seconds
     row(f"decoding such a frame, {frame}", "", f"{seconds * 1e6:,.0f} us, {rate / 1e9:.1f} GB/s", "")
 
 
@@ -128,10 +126,8 @@ def test_finding_frames(compare, large_text, tmp_path):
 def test_finding_a_million_frames(row, tmp_path):
     """The smallest there are, so that nothing else takes time."""
     path, each = tmp_path / "a.zst", zstd.compress(b"{}\n")
-    sizes, contents = array("I", [len(each)]) * FRAMES, array("I", [3]) * FRAMES
-    path.write_bytes(each * FRAMES + _table_bytes(sizes, contents, contents))
+    path.write_bytes(each * FRAMES)
     file = _native.Map(str(path))
-    assert len(walk(file, str(path)).contents) == len(read_table(file)) == FRAMES
-    for what, work in (("walk over", lambda: walk(file, str(path))), ("seek table of", lambda: read_table(file))):
-        seconds = min(timed(work) for _ in range(5))
-        row(f"{what} 1 M frames", "", f"{seconds * 1e3:.0f} ms", "")
+    assert len(walk(file, str(path)).contents) == FRAMES
+    seconds = min(timed(lambda: walk(file, str(path))) for _ in range(5))
+    row("walk over 1 M frames", "", f"{seconds * 1e3:.0f} ms", "")

@@ -2,28 +2,28 @@
 
 The file ends with a seek table of zstd's seekable format (contrib/seekable_format in zstd's own repository, 0.1.0): a
 skippable frame, number 14, which all decoders pass over. For each frame before it, it has the bytes in the file, the
-bytes of text, and where a flag says so the lower half of the XXH64 of the text; then a footer: how many frames there
-are, the flag, and a magic number. All are little-endian and of 32 bits but for the byte of the flag.
+bytes of text, and the lower half of the XXH64 of the text; then a footer: how many frames there are, a flag that there
+are checksums, and a magic number. All are little-endian and of 32 bits but for the byte of the flag.
 """
 
 import os
-import re
 import struct
 from array import array
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from . import _native, formats
+from . import formats
 from .build_index import build
-from .compression.content import content_of
-from .compression.zstd import codec, memory_checked
-from .errors import Error, FormatError, counted, either
+from .compression.content import content_of, in_flight
+from .compression.zstd import codec, walk
+from .errors import Error, FormatError, counted
 from .formats.jsonl import JsonLines
 from .index.build import check_workers
-from .storage.files import open_file, shrank
+from .storage.files import open_source, shrank
 from .storage.lock import check_is_free, is_same_file, replacing
+from .storage.sections import LARGEST_BLOCK
 from .storage.sources import (
     SEEKABLE,
     Source,
@@ -44,17 +44,13 @@ LEVEL = 3
 WINDOW_LOG = 27
 """The largest window of a frame that is read, as the logarithm to base 2: 128 MiB."""
 
-_SMALLEST_FRAME, _LARGEST_FRAME = 4 << 10, 256 << 20
+_RANGES = {"frame": (4 << 10, 256 << 20), "level": (1, 22), "window_log": (10, 31)}
 _LONGEST_LINE = 1 << 30  # bytes: a frame holds a whole line, and memory holds some frames
-_LEVELS = (1, 22)
-_WINDOW_LOGS = (10, 31)
 _INDEXED = (*JsonLines.suffixes, ".json")
 _PIECE = 1 << 20  # bytes of a plain source that are read at a time
 _SUFFIX = ".zst"
-_MOST_FRAMES = 0x8000000  # in a seek table
 _HEADER, _FOOTER = struct.Struct("<II"), struct.Struct("<IBI")
-_SKIPPABLE, _MAGIC = 0x184D2A5E, 0x8F92EAB1
-_HAS_CHECKSUMS, _RESERVED = 0x80, 0x7C  # bits of the flag's byte
+_SKIPPABLE, _MAGIC, _HAS_CHECKSUMS = 0x184D2A5E, 0x8F92EAB1, 0x80
 
 
 class Seekable(NamedTuple):
@@ -115,94 +111,77 @@ def seekable(
       FormatError: it is damaged, or has a line of more than 1 GiB.
       Error: an argument is out of range, the file is there already or cannot be written. What `mmapds.build` raises.
     """
-    check_arguments(frame, level, workers, window_log)
-    text, place = inspect(os.fspath(source)), None if out is None else os.fspath(out)
-    found = _texts_of_frames(text, frame) if place is None and not force else None
-    target = _target_of(text, place) if found is None else text.path
-    is_indexed = index and named(target, _INDEXED)
-    if found is not None:
-        done = Seekable(target, len(found), sum(found), text.size, is_new=False)
-    else:
-        if not force and (place is None or not is_same_file(target, text.path)):
-            check_is_free(target)
-        if is_indexed:
-            formats.for_path(text.path)  # refuses what is not lines
-        frames = _frames(text, frame, level, workers or cores(), 1 << window_log)
-        done = _write(text, target, frames, progress)
-    if is_indexed:
-        build(target, workers=workers)
-    return done
-
-
-def check_arguments(frame: int, level: int, workers: int | None, window_log: int) -> None:
-    """Raise Error for an argument that is out of range."""
-    ranges = {"frame": (frame, _SMALLEST_FRAME, _LARGEST_FRAME), "level": (level, *_LEVELS)}
-    ranges["window_log"] = (window_log, *_WINDOW_LOGS)
-    for name, (value, least, most) in ranges.items():
+    for (name, (least, most)), value in zip(_RANGES.items(), (frame, level, window_log), strict=True):
         if type(value) is not int or not least <= value <= most:
             raise Error(f"{name} = {value!r}, expected {least} to {most}")
     check_workers(workers)
+    path, text = os.fspath(source), inspect(os.fspath(source))
+    window = 1 << window_log
+    found = None
+    if out is None and not force and text.codec == "zstd":
+        found = walk(open_source(text), path, largest_window=window).contents
+    if found and max(found) <= max(frame, LARGEST_BLOCK) and sum(found) <= len(found) * frame:
+        done = Seekable(path, len(found), sum(found), text.size, is_new=False)
+    else:
+        target = target_of(path, out)
+        if not force and not is_same_file(target, path):
+            check_is_free(target)
+        if index and named(target, _INDEXED):
+            formats.for_path(path)  # refuses what is not lines
+        done = _write(text, target, _frames(text, frame, level, workers or cores(), window), progress)
+    if index and named(done.path, _INDEXED):
+        build(done.path, workers=workers)
+    return done
 
 
-class _Frame(NamedTuple):
-    """A frame of the new file."""
-
-    frame: bytes
-    text: int
-    """Bytes of text in it."""
-    read: int
-    """Bytes of the source that were read for it, since the frame before."""
+def target_of(source: str, out: StrPath | None) -> str:
+    """Return the path of the file to write for a source: `out`, in that directory, or beside the source."""
+    target = without_codec(source) + _SUFFIX
+    if target == source:
+        stem, suffix = os.path.splitext(without_codec(source))
+        target = f"{stem}{SEEKABLE}{suffix}{_SUFFIX}"
+    if out is not None:
+        target = os.path.join(out, os.path.basename(target)) if os.path.isdir(out) else os.fspath(out)
+    if not target.endswith(_SUFFIX):
+        raise Error(f"{target}: expected a file name that ends in {_SUFFIX}, found another")
+    return target
 
 
 def _write(
-    text: Source, target: str, frames: Generator[_Frame, None, None], progress: Callable[[int], object]
+    text: Source, target: str, frames: Generator[tuple[bytes, int, int], None, None], progress: Callable[[int], object]
 ) -> Seekable:
-    """Write the file: frames and a seek table."""
-    sizes, contents, checksums = array("I"), array("I"), array("I")
+    """Write the file: frames, each with the bytes of text in it and those read for it, and a seek table."""
+    table = array("I")
     try:
-        with replacing(os.path.join(os.getcwd(), target), lambda: check_unchanged(text)) as file:
-            with closing(frames):  # here, as its threads end then
-                for frame, content, read in frames:
-                    if len(sizes) == _MOST_FRAMES:
-                        raise Error(
-                            f"{target}: expected at most {_MOST_FRAMES} frames, found more; give larger ones with "
-                            f"{either('--frame', 'frame=...')}"
-                        )
-                    file.write(frame)
-                    sizes.append(len(frame))
-                    contents.append(content)
-                    checksums.append(int.from_bytes(frame[-4:], "little"))  # of its text, as in the seek table
-                    progress(read)
-            file.write(_table_bytes(sizes, contents, checksums))
+        with replacing(os.path.join(os.getcwd(), target), lambda: check_unchanged(text)) as file, closing(frames):
+            for frame, content, read in frames:
+                file.write(frame)
+                table.extend((len(frame), content, int.from_bytes(frame[-4:], "little")))  # the checksum of its text
+                progress(read)
+            file.write(_HEADER.pack(_SKIPPABLE, 4 * len(table) + _FOOTER.size))
+            file.write(table.tobytes() + _FOOTER.pack(len(table) // 3, _HAS_CHECKSUMS, _MAGIC))
             size = file.tell()
     except OSError as error:
-        raise Error(
-            f"{target}: cannot write the seekable file ({reason(error)}); nothing was changed; give another "
-            f"place with {_elsewhere()}"
-        ) from None
-    return Seekable(target, len(sizes), sum(contents), size, is_new=True)
+        raise Error(f"{target}: cannot write the seekable file ({reason(error)}); give another place") from None
+    return Seekable(target, len(table) // 3, sum(table[1::3]), size, is_new=True)
 
 
-def _frames(source: Source, frame: int, level: int, workers: int, window: int) -> Generator[_Frame, None, None]:
-    """Yield the frames of a text, which threads compress, each with a compressor of its own."""
+def _frames(
+    source: Source, frame: int, level: int, workers: int, window: int
+) -> Generator[tuple[bytes, int, int], None, None]:
+    """Yield the frames of a text, which threads compress, each with a compressor of its own; see `_write`."""
     module = codec(source.path)
 
-    def work(lines: tuple[bytes, int], compressor: Any) -> _Frame:
-        with memory_checked(module):
-            return _Frame(compressor.compress(lines[0], compressor.FLUSH_FRAME), len(lines[0]), lines[1])
+    def work(lines: tuple[bytes, int], compressor: Any) -> tuple[bytes, int, int]:
+        return compressor.compress(lines[0], compressor.FLUSH_FRAME), len(lines[0]), lines[1]
 
     options = _options(module, frame, level)
-    with memory_checked(module):
-        slots = [module.ZstdCompressor(options=options) for _ in range(workers + 2 if workers > 1 else 1)]
+    slots = [module.ZstdCompressor(options=options) for _ in range(in_flight(workers))]
     return in_order(work, _lines(source, frame, workers, window), workers=workers, slots=slots)
 
 
 def _lines(source: Source, frame: int, workers: int, window: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the texts of frames, as many lines as fit, and the bytes of the source that were read for each.
-
-    Raises:
-      FormatError: a line is too long. What `_text_of` raises.
-    """
+    """Yield the texts of frames, as many lines as fit, and the bytes of the source that were read for each."""
     waiting, read, done = bytearray(), 0, 0
     searched = 0  # bytes that wait and have no line end behind those of a frame
     for piece, more in _text_of(source, workers, window):
@@ -217,23 +196,14 @@ def _lines(source: Source, frame: int, workers: int, window: int) -> Iterator[tu
             del waiting[:end]
             done, read, searched = done + end, 0, 0
         if len(waiting) > _LONGEST_LINE:
-            raise FormatError(
-                f"{source.path}: expected lines of at most {_LONGEST_LINE} bytes, found a longer one from byte {done} "
-                "of the text on"
-            )
+            found = f"found a longer one from byte {done} of the text on"
+            raise FormatError(f"{source.path}: expected lines of at most {_LONGEST_LINE} bytes, {found}")
     if waiting or not done:
         yield bytes(waiting), read
 
 
 def _text_of(source: Source, workers: int, window: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the text of a file in pieces, each with the bytes of the file that were read for it.
-
-    Args:
-      window: bytes of text that a decoder of zstd may keep.
-    Raises:
-      SourceError: the file cannot be read, or changed meanwhile.
-      FormatError: it is damaged, or a frame has a larger window.
-    """
+    """Yield the text of a file in pieces, each with the bytes of the file that were read for it."""
     try:
         if source.codec:
             for part, pieces in content_of(source, workers, 1, 1, largest_window=window):
@@ -244,9 +214,6 @@ def _text_of(source: Source, workers: int, window: int) -> Iterator[tuple[bytes,
                 yield text, len(text)
     except EOFError:
         raise shrank(source) from None
-    except FormatError:
-        check_unchanged(source)
-        raise
     except OSError as error:
         raise unreadable(source.path, error) from None
 
@@ -260,108 +227,5 @@ def _options(module: ModuleType, frame: int, level: int) -> dict[Any, int]:
     name = module.CompressionParameter
     options = {name.compression_level: level, name.checksum_flag: 1}
     if level == LEVEL and frame <= FRAME:
-        tuned = {name.strategy: module.Strategy.dfast, name.min_match: 5, name.hash_log: 17, name.chain_log: 17}
-        options |= tuned
+        options |= {name.strategy: module.Strategy.dfast, name.min_match: 5, name.hash_log: 17, name.chain_log: 17}
     return options
-
-
-# ---- where the file is written -----------------------------------------------------------------------------------
-
-
-def _elsewhere() -> str:
-    """Return how users name another place."""
-    return either("-o OUT.zst", "out=...")
-
-
-def _texts_of_frames(source: Source, frame: int) -> "array[int] | None":
-    """Return the bytes of text in each frame of a seekable source; None for others, and where they are too large."""
-    found = read_table(open_file(source.path, scan=True)) if source.codec == "zstd" else None
-    return found if found and sum(found) <= len(found) * frame else None
-
-
-def _target_of(source: Source, out: str | None) -> str:
-    """Return the path to write for a source.
-
-    Raises:
-      Error: its name is not that of a zstd file, or its directory is missing.
-    """
-    target = _beside(source) if out is None else out
-    if out is not None and os.path.isdir(out):
-        target = os.path.join(out, os.path.basename(_beside(source)))
-    if not target.endswith(_SUFFIX) or os.path.isdir(target):
-        raise Error(f"{target}: cannot write the seekable file here: expected a file name that ends in {_SUFFIX}")
-    if not os.path.isdir(os.path.dirname(target) or "."):
-        raise Error(
-            f"{target}: cannot write the seekable file here (no such directory); give another place with {_elsewhere()}"
-        )
-    return target
-
-
-def check_apart(paths: Sequence[str], out: str | None, frame: int, *, force: bool) -> None:
-    """Refuse sources of one command of which one would be replaced by what another becomes, or both become one file.
-
-    Raises:
-      Error: there are such. What `seekable` raises.
-    """
-    taken = {os.path.realpath(path): path for path in paths}
-    for source in map(inspect, paths):
-        if out is None and not force and _texts_of_frames(source, frame) is not None:
-            continue
-        target = _target_of(source, out)
-        other = taken.setdefault(os.path.realpath(target), source.path)
-        if other != source.path:
-            raise Error(
-                f"{target}: expected one source for it, found {other} and {source.path}; give them one by one, and "
-                "another place for each"
-            )
-
-
-def _beside(source: Source) -> str:
-    """Return the path of the file to write beside a source."""
-    path = source.path
-    plain = re.sub(r"\.(zstd|gzip)$", "", without_codec(path)) if source.codec else path
-    if plain + _SUFFIX != path:
-        return plain + _SUFFIX
-    stem, suffix = os.path.splitext(plain)
-    return f"{stem}{SEEKABLE}{suffix}{_SUFFIX}"
-
-
-# ---- seek tables ------------------------------------------------------------------------------------------------
-
-
-def read_table(file: _native.Map) -> "array[int] | None":
-    """Return the bytes of text in each frame, u32, as a seek table says them; None without one of all the file.
-
-    It has frames of less than 4 GiB alone. Where files were joined, the last one's table covers that one alone.
-
-    Raises:
-      EOFError: the file became shorter while it was read.
-    """
-    around = _HEADER.size + _FOOTER.size
-    if file.size < around:
-        return None
-    count, flags, magic = _FOOTER.unpack(file.read(file.size - _FOOTER.size, _FOOTER.size))
-    width = 3 if flags & _HAS_CHECKSUMS else 2
-    size = 4 * width * count
-    begin = file.size - size - around
-    if magic != _MAGIC or flags & _RESERVED or count > _MOST_FRAMES or begin < 0:
-        return None
-    if _HEADER.unpack(file.read(begin, _HEADER.size)) != (_SKIPPABLE, size + _FOOTER.size):
-        return None
-    words = array("I", file.read(begin + _HEADER.size, size))
-    return words[1::width] if sum(words[::width]) == begin else None
-
-
-def _table_bytes(sizes: "array[int]", contents: "array[int]", checksums: "array[int]") -> bytes:
-    """Return a seek table, which ends a file.
-
-    Args:
-      sizes: bytes of each frame in the file, u32; at most `_MOST_FRAMES` of them.
-      contents: bytes of text in each, u32.
-      checksums: the lower half of the XXH64 of each one's text, u32.
-    """
-    count = len(sizes)
-    words = array("I", bytes(12 * count))
-    words[::3], words[1::3], words[2::3] = sizes, contents, checksums
-    header = _HEADER.pack(_SKIPPABLE, 12 * count + _FOOTER.size)
-    return header + words.tobytes() + _FOOTER.pack(count, _HAS_CHECKSUMS, _MAGIC)

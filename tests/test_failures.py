@@ -160,15 +160,6 @@ def test_converting_in_a_read_only_directory_names_the_file_that_was_asked_for(s
     assert result.stderr.startswith(refused), result
 
 
-def test_room_is_no_remedy_in_a_read_only_directory(small_disk):
-    script = 'echo "{}" > a.jsonl && mount -o remount,ro . && "$0" -m mmapds.seekable a.jsonl'
-    result = small_disk(10, "sh", "-c", script, sys.executable)
-    assert result.stderr.startswith(
-        "a.jsonl.zst: cannot write the seekable file (read-only file system); nothing was changed; give another place "
-        "with -o OUT.zst\n"
-    ), result
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "b.mma"])
 def test_what_cannot_be_removed_does_not_undo_what_is_written(write, tmp_path, monkeypatch, name):
     path = write(b'{"n": 1}\n{"n": 2}\n', "a.jsonl")

@@ -109,15 +109,12 @@ def test_a_block_that_is_read_in_order_goes_on_wherever_a_signal_raises(monkeypa
     monkeypatch.setattr(reader, "PIECE", 4)
     content = bytes(range(30))
 
-    class Decoding:
-        def __init__(self):
-            self.pieces = [content[at : at + 6] for at in range(0, len(content), 6)]
-
-        def read(self):
-            return self.pieces.pop(0) if self.pieces else b""
+    def pieces():
+        for at in range(0, len(content), 6):
+            yield content[at : at + 6]
 
     for number in itertools.count():
-        block = Forward(Decoding, BlockCache(), (0, 0))
+        block = Forward(pieces, BlockCache(), (0, 0))
         block.piece(0)
         went_on = interrupted(lambda block=block: block.piece(2), number)
         assert [block.piece(k) for k in range(2, 8)] == [content[4 * k : 4 * k + 4] for k in range(2, 8)], number

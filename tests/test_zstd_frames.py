@@ -3,7 +3,6 @@
 import os
 import re
 import struct
-import subprocess
 import sys
 from array import array
 from itertools import pairwise
@@ -16,7 +15,6 @@ from xxhash import xxh64_intdigest
 import mmapds
 from mmapds import _native
 from mmapds.compression.zstd import UNKNOWN, codec, walk
-from mmapds.recompress import read_table
 from tests.support.commands import python
 from tests.support.messages import check
 from tests.support.zstd_files import (
@@ -100,7 +98,7 @@ WRITERS = {
 @pytest.mark.parametrize("writer", WRITERS)
 def test_every_frame_decodes_between_its_bounds(found, writer):
     data = WRITERS[writer](TEXT)
-    frames = found(data).with_text()
+    frames = found(data)
     texts = [zstd.ZstdDecompressor().decompress(data[a:b]) for a, b in pairwise(frames.begins)]
     assert b"".join(texts) == zstd.decompress(data)
     assert all(said in (len(text), UNKNOWN) for said, text in zip(frames.contents, texts, strict=True))
@@ -214,7 +212,7 @@ REFUSALS = {
         r"expected bits and types of blocks that zstd uses, found reserved",
     ),
     "a reserved bit": (frame(raw(b"x"), reserved=True), r"expected bits and types of blocks"),
-    "a dictionary": (frame(raw(b"x"), dictionary=99), r"found one that needs dictionary 99; decompress it with zstd "),
+    "a dictionary": (frame(raw(b"x"), dictionary=99), r"found one that needs dictionary 99; copy"),
     "a window of 129 MiB": (
         frame(raw(b"x"), window=17 << 3 | 1),
         r"of 134217728 bytes or less, found one of 150994944",
@@ -223,7 +221,7 @@ REFUSALS = {
         frame(raw(b"x"), window=21 << 3),
         r"found one of 2147483648; run: .* --long 31 a",
     ),
-    "a window of 3 TiB": (frame(raw(b"x"), window=31 << 3 | 4), r"found one of 3298534883328; copy the file again"),
+    "a window of 3 TiB": (frame(raw(b"x"), window=31 << 3 | 4), r"found one of 3298534883328; run: .* --long 42 a"),
     "a window that is all text": (
         frame(raw(b"x"), size=2**27 + 1),
         r"found one of 134217729; run: .* --long 28 a",
@@ -247,15 +245,6 @@ def test_larger_windows_can_be_allowed(found):
     assert listed(found(data, largest_window=2**31)) == ([0, len(data)], [UNKNOWN])
 
 
-def test_the_remedy_keeps_the_frames_before(tmp_path):
-    path = tmp_path / "a.zst"
-    path.write_bytes(GOOD + GOOD + b"garbage")
-    with pytest.raises(mmapds.FormatError) as error:
-        walk(_native.Map(str(path)), str(path))
-    subprocess.run(re.search(r"run: (.*) \(or", str(error.value))[1], shell=True, check=True)
-    assert (tmp_path / "a.whole.zst").read_bytes() == GOOD + GOOD
-
-
 def test_a_file_that_becomes_shorter_is_an_end_of_file(tmp_path):
     path = tmp_path / "a.zst"
     path.write_bytes(b"".join(zstd.compress(os.urandom(5000)) for _ in range(20)))
@@ -271,47 +260,6 @@ def test_a_file_read_by_pread_cannot_be_walked(tmp_path):
         walk(_native.Map(str(tmp_path / "a"), _native.IO_PREAD), "a")
 
 
-# ---- seek tables
-
-
-PARTS = [b"one" * 99, b"two" * 77]
-SIZES = [len(zstd.compress(part, options=CHECKED)) for part in PARTS]
-ENTRIES = [(SIZES[0], 297, 0), (SIZES[1], 231, 0)]
-FRAMES = b"".join(zstd.compress(part, options=CHECKED) for part in PARTS)
-UNUSABLE = {
-    "nothing": b"",
-    "no table": FRAMES,
-    "another magic number": FRAMES + seek_table(ENTRIES, magic=0x8F92EAB2),
-    "a reserved bit": FRAMES + seek_table(ENTRIES, flags=0x84),
-    "another skippable frame": FRAMES + seek_table(ENTRIES, number=13),
-    "a header of another place": FRAMES + skippable(b"\0" + seek_table(ENTRIES)[8:], 14),
-    "sums that are too small": FRAMES + seek_table([(SIZES[0] - 1, 297, 0), ENTRIES[1]]),
-    "sums that are too large": FRAMES + seek_table([(SIZES[0] + 1, 297, 0), ENTRIES[1]]),
-    "sums of more than 4 GiB": FRAMES + seek_table([(2**32 - 1, 297, 0), ENTRIES[1]]),
-    "an entry too few": FRAMES + seek_table(ENTRIES[:1]),
-    "joined files": FRAMES + seek_table(ENTRIES) + FRAMES + seek_table(ENTRIES),
-    "a table of nothing": FRAMES + seek_table([]),
-}
-
-
-@pytest.fixture
-def table_of(write):
-    """Return what the seek table of a file says."""
-    return lambda data: read_table(_native.Map(write(data, "a.zst")))
-
-
-@pytest.mark.parametrize("case", UNUSABLE)
-def test_a_table_that_does_not_cover_the_file_is_passed_over(table_of, case):
-    assert table_of(UNUSABLE[case]) is None
-
-
-@pytest.mark.parametrize("width", [2, 3])
-def test_a_table_says_how_much_text_each_frame_has(table_of, width):
-    data = FRAMES + seek_table([entry[:width] for entry in ENTRIES])
-    assert list(table_of(data)) == [297, 231]
-    assert zstd.decompress(data) == b"".join(PARTS)
-
-
 # ---- the codec
 
 
@@ -323,25 +271,5 @@ def test_the_codec_is_imported_when_it_is_asked_for():
 
 def test_a_missing_codec_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, zstd.__name__.partition(".")[0], None)
-    with pytest.raises(mmapds.Error) as error:
-        codec("a.jsonl.zst")
-    needed = "backports.zstd; run: pip install backports.zstd"
-    if sys.version_info >= (3, 14):
-        needed = "a Python that is built with libzstd; build it again"
-    assert str(error.value) == f"a.jsonl.zst: reading zstd needs {needed}"
-    check(str(error.value))
-
-
-class Unloadable:
-    def find_spec(self, name, path=None, target=None):
-        if name == zstd.__name__:
-            raise ImportError("_zstd.so: failed to map segment from shared object")
-
-
-def test_a_codec_that_cannot_be_loaded_is_said(monkeypatch):
-    package, _, name = zstd.__name__.rpartition(".")
-    monkeypatch.delitem(sys.modules, zstd.__name__)
-    monkeypatch.delattr(sys.modules[package], name)
-    monkeypatch.setattr(sys, "meta_path", [Unloadable(), *sys.meta_path])
-    with pytest.raises(mmapds.Error, match=r"^a\.jsonl\.zst: .* cannot be loaded: _zstd\.so: failed to map"):
+    with pytest.raises(mmapds.Error, match=r"^a\.jsonl\.zst: reading zstd needs backports\.zstd, .*, found import of "):
         codec("a.jsonl.zst")

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -176,12 +177,16 @@ def report(options: argparse.Namespace) -> None:
 
 def seekable(options: argparse.Namespace) -> None:
     """Recompress each source."""
-    from ..recompress import check_apart, seekable  # start-up time
+    from ..recompress import seekable, target_of  # start-up time
 
     paths = expand(options.sources, _SEEKABLE, print_aside)
     if len(paths) > 1 and options.out is not None and not os.path.isdir(options.out):
         raise UsageError(f"--out: expected a directory for {len(paths)} sources, found {options.out!r}")
-    check_apart(paths, options.out, options.frame, force=options.force)
+    if options.force and len(paths) > 1:
+        targets = [target_of(path, options.out) for path in paths]
+        target, sources = Counter(map(os.path.realpath, [*paths, *targets])).most_common(1)[0]
+        if sources > 1:
+            raise Error(f"{target}: expected one source for it, found {sources}; give them one by one")
     size = sum(map(os.path.getsize, paths))
     with progress_on(options.sources, quiet=options.quiet, total=lambda: size) as progress:
         for path in paths:

@@ -1,33 +1,38 @@
-"""The content of a source, in parts from its first byte to its last. Formats scan it, compressed or not.
+"""The content of a file, compressed or not: in parts, which formats scan, or from its first byte on, as a stream.
 
 A part of a plain file is read through a small window, or mapped. One of a compressed file is decoded: where headers say
 how much content each block has, by whichever thread takes the part; else in the order of the file.
 """
 
+import gzip as standard_gzip
 import os
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from .. import _native
-from ..storage.blocks import BlockStart, byte_of, packed_point
+from ..errors import FormatError, check_memory
+from ..storage.blocks import BITS, BlockError, BlockStart, not_decoded, pieces_of
 from ..storage.files import open_source
-from ..storage.sources import Source, unreadable
+from ..storage.sections import LARGEST_BLOCK
+from ..storage.sources import Source, codec_of, open_regular, unreadable
 from ..storage.workers import ahead, in_order
-from .gzip import GzipContent
-from .parts import COPY, BlockError, kept, not_decoded
-from .zstd import LARGEST_WINDOW, FileBlock, ZstdSource
+from . import gzip, zstd
 
 STEP = 1 << 20
 """Bytes of content that fit the cache of a processor while they are decoded and scanned."""
-_WORTH_A_THREAD = 256 << 10  # bytes of a compressed file
-_READ = 4 << 20  # bytes that a part of a file has which cannot be mapped, at most
-_NO_WINDOW = memoryview(b"")
 WINDOW = 256 << 10
 """Bytes of a plain file that are read at once: they stay in the second-level cache until they are scanned."""
+_WORTH_A_THREAD = 256 << 10  # bytes of a compressed file
+_READ = 4 << 20  # bytes that are read at a time of a file which cannot be mapped, or is read from its beginning
+_NO_WINDOW = memoryview(b"")
 
 Data = bytes | memoryview
+
+
+# ---- in parts ---------------------------------------------------------------------------------------------------
 
 
 class Part(NamedTuple):
@@ -54,32 +59,33 @@ class Part(NamedTuple):
     """Where the text to measure begins: see `mmapds.formats.jsonl`."""
 
 
+_Item = tuple[BlockStart | None, int, Callable[[], bytes], int]
+"""Content of a compressed source: where its block begins, unless it continues the one before; bytes; what decodes them;
+up to which byte the file was read for it, 0 if the begin of the next block alone says that."""
+
+
 def parts_of(
-    source: Source, workers: int, step: int, least: int = STEP, *, largest_window: int = LARGEST_WINDOW
+    source: Source, workers: int, step: int, least: int = STEP, *, largest_window: int = zstd.LARGEST_WINDOW
 ) -> Generator[Part, None, None]:
     """Yield the parts of a source, in order.
 
     Args:
       workers: threads that decode, where that must be done here.
-      step: bytes in a part of a plain file.
-      least: bytes of content that a part of a compressed source has at least, unless it is the last one.
+      step: bytes in a part of a plain file; `least` is how many a part of a compressed source has at least.
       largest_window: bytes of content that a decoder of zstd may keep.
-    Raises:
-      FormatError: the source is damaged.
-      EOFError: it became shorter.
     """
     if not source.codec:
         for begin, end in _ranges(source, step):
             load = partial(_read, source.path, begin, end)
             yield Part(begin, end, end - begin, (), end == source.stop, -(-(end - begin) // WINDOW), load)
         return
-    found = ahead(_gzip(source)) if source.codec == "gzip" else _zstd(ZstdSource(source, largest_window), workers)
+    found = ahead(_gzip(source)) if source.codec == "gzip" else _zstd(source, workers, largest_window)
     with closing(found) as items:
         yield from _parts(source, items, least)
 
 
 def content_of(
-    source: Source, workers: int, step: int, least: int = STEP, *, largest_window: int = LARGEST_WINDOW
+    source: Source, workers: int, step: int, least: int = STEP, *, largest_window: int = zstd.LARGEST_WINDOW
 ) -> Generator[tuple[Part, Sequence[Data]], None, None]:
     """Yield the parts of a source with their content, mapped or decoded by threads; see `parts_of`."""
     if not source.codec:
@@ -131,82 +137,140 @@ def _mapped(source: Source, step: int) -> Iterator[tuple[Part, Sequence[Data]]]:
             data = memoryview(file)[begin:end] if mapped else file.read(begin, end - begin)
         except OSError as error:
             raise unreadable(source.path, error) from None
-        load = partial(_given, (data,))
-        yield Part(begin, end, end - begin, (), end == source.stop, 1, load, mapped), (data,)
+        pieces = (data,)
+        yield Part(begin, end, end - begin, (), end == source.stop, 1, partial(_given, pieces), mapped), pieces
 
 
 def _given(pieces: Sequence[Data], _: memoryview) -> Sequence[Data]:
     return pieces
 
 
-class _Item(NamedTuple):
-    """Some content of a compressed source: a block, or a piece of one."""
-
-    begin: int | None
-    """Where its block begins in the file, see `BlockStart`; None if that is the block of the item before."""
-    point: bytes
-    """The access point of the block."""
-    size: int
-    load: Callable[[], bytes]
-    read: int = 0
-    """Up to which byte the file was read for it; 0 if the begin of the next block alone says that."""
-
-
 def _parts(source: Source, items: Iterable[_Item], least: int) -> Iterator[Part]:
     """Make parts of the fewest neighbouring items that have so much content."""
     begin = end = scanned = read = 0
     starts: list[BlockStart] = []
-    held: list[_Item] = []
-    for item in items:
-        start = BlockStart(item.begin, end, item.point) if item.begin is not None and item.size else None
+    held: list[Callable[[], bytes]] = []
+    for start, size, load, read_for_it in items:
+        start = start if size else None
         if end - begin >= least:
             # What a block has in the file counts once the next one begins; that of a large one as it is read.
-            now = max(scanned, read) if start is None else byte_of(source.codec, start)
+            now = max(scanned, read) if start is None else start.file // BITS[source.codec]
             yield Part(begin, end, now - scanned, tuple(starts), False, len(held), partial(_load, held))
             begin, scanned, starts, held = end, now, [], []
         starts += [start] if start else []
-        held.append(item)
-        end, read = end + item.size, item.read
+        held.append(load)
+        end, read = end + size, read_for_it
     yield Part(begin, end, source.size - scanned, tuple(starts), True, len(held), partial(_load, held))
 
 
-def _load(items: Sequence[_Item], _: memoryview) -> Iterator[bytes]:
-    return (item.load() for item in items)
+def _load(loads: Sequence[Callable[[], bytes]], _: memoryview) -> Iterator[bytes]:
+    return (load() for load in loads)
 
 
-def _zstd(zstd: ZstdSource, workers: int) -> Generator[_Item, None, None]:
+def _gzip(source: Source) -> Iterator[_Item]:
+    for start, data in gzip.content_of(source.path, open_source(source)):
+        yield start, len(data), partial(bytes, data), 0
+
+
+_Task = tuple[int, zstd.FileBlock]
+
+
+def _zstd(source: Source, workers: int, largest_window: int) -> Generator[_Item, None, None]:
     """Yield blocks; where headers do not say how much content each has, or one is large, they are decoded here."""
-    if zstd.is_known:
-        for number, block in enumerate(zstd.blocks()):
-            yield _Item(block.begin, b"", block.content, partial(_decoded, zstd, number, block))
+    file, module = open_source(source), zstd.codec(source.path)
+    frames = zstd.walk(file, source.path, largest_window=largest_window)
+
+    def pieces(task: _Task) -> Iterator[tuple[bytes, int]]:
+        number, block = task
+        stream = zstd.Stream(module, file, block.begin, block.end, largest_window)
+        try:
+            for piece in pieces_of(stream.read, None if block.content == zstd.UNKNOWN else block.content):
+                yield piece, stream.at
+        except BlockError as error:
+            raise not_decoded(source.path, number, block.begin, "zstd", error) from None
+
+    def decoded(task: _Task) -> bytes:
+        return b"".join(piece for piece, _ in pieces(task))
+
+    at = 0
+    if all(block.content != zstd.UNKNOWN and not block.is_large for block in zstd.blocks_of(frames)):
+        for number, block in enumerate(zstd.blocks_of(frames)):
+            yield BlockStart(block.begin, at), block.content, partial(decoded, (number, block)), 0
+            at += block.content
         return
 
-    def decode(task: tuple[int, FileBlock], _: int) -> tuple[int, FileBlock, bytes | None]:
-        number, block = task
-        return number, block, None if block.is_large else zstd.decode(number, block)
+    def decode(task: _Task, _: int) -> tuple[_Task, bytes | None]:
+        """Return no text where it is too much to be decoded at once."""
+        found, size = [], LARGEST_BLOCK + 1 if task[1].is_large else 0
+        for piece, _ in pieces(task):
+            size += len(piece)
+            if size > LARGEST_BLOCK:
+                return task, None
+            found.append(piece)
+        return task, b"".join(found)
 
-    workers = max(min(workers, zstd.frames), 1)
-    slots = list(range(in_flight(workers)))
-    with closing(in_order(decode, enumerate(zstd.blocks()), workers=workers, slots=slots)) as found:
-        for number, block, data in found:
-            begin: int | None = block.begin
-            for piece, read in zstd.pieces(number, block) if data is None else ((data, 0),):
-                yield _Item(begin, b"", len(piece), partial(bytes, piece), read)
-                begin = None
+    workers = max(min(workers, len(frames.contents)), 1)
+    tasks, slots = enumerate(zstd.blocks_of(frames)), list(range(in_flight(workers)))
+    with closing(in_order(decode, tasks, workers=workers, slots=slots)) as found:
+        for task, data in found:
+            start: BlockStart | None = BlockStart(task[1].begin, at)
+            for piece, read in pieces(task) if data is None else ((data, 0),):
+                yield start, len(piece), partial(bytes, piece), read
+                start, at = None, at + len(piece)
 
 
-def _decoded(zstd: ZstdSource, number: int, block: FileBlock) -> bytes:
-    data = zstd.decode(number, block)
-    assert data is not None  # which block.is_large would say
-    return data
+# ---- from the first byte on ---------------------------------------------------------------------------------------
 
 
-def _gzip(source: Source) -> Generator[_Item, None, None]:
-    """Yield the content of each block, in pieces."""
-    content = GzipContent(open_source(source))
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """Open a file to read its content from its first byte on, whatever it is compressed by.
+
+    Raises:
+      SourceError: it is missing, unreadable, or not a regular file.
+      FormatError: what is read of it is damaged.
+    """
+    damage: tuple[type[Exception], ...] = EOFError, zlib.error, standard_gzip.BadGzipFile
+    codec = codec_at(path)
     try:
-        for begin, point, data in content.pieces():
-            yield _Item(begin, packed_point(*point) if point else b"", len(data), partial(bytes, data))
-    except BlockError as error:
-        remedy = f"{kept(source.path, content.whole)} (or {COPY})" if content.whole else COPY
-        raise not_decoded(source.path, content.block, content.begin // 8, "gzip", error, remedy=remedy) from None
+        with open_regular(path) as file:
+            content: Any = file
+            if codec == "zstd":
+                module = zstd.codec(path)
+                damage += (module.ZstdError,)
+                content = module.ZstdFile(file)
+            elif codec == "gzip":
+                content = standard_gzip.GzipFile(fileobj=file)
+            with content:
+                yield content
+    except damage as error:
+        check_memory(error)
+        raise FormatError(f"{path}: not {codec}: {error}; copy the file again") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def codec_at(path: str) -> str:
+    """Return what a file is compressed by, one of `sources.CODECS`; empty if by none of them."""
+    try:
+        with open_regular(path) as file:
+            return codec_of(file.read(4))
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def head_of(path: str, size: int) -> bytes:
+    """Return the first bytes of the content of a file, and none of a damaged one."""
+    with suppress(FormatError), opened(path) as file:
+        return file.read(size)
+    return b""
+
+
+def line_number(path: str, offset: int) -> int:
+    """Return the line of the content of a file, counted from 1, that holds the byte at `offset`."""
+    lines, left = 1, offset
+    with opened(path) as file:
+        while left and (piece := file.read(min(left, _READ))):
+            lines += piece.count(b"\n")
+            left -= len(piece)
+    return lines

@@ -3,21 +3,18 @@
 A file is by one writer or several. Skippable frames, in which tools keep what is not text, may lie between frames.
 """
 
-import os
 import sys
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
+from itertools import chain, pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import Error, FormatError, check_memory, quoted, tool
-from ..storage.files import open_source
+from ..storage.blocks import SMALLEST, BlockError
 from ..storage.sections import LARGEST_BLOCK
-from ..storage.sources import Source
-from .parts import COPY, SMALLEST, BlockError, kept, not_decoded
 
 UNKNOWN = 2**64 - 1
 """The text of a frame where nothing says how much it is."""
@@ -25,53 +22,28 @@ LARGEST_WINDOW = 128 << 20
 """Bytes of text that a decoder keeps at most, by default: as `zstd` without `--long`."""
 PIECE = 32 << 10
 """Bytes of text that are decoded at a time: as many as the codec decodes without putting pieces together."""
-_LARGEST_WINDOW_LOG = 31  # of any decoder
 _ROOM = 1 << 14  # frames that a step of a walk finds at most
 _STEP = 256 << 20  # bytes that it goes on at most: between two of them, signals are handled
 _STATE = 7  # words
 _FIRST = 4 << 10  # bytes of a frame that are decoded first; as a decoder copies what is behind, tiny ones want few
 _READ = 256 << 10  # bytes that are read at a time
 _RATIO = 4  # the text of a frame that does not say how much it is, in times of its bytes
-_LIBRARIES = (
-    tuple(os.path.join(folder, "libzstd.1.dylib") for folder in ("", "/opt/homebrew/lib", "/usr/local/lib"))
-    if sys.platform == "darwin"
-    else ("libzstd.so.1",)
-)
+_LIBRARIES = "libzstd.so.1", "libzstd.1.dylib", "/opt/homebrew/lib/libzstd.1.dylib", "/usr/local/lib/libzstd.1.dylib"
 
 
 # ---- codecs -----------------------------------------------------------------------------------------------------
 
 
 def codec(path: str) -> ModuleType:
-    """Return `compression.zstd`, or its backport before Python 3.14. Most processes never meet a compressed file.
-
-    Args:
-      path: the file that needs it.
-    Raises:
-      Error: it is missing, or cannot be loaded.
-    """
+    """Return `compression.zstd`, or its backport before Python 3.14, for a file: most processes need neither."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd as module
         else:
             from backports import zstd as module
-    except ModuleNotFoundError:
-        if sys.version_info >= (3, 14):
-            raise Error(f"{path}: reading zstd needs a Python that is built with libzstd; build it again") from None
-        raise Error(f"{path}: reading zstd needs backports.zstd; run: pip install backports.zstd") from None
-    except ImportError as error:  # as where the address space is too small for it
-        raise Error(f"{path}: reading zstd needs a library that cannot be loaded: {error}") from None
+    except ImportError as error:
+        raise Error(f"{path}: reading zstd needs backports.zstd, from Python 3.14 on libzstd, found {error}") from None
     return module
-
-
-@contextmanager
-def memory_checked(module: ModuleType) -> Iterator[None]:
-    """As `check_memory`, for what zstd raises meanwhile."""
-    try:
-        yield
-    except module.ZstdError as error:
-        check_memory(error)
-        raise
 
 
 @cache
@@ -99,30 +71,17 @@ class Frames(NamedTuple):
     contents: "array[int]"
     """Bytes of text in each, u64; or `UNKNOWN`. They are claims, which whoever decodes the frames must check."""
 
-    def with_text(self) -> "Frames":
-        """Return those that have text, or may have some."""
-        if 0 not in self.contents:
-            return self
-        import numpy as np  # start-up time: few files have frames without text
-
-        chosen = np.frombuffer(self.contents, "<u8") > 0
-        begins = np.frombuffer(self.begins, "<u8")[np.append(chosen, True)]
-        contents = np.frombuffer(self.contents, "<u8")[chosen]
-        return Frames(array("Q", begins.tobytes()), array("Q", contents.tobytes()))
-
 
 def walk(file: _native.Map, path: str, *, largest_window: int = LARGEST_WINDOW) -> Frames:
     """Return all frames of a zstd file but skippable ones, by the headers of their blocks.
 
-    A header that claims more text than its blocks can hold is refused, and so is a frame that needs too much memory or
-    a dictionary. Seek tables are not read: walking costs little beside decoding.
+    Seek tables are not read: walking costs little beside decoding.
 
     Args:
-      file: mapped.
-      path: its name in messages.
+      file: mapped; `path` is its name in messages.
       largest_window: bytes of text that a decoder may keep.
     Raises:
-      FormatError: there is a frame that cannot be read, or something that is not a frame.
+      FormatError: something is not a frame, or one that cannot be read, or that claims more text than it can hold.
       EOFError: the file became shorter while it was read.
     """
     begins, contents = array("Q"), array("Q")
@@ -152,13 +111,9 @@ def _refused(
         _native.ZSTD_WINDOW: f"a window of {largest_window} bytes or less, found one of {found}",
         _native.ZSTD_CONTENT: f"blocks that hold {found} bytes of text, as its header says, found others",
     }[status]
-    remedy = COPY
-    if status in (_native.ZSTD_CUT, _native.ZSTD_NOT_FRAME) and frame:
-        remedy = f"{kept(path, begin)} (or {COPY})"
-    elif status == _native.ZSTD_DICTIONARY:
-        remedy = f"decompress it with zstd -dk -D DICTIONARY {quoted(path)}"
-    elif status == _native.ZSTD_WINDOW and (log := (found - 1).bit_length()) <= _LARGEST_WINDOW_LOG:
-        remedy = f"run: {tool('seekable')} --long {log} {quoted(path)}"
+    remedy = "copy the file again"
+    if status == _native.ZSTD_WINDOW:
+        remedy = f"run: {tool('seekable')} --long {(found - 1).bit_length()} {quoted(path)}"
     return FormatError(f"{path}: frame {frame} (byte {begin}): expected {expected}; {remedy}")
 
 
@@ -178,15 +133,17 @@ class FileBlock(NamedTuple):
 
 def blocks_of(frames: Frames) -> Iterator[FileBlock]:
     """Yield the blocks that frames make: each of the fewest frames with `SMALLEST` bytes of text."""
-    first, content, is_known = frames.begins[0], 0, True
-    for begin, end, size in zip(frames.begins, frames.begins[1:], frames.contents, strict=False):
+    with_text = ((begin, size) for begin, size in zip(frames.begins, frames.contents, strict=False) if size)
+    first, content, is_known = 0, 0, True
+    for (begin, size), (end, _) in pairwise(chain(with_text, [(frames.begins[-1], 0)])):
         likely = _RATIO * (end - begin) if size == UNKNOWN else size
         if content >= SMALLEST or (content and content + likely > LARGEST_BLOCK):
             yield _block(first, begin, content, is_known)
-            first, content, is_known = begin, 0, True
+            content, is_known = 0, True
+        first = first if content else begin
         content += likely
         is_known &= size != UNKNOWN
-    if frames.contents:
+    if content:
         yield _block(first, frames.begins[-1], content, is_known)
 
 
@@ -200,8 +157,6 @@ class Stream:
     Args:
       begin, end: where its frames lie in the file.
       largest_window: bytes of text that the decoder may keep.
-    Raises:
-      MemoryError: there is no room for a decoder.
     """
 
     def __init__(
@@ -217,17 +172,11 @@ class Stream:
         """The byte of the file that is read next."""
 
     def _begin_frame(self) -> None:
-        with memory_checked(self._module):
-            self._decoder: Any = self._module.ZstdDecompressor(None, self._options)
+        self._decoder: Any = self._module.ZstdDecompressor(None, self._options)
         self._step = _FIRST  # bytes that the decoder is given next
 
     def read(self) -> bytes:
-        """Return the next piece of text; empty at the end.
-
-        Raises:
-          BlockError: it cannot be decoded.
-          EOFError: the file became shorter.
-        """
+        """Return the next piece of text; empty at the end. Raise BlockError for damage."""
         while True:
             if self._decoder.eof:
                 self._given -= len(self._decoder.unused_data)
@@ -255,64 +204,3 @@ class Stream:
         if not self._data and self._is_open:
             raise BlockError("a frame is truncated")
         return bool(self._data)
-
-
-class ZstdSource:
-    """A source of zstd that is indexed: its blocks, in the order of the file, and their text.
-
-    Args:
-      largest_window: bytes of text that a decoder may keep.
-    Raises:
-      FormatError: there is a frame that cannot be read, or something that is not a frame.
-      SourceError: it cannot be read, or changed since it was inspected.
-    """
-
-    def __init__(self, source: Source, largest_window: int = LARGEST_WINDOW) -> None:
-        self._path, self._window = source.path, largest_window
-        self._codec, self._file = codec(source.path), open_source(source)
-        self._frames = walk(self._file, source.path, largest_window=largest_window).with_text()
-
-    @property
-    def frames(self) -> int:
-        """How many frames have text, or may have some."""
-        return len(self._frames.contents)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether headers say how much text each block has, and none is large."""
-        return UNKNOWN not in self._frames.contents and not any(block.is_large for block in self.blocks())
-
-    def blocks(self) -> Iterator[FileBlock]:
-        """Yield the blocks."""
-        return blocks_of(self._frames)
-
-    def decode(self, number: int, block: FileBlock) -> bytes | None:
-        """Return the text of a block; None if it is more than that of a block that is decoded at once may be.
-
-        Raises what `pieces` does, and FormatError if headers say that it has more or less.
-        """
-        pieces, size = [], 0
-        for piece, _ in self.pieces(number, block):
-            pieces.append(piece)
-            size += len(piece)
-            if size > LARGEST_BLOCK:
-                break
-        if block.content not in (UNKNOWN, size):
-            found = f"more than {block.content}" if size > block.content else str(size)
-            error = BlockError(f"expected {block.content} bytes of content, found {found}")
-            raise not_decoded(self._path, number, block.begin, "zstd", error)
-        return b"".join(pieces) if size <= LARGEST_BLOCK else None
-
-    def pieces(self, number: int, block: FileBlock) -> Iterator[tuple[bytes, int]]:
-        """Yield the text of a block, however large, in pieces, each with the byte up to which the file was read.
-
-        Raises:
-          FormatError: it is damaged.
-          EOFError: the source became shorter.
-        """
-        stream = Stream(self._codec, self._file, block.begin, block.end, self._window)
-        try:
-            while piece := stream.read():
-                yield piece, stream.at
-        except BlockError as error:
-            raise not_decoded(self._path, number, block.begin, "zstd", error) from None

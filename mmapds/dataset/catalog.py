@@ -11,14 +11,14 @@ import numpy as np
 from xxhash import xxh3_64
 
 from .. import _native, formats
-from ..compression.plain import line_number
+from ..compression.content import line_number
 from ..compression.reader import CACHE, BlockCache, BlockReader, random_access_error
-from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, SourceError, StaleIndexError, shortened, warn
+from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, FormatError, SourceError, StaleIndexError, shortened, warn
 from ..storage.blocks import BlockTable
 from ..storage.current import check_source
 from ..storage.files import IoChoice, check_io, io_of, open_file
 from ..storage.index_file import Index
-from ..storage.sources import Roots, Source, kind_of_file, reason
+from ..storage.sources import Roots, kind_of_file, reason
 
 _ADVICE = {
     "auto": _native.ADVISE_RANDOM,
@@ -78,7 +78,7 @@ class Catalog:
         for index, number in self.members if access == "random" else ():
             source = index.sources[number]
             if source.compression is not None and not source.compression.is_random:
-                raise random_access_error(index.source_path(number), source, "found access = 'random'")
+                raise random_access_error(index.source_path(number), source, "access = 'random'")
         for index in indexes:
             index.map.advise(_ADVICE[access])
 
@@ -208,11 +208,9 @@ class Catalog:
         source = index.sources[number]
         if source.lines == source.records:
             return record + 1
-        codec = source.compression.codec if source.compression else ""
         try:
-            path = index.absolute(index.readable_path(number))
-            return line_number(Source(path, source.size, source.mtime_ns, codec=codec), offset)
-        except (SourceError, MemoryError):
+            return line_number(index.absolute(index.readable_path(number)), offset)
+        except (SourceError, FormatError, MemoryError):
             return None
 
     def check_line(self, located: Located) -> None:

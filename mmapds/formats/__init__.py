@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..compression.plain import head_of
+from ..compression.content import head_of
 from ..errors import FormatError, either, quoted, tool
 from ..storage.index_file import Index
 from ..storage.sources import CONVERTED, Source, compressed, named

@@ -15,8 +15,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..compression.content import WINDOW, Data, Part, content_of, in_flight, parts_of, workers_for
-from ..compression.plain import line_number
+from ..compression.content import WINDOW, Data, Part, content_of, in_flight, line_number, parts_of, workers_for
 from ..storage.blocks import BlockStart
 from ..storage.files import shrank
 from ..storage.sections import IndexedSource
@@ -200,7 +199,7 @@ def _next(scanned: Iterator[tuple[_Task, Measured]], kept: int, measuring: Measu
     except UnmeasuredError as found:
         from .unmeasured import error_of  # start-up time: only an error needs it
 
-        place = f"{found.source.path}:{line_number(found.source, found.begin)} (byte {found.begin})"
+        place = f"{found.source.path}:{line_number(found.source.path, found.begin)} (byte {found.begin})"
         raise error_of(found, place, kept + found.kept, measuring.columns) from None
 
 

@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 
 from .. import _native
-from ..compression.plain import codec_at, opened
+from ..compression.content import codec_at, opened
 from ..errors import FormatError, SourceError, another_name, either, option, quoted
 from ..storage.sources import named, without_codec
 
@@ -96,8 +96,8 @@ def _is_json(line: bytes) -> bool:
 
 def _has_one_line(path: str) -> bool:
     """Whether only blank lines come before and after the one that is not blank, as far as it can be decoded."""
-    lines, is_inside, codec = 0, False, codec_at(path)
-    with suppress(SourceError), opened(path, codec) as file:
+    lines, is_inside = 0, False
+    with suppress(SourceError, FormatError), opened(path) as file:
         while lines < 2 and (part := file.readline(_PART)):
             if not is_inside and part.removeprefix(_BOM).strip():
                 is_inside, lines = True, lines + 1

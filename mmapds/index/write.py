@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from .. import __version__, _native, formats
 from ..clusters import Engine, Task, groups, part_name
-from ..compression.plain import opened
+from ..compression.content import opened
 from ..errors import ColumnError, DecodeError, FormatError, SourceError, either
 from ..formats.format import End, Piece
 from ..formats.measuring import Measuring
-from ..storage.blocks import BlocksWriter, end_of
+from ..storage.blocks import BlocksWriter
 from ..storage.current import each, fingerprint, full_hash
 from ..storage.index_file import OF_COMPRESSED, Index, relative_to_index
 from ..storage.numbers import BY_DTYPE, U64, Spool
@@ -137,7 +137,7 @@ class _Writing:
         width = self._bounds.finish(end.end) if self._bounds is not None else 0
         compression = None
         if source.codec:
-            compression = self._blocks.finish(source.codec, end_of(source.codec, source.size, end.content or end.end))
+            compression = self._blocks.finish(source.codec, source.size, end.content or end.end)
         if end.remark:
             self.remarks.append(end.remark)
         return tally.finish(source, end, self._job, compression)._replace(width=width)

@@ -3,7 +3,7 @@
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -24,11 +24,35 @@ from .sections import (
 )
 from .writer import SectionWriter
 
+SMALLEST = 64 << 10
+"""Bytes of content that a block has at least, unless it is the last one."""
+BITS = {"zstd": 1, "gzip": 8}
+"""Parts of a byte that blocks begin at, by codec."""
 _NUMBERS = BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS
 _LEVEL = 1  # of the compression of access points
-_BITS = {"zstd": 1, "gzip": 8}  # parts of a byte that blocks begin at, by codec
 _PIECE = 1 << 17  # numbers that are copied at a time
-_NEAR = 1 << 12  # blocks whose places are read at once, to find some of them
+_PAGE = 1 << 12  # blocks whose bounds are held in memory, to find some of them
+
+
+class BlockError(Exception):
+    """A block cannot be decoded; its message is the reason."""
+
+
+def not_decoded(path: str, block: int, begin: int, codec: str, error: BlockError) -> FormatError:
+    """Return the error to raise for a block that begins at a byte of the file."""
+    return FormatError(f"{path}: block {block} (byte {begin}): not {codec}: {error}; copy the file again")
+
+
+def pieces_of(read: Callable[[], bytes], size: int | None) -> Iterator[bytes]:
+    """Yield what `read` returns until it is empty; raise BlockError unless it is so many bytes, if that is known."""
+    found = 0
+    while piece := read():
+        found += len(piece)
+        if size is not None and found > size:
+            raise BlockError(f"expected {size} bytes of content, found more than {size}")
+        yield piece
+    if size not in (None, found):
+        raise BlockError(f"expected {size} bytes of content, found {found}")
 
 
 class BlockStart(NamedTuple):
@@ -42,20 +66,20 @@ class BlockStart(NamedTuple):
     """What the index has of its access point, see `packed_point`; empty if it begins with a frame or a member."""
 
 
-def end_of(codec: str, size: int, content: int) -> BlockStart:
-    """Return where the last block of a source ends.
+class Place(NamedTuple):
+    """Where a block lies."""
 
-    Args:
-      codec: of the source.
-      size: bytes of the file.
-      content: bytes of content.
-    """
-    return BlockStart(size * _BITS[codec], content)
+    begin: int
+    end: int
+    """Bytes of the file."""
+    content: int
+    content_end: int
+    """Bytes of the content."""
 
-
-def byte_of(codec: str, start: BlockStart) -> int:
-    """Return the byte of the file that a block begins in."""
-    return start.file // _BITS[codec]
+    @property
+    def size(self) -> int:
+        """Bytes of content."""
+        return self.content_end - self.content
 
 
 class Edges(NamedTuple):
@@ -93,15 +117,11 @@ def _crc_of(packed: bytes) -> int:
 class _Numbers:
     """Numbers of a section, read when they are asked for, as the file may be cut short meanwhile."""
 
-    def __init__(self, index: Index, name: str, first: int, count: int) -> None:
+    def __init__(self, index: Index, name: str, first: int) -> None:
         section = index.sections[name]
         kind = BY_DTYPE[section.dtype]
-        self._index, self._count = index, count
-        self._width, self._code = kind.width, kind.code
+        self._index, self._width, self._code = index, kind.width, kind.code
         self._begin = section.offset + first * kind.width
-
-    def __len__(self) -> int:
-        return self._count
 
     def __getitem__(self, at: int) -> int:
         return int(self.read(at, at + 1)[0])
@@ -125,13 +145,12 @@ class BlockTable:
         compression = index.sources[number].compression
         assert compression is not None
         self._index, self._number, self._compression = index, number, compression
-        self.count, self._bits = compression.blocks, _BITS[compression.codec]
+        self.count, self._bits = compression.blocks, BITS[compression.codec]
         first = index.blocks_at(number)
-        self._begins, self.bounds = (
-            _Numbers(index, name, first, self.count + 1) for name in (BLOCK_BEGINS, BLOCK_BOUNDS)
-        )
+        self._begins, self.bounds = (_Numbers(index, name, first) for name in (BLOCK_BEGINS, BLOCK_BOUNDS))
+        self._page = 0, memoryview(b"")  # the first block whose bound is held, and the bounds
         if compression.points:
-            self._point_bounds = _Numbers(index, POINT_BOUNDS, first, self.count + 1)
+            self._point_bounds = _Numbers(index, POINT_BOUNDS, first)
             self._points_at = index.sections[POINTS].offset + index.points_at(number)
         if (found := self.bounds[self.count]) != compression.size:
             raise index.damaged(
@@ -139,65 +158,41 @@ class BlockTable:
             )
 
     def starts(self) -> Iterator[BlockStart]:
-        """Yield where the blocks begin, and where the last one ends, as the table has them.
-
-        Raises:
-          FormatError: an access point is damaged.
-        """
+        """Yield where the blocks begin, and where the last one ends, as the table has them."""
         for begin in range(0, self.count + 1, _PIECE):
             end = min(begin + _PIECE, self.count + 1)
             points = map(self._point, range(begin, end))
             yield from map(BlockStart, self._begins.read(begin, end), self.bounds.read(begin, end), points)
 
     def find(self, offset: int) -> int:
-        """Return the block that holds a byte of the content."""
-        return max(min(bisect_right(self.bounds, offset), self.count) - 1, 0)
+        """Return the block that holds a byte of the content; any block where the table is damaged."""
+        first, bounds = self._page
+        if not bounds or not bounds[0] <= offset < bounds[-1]:
+            firsts = range(0, max(self.count, 1), _PAGE)
+            first = firsts[max(bisect_right(firsts, offset, key=self.bounds.__getitem__) - 1, 0)]
+            bounds = self.bounds.read(first, min(first + _PAGE, self.count) + 1)
+            self._page = first, bounds
+        return first + max(min(bisect_right(bounds, offset), len(bounds) - 1) - 1, 0)
 
-    def place(self, block: int) -> "Place":
-        """Return where a block lies.
-
-        Raises:
-          FormatError: the table is damaged.
-        """
-        return next(self.places((block,)))
-
-    def places(self, blocks: Sequence[int]) -> Iterator["Place"]:
-        """Yield where blocks lie, which ascend; those that are near each other are read at once.
-
-        Raises:
-          FormatError: the table is damaged.
-        """
-        first = end = 0
-        for block in blocks:
-            if not first <= block < end - 1:
-                last = blocks[-1] if block < blocks[-1] < block + _NEAR else block
-                first, end = block, last + 2
-                begins, bounds = self._begins.read(first, end), self.bounds.read(first, end)
-            at = block - first
-            yield self._place(block, begins[at], begins[at + 1], bounds[at], bounds[at + 1])
-
-    def _place(self, block: int, begin: int, end: int, content: int, content_end: int) -> "Place":
+    def place(self, block: int) -> Place:
         """Return where a block lies; raise FormatError where that is not in the source."""
+        (begin, end), (content, content_end) = (each.read(block, block + 2) for each in (self._begins, self.bounds))
         size, largest = self._compression.size, self._compression.largest
         place = Place(begin // self._bits, -(-end // self._bits), content, content_end)
         fits = begin <= end <= self._index.sources[self._number].size * self._bits and content_end <= size
         if not fits or not 0 <= place.size <= largest:
-            raise self._damaged(block, f"up to {largest} bytes of {size}, found {tuple(place)}")
+            raise self.damaged(block, f"up to {largest} bytes of {size}, found {tuple(place)}")
         return place
 
     def edges(self, block: int) -> Edges:
-        """Return how a block is cut off from those beside it.
-
-        Raises:
-          FormatError: the table is damaged.
-        """
+        """Return how a block is cut off from those beside it; raise FormatError where the table is damaged."""
         packed, after = self._point(block), self._point(block + 1)
         end_crc = _crc_of(after) if after else None
         if not packed:
             return Edges(end_crc=end_crc)
         found = unpacked_point(packed)
         if found is None:
-            raise self._damaged(block, f"a window of 1 to {WINDOW} bytes, found {len(packed) - CRC_SIZE} others")
+            raise self.damaged(block, f"a window of 1 to {WINDOW} bytes, found {len(packed) - CRC_SIZE} others")
         crc, window = found
         return Edges(window, crc, self._begins[block] % self._bits, end_crc)
 
@@ -209,27 +204,12 @@ class BlockTable:
         begin, end = self._point_bounds.read(block, block + 2)
         if not begin <= end <= points or 0 < end - begin <= CRC_SIZE or end - begin > LARGEST_POINT:
             expected = f"an access point of up to {LARGEST_POINT} bytes in {points}"
-            raise self._damaged(block, f"{expected}, found one in {begin} to {end}")
+            raise self.damaged(block, f"{expected}, found one in {begin} to {end}")
         return self._index.read(self._points_at + begin, end - begin)
 
-    def _damaged(self, block: int, expected: str) -> FormatError:
+    def damaged(self, block: int, expected: str) -> FormatError:
+        """Return the error to raise for what the table has of a block."""
         return self._index.damaged(f"block {block} of {self._index.source_path(self._number)}: expected {expected}")
-
-
-class Place(NamedTuple):
-    """Where a block lies."""
-
-    begin: int
-    end: int
-    """Bytes of the file."""
-    content: int
-    content_end: int
-    """Bytes of the content."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of content."""
-        return self.content_end - self.content
 
 
 class BlocksWriter:
@@ -238,11 +218,7 @@ class BlocksWriter:
     def __init__(self, writer: SectionWriter) -> None:
         self._writer = writer
         self._spools = {name: writer.spool() for name in BLOCK_SECTIONS}
-        self._begin()
-
-    def _begin(self) -> None:
-        """Begin a source."""
-        self._count = self._largest = self._content = self._points = 0
+        self._count = self._largest = self._content = self._points = 0  # of the source at hand
 
     def append(self, starts: Sequence[BlockStart]) -> None:
         """Append where the next blocks of the source at hand begin."""
@@ -250,18 +226,17 @@ class BlocksWriter:
             self._add(starts)
             self._count += len(starts)
 
-    def finish(self, codec: str, end: BlockStart) -> Compression:
-        """End the source at hand, where its last block ends; return what the index says of it."""
-        self._add((end,))
-        found = Compression(codec, end.content, self._count, self._largest, self._points)
-        self._begin()
+    def finish(self, codec: str, size: int, content: int) -> Compression:
+        """End the source at hand, which has so many bytes, and bytes of content; return what the index says of it."""
+        self._add((BlockStart(size * BITS[codec], content),))
+        found = Compression(codec, content, self._count, self._largest, self._points)
+        self._count = self._largest = self._content = self._points = 0
         return found
 
     def _add(self, starts: Sequence[BlockStart]) -> None:
         contents = [start.content for start in starts]
-        for before, content in pairwise((self._content, *contents)):
-            self._largest = max(self._largest, content - before)
-            self._content = content
+        self._largest = max(self._largest, *(end - begin for begin, end in pairwise((self._content, *contents))))
+        self._content = contents[-1]
         *bounds, self._points = accumulate((len(start.point) for start in starts), initial=self._points)
         with self._writer.writing():
             for name, values in zip(_NUMBERS, ([start.file for start in starts], contents, bounds), strict=True):

@@ -16,7 +16,6 @@ import mmapds
 from mmapds import _native
 from mmapds.compression import zstd as frames_of_zstd
 from mmapds.compression.zstd import LARGEST_WINDOW, UNKNOWN, library, walk
-from mmapds.recompress import read_table
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS
 from tests.support import oracle
@@ -87,12 +86,6 @@ def check_frames(file, path, data):
     for (begin, end), size in zip(itertools.pairwise(frames.begins), frames.contents, strict=True):
         content = decoded(data[begin:end])
         assert content is None or size in (UNKNOWN, len(content))
-
-
-def check_table(file, _, data):
-    """Read a seek table: it is passed over, or has as many frames as the file has room for."""
-    table = read_table(file)
-    assert table is None or len(table) <= len(data)
 
 
 def check_recompressed(_, path, data):
@@ -185,7 +178,7 @@ def check_files(random, folder):
         data = compressed(random)
         path = folder / f"{number}.zst"
         path.write_bytes(data)
-        checks = [check_frames, check_table]
+        checks = [check_frames]
         if number < RECOMPRESSED:
             checks += [check_recompressed, partial(check_records, random)]
         for check in checks:

@@ -2,15 +2,13 @@
 
 import gzip
 import itertools
-import multiprocessing
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
-import threading
 import zlib
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -21,9 +19,8 @@ from xxhash import xxh3_64
 
 import mmapds
 from mmapds.compression import gzip as gzip_codec
-from mmapds.compression.parts import BlockError
 from mmapds.index.verify import verify
-from mmapds.storage.blocks import BlockTable, Edges
+from mmapds.storage.blocks import BlockError, BlockTable, Edges
 from mmapds.storage.files import open_file
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import LARGEST_BLOCK, POINT_BOUNDS, POINTS, WINDOW
@@ -77,20 +74,14 @@ def test_what_a_decoder_held_back_is_read_though_there_is_no_more_input(monkeypa
 
 
 @pytest.mark.parametrize("module", [isal_zlib, zlib])
-@pytest.mark.parametrize("window", [b"", b"a window"], ids=["whole members", "the first one from its middle"])
-def test_a_member_that_ends_soon_after_a_full_piece_gives_back_what_follows(monkeypatch, module, window):
+def test_a_member_that_ends_soon_after_a_full_piece_gives_back_what_follows(monkeypatch, module):
     """The decoder has then been given bytes of the next member already."""
     monkeypatch.setattr(gzip_codec, "_PIECE", 4096)
-    for more, read in itertools.product((0, 1, 2, 10, 100, 1000), (100, 4096, 1 << 18)):
+    for more, read in itertools.product((0, 1, 10, 1000), (100, 4096, 1 << 18)):
         monkeypatch.setattr(gzip_codec, "_READ", read)
         for data in (b"7" * (4096 + more), random.Random(more).randbytes(4096 + more)):
             packed = member(data) + member(data[::-1]) + member(b"")
-            edges = Edges(window, zlib.crc32(window), 0) if window else Edges()
-            if window:  # 10 bytes of a header are gone, and the checksum is that of both
-                crc = zlib.crc32(window + data).to_bytes(4, "little")
-                first = member(data)
-                packed = first[10:-8] + crc + first[-4:] + packed[len(first) :]
-            assert decode(module, packed, edges) == data + data[::-1]
+            assert decode(module, packed, Edges()) == data + data[::-1]
 
 
 def by(*command):
@@ -163,19 +154,53 @@ def blocks_of(path):
 @pytest.mark.parametrize("writer", WRITERS)
 def test_every_record_is_that_of_the_plain_file(write, writer, monkeypatch):
     path = build(write, WRITERS[writer](LINES), length="chars(text)")
-    plain = mmapds.open(write(LINES, "plain.jsonl"), build=True, decode="bytes")
+    plain = LINES.splitlines()
     rows = random.Random(1).sample(range(len(plain)), 200)
     for has_isal in (True, False):
         if not has_isal:
             monkeypatch.setitem(sys.modules, "isal", None)
         ds = mmapds.open(path, decode="bytes", access="random")
-        assert list(ds) == list(plain)
-        assert [ds[row] for row in rows] == [plain[row] for row in rows]
-        assert list(ds.take(rows)) == [plain[row] for row in rows]
+        assert list(ds) == plain
+        assert list(ds.take(rows)) == [ds[row] for row in rows] == [plain[row] for row in rows]
     verify(Index(f"{path}.mmx"))
     compression = Index(f"{path}.mmx").sources[0].compression
     assert compression.blocks > 1
     assert compression.points > 0
+
+
+EXTRA, NAME, COMMENT = b"\3\0abc", b"name\0", b"comment\0"
+HEADERS = {
+    "extra": (4, EXTRA),
+    "name": (8, NAME),
+    "all": (28, EXTRA + NAME + COMMENT),
+    "long ones": (24, b"n" * 70_000 + b"\0" + b"c" * 70_000 + b"\0"),
+}
+
+
+def with_header(flags, fields, compressed):
+    """A member with a header of these flags and fields, and the checksum of the header if there is a flag for it."""
+    header = compressed[:3] + bytes([flags]) + compressed[4:10] + fields
+    crc = (zlib.crc32(header) & 0xFFFF).to_bytes(2, "little") if flags & 2 else b""
+    return header + crc + compressed[10:]
+
+
+@pytest.mark.parametrize("checked", [0, 2], ids=["", "checked"])
+@pytest.mark.parametrize("fields", HEADERS)
+def test_headers_of_any_kind_may_lie_anywhere_in_what_is_read(write, monkeypatch, fields, checked):
+    flags, content = HEADERS[fields]
+    odd = with_header(flags | checked, content, one_member(LINES))
+    assert gzip.decompress(odd) == LINES
+    ds = mmapds.open(build(write, one_member(LINES) + odd))
+    for size in (gzip_codec._READ, 5, 11):
+        monkeypatch.setattr(gzip_codec, "_READ", size)
+        ds = mmapds.open(ds.sources)
+        assert [ds.raw(number) for number in range(3600, 4400, 40)] == (LINES.splitlines() * 2)[3600:4400:40]
+    if checked:
+        bad = odd[:4] + bytes([odd[4] ^ 64]) + odd[5:]
+        with pytest.raises(
+            mmapds.FormatError, match=r"block \d+ \(byte \d+\): not gzip: a block of deflate is damaged; "
+        ):
+            build(write, one_member(LINES) + bad)
 
 
 def test_all_bits_of_a_byte_begin_blocks(write):
@@ -334,38 +359,23 @@ def test_windows_and_checksums_that_lie_are_refused(write):
     assert caught > 20
 
 
-@pytest.mark.parametrize("name", ["level 6", "all sizes", "fixed codes", "level 0"])
+@pytest.mark.parametrize("name", ["level 6", "all sizes"])
 def test_every_cut_is_refused(write, name):
     data = WRITERS[name](LINES[:200_000])
     data = data[:-700] if name == "all sizes" else data
-    for cut in [*range(1, 30), *range(31, len(data) - 1, len(data) // 60)]:
+    for cut in [*range(1, 30), *range(31, len(data) - 1, len(data) // 30)]:
         try:
             mmapds.build(write(data[:-cut], "a.jsonl.gz"), force=True)
         except mmapds.FormatError as error:
-            assert re.search("not gzip: a member is truncated; (run: head|copy the file again)", str(error))  # noqa: PT017
+            assert "not gzip: a member is truncated; copy the file again" in str(error)  # noqa: PT017
         else:
             assert name == "all sizes", "a file may end behind a member"
             assert zlib.decompressobj(31).decompress(data)
 
 
-@pytest.mark.parametrize("tail", [b"garbage\n", gzip.compress(LINES[:500])[:-9]], ids=["garbage", "a member cut short"])
-def test_what_is_not_whole_behind_members_may_be_cut_off(write, tail, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    whole = gzip.compress(LINES[:300_000]) + gzip.compress(LINES[300_000:])
-    write(whole + tail, "a.jsonl.gz")
-    with pytest.raises(mmapds.FormatError) as error:
-        mmapds.build("a.jsonl.gz")
-    what = f"something that is not a member at byte {len(whole)}" if tail[0] == ord("g") else "a member is truncated"
-    remedy = f"head -c {len(whole)} a.jsonl.gz > a.jsonl.whole.gz"
-    assert str(error.value).endswith(f": not gzip: {what}; run: {remedy} (or copy the file again)")
-    subprocess.run(["sh", "-c", remedy], check=True)
-    found = mmapds.open("a.jsonl.whole.gz", build=True)
-    assert [found.raw(number) for number in range(len(found))] == LINES.splitlines()
-
-
-@pytest.mark.parametrize("garbage", [b"x", b"\n", bytes(30) + b"\x1f\x8b", LINES[:999], b"\x1f\x8b\x09" + bytes(30)])
+@pytest.mark.parametrize("garbage", [b"x", bytes(30) + b"\x1f\x8b", LINES[:999], b"\x1f\x8b\x09" + bytes(30)])
 def test_garbage_behind_members_is_refused(write, garbage):
-    message = r"block \d+ \(byte \d+\): not gzip: something that is not a member at byte \d+; run: head -c"
+    message = r"block \d+ \(byte \d+\): not gzip: something that is not a member at byte \d+; copy the file again"
     with pytest.raises(mmapds.FormatError, match=message):
         build(write, member(LINES) + garbage)
 
@@ -400,7 +410,6 @@ def test_a_file_that_is_damaged_later(write):
             assert ds[row] == expected[row]
         except mmapds.FormatError as error:
             assert "a.jsonl.gz: block " in str(error)  # noqa: PT017
-            assert "copy the file again (it has records" in str(error)  # noqa: PT017
             refused += 1
     assert 0 < refused < 20
     with pytest.raises(mmapds.Error):
@@ -416,23 +425,6 @@ def test_a_file_that_is_replaced_or_cut_short(write):
     write(member(LINES[::-1]), "a.jsonl.gz")
     with pytest.raises(mmapds.StaleIndexError):
         mmapds.open(path)[0]
-
-
-def test_a_file_that_changes_while_it_is_indexed(write, monkeypatch):
-    path = write(member(LINES), "a.jsonl.gz")
-    decode_, changed = gzip_codec.GzipContent._decode, []
-
-    def change(content):
-        if content.block > 2 and not changed:
-            changed.append(path)
-            with open(path, "ab") as file:
-                file.write(member(b"{}\n"))
-        return decode_(content)
-
-    monkeypatch.setattr(gzip_codec.GzipContent, "_decode", change)
-    with pytest.raises(mmapds.SourceError, match=r"a.jsonl.gz: .*while"):
-        mmapds.build(path)
-    assert not os.path.exists(f"{path}.mmx")
 
 
 # ---- indexes that lie
@@ -465,8 +457,8 @@ def refused_or_same(path):
     return refused
 
 
-@pytest.mark.parametrize("value", [0, 1, 5, 9000, 10**6, 2**32 - 1])
-@pytest.mark.parametrize("at", [2, 3, 7, -1])
+@pytest.mark.parametrize("value", [0, 5, 9000, 2**32 - 1])
+@pytest.mark.parametrize("at", [2, -1])
 def test_bounds_of_access_points_that_lie(write, at, value):
     path = build(write, member(LINES))
     forged(path, POINT_BOUNDS, lambda numbers: numbers.__setitem__(at, value))
@@ -509,7 +501,7 @@ def test_a_window_that_is_a_bomb_is_refused(write):
     assert second
 
 
-@pytest.mark.parametrize("points", [-1, 0, 1, 10**9, 2**62, None, "many", 1.5])
+@pytest.mark.parametrize("points", [-1, 0, 1, 2**62, "many"])
 def test_a_count_of_access_points_that_lies(write, points):
     path = build(write, member(LINES))
 
@@ -520,19 +512,6 @@ def test_a_count_of_access_points_that_lies(write, points):
     rewrite(f"{path}.mmx", metadata=change)
     with pytest.raises(mmapds.FormatError, match=r"DAMAGED: .*(expected|malformed)"):
         mmapds.open(path)
-
-
-def test_a_column_is_not_of_bytes(write):
-    path = build(write, member(LINES), columns={"id": "id"})
-
-    def change(metadata):
-        section = metadata["sections"]["column:id"]
-        section |= {"dtype": "|u1", "shape": [section["shape"][0]]}
-        return metadata
-
-    rewrite(f"{path}.mmx", metadata=change)
-    with pytest.raises(mmapds.FormatError, match="DAMAGED: section 'column:id': expected 4000 numbers of type"):
-        Index(f"{path}.mmx")
 
 
 # ---- all that datasets do
@@ -552,19 +531,6 @@ def test_where_blocks_and_chunks(write):
     assert sorted(rows) == list(range(len(ds)))
     for at in range(0, len(rows), 64):
         assert [sample["id"] for sample in ds.take(rows[at : at + 64])] == rows[at : at + 64]
-
-
-def test_a_file_that_grows_by_a_member_is_indexed_again(write):
-    path = build(write, member(LINES))
-    with open(path, "ab") as file:
-        file.write(member(b'{"id":"last"}\n' * 5000))
-    with pytest.raises(mmapds.StaleIndexError):
-        mmapds.open(path)
-    mmapds.build(path)
-    ds = mmapds.open(path)
-    assert len(ds) == len(LINES.splitlines()) + 5000
-    assert ds[len(ds) - 1] == {"id": "last"}
-    verify(Index(f"{path}.mmx"))
 
 
 def test_merged_indexes_and_parts_are_those_that_are_built(write, tmp_path):
@@ -594,49 +560,37 @@ def test_merged_indexes_and_parts_are_those_that_are_built(write, tmp_path):
     assert parts.read_bytes() == built.read_bytes()
 
 
-def test_saved_views_and_concatenations(write, tmp_path):
-    ds = mmapds.open(build(write, member(LINES)), decode="bytes")
-    expected = LINES.splitlines()
-    ds[::7].save(tmp_path / "v.mmx")
-    assert list(mmapds.open(tmp_path / "v.mmx", decode="bytes")) == expected[::7]
-    assert list(mmapds.concat([ds[10:20], ds[:5]])) == expected[10:20] + expected[:5]
-
-
-def _read(ds, rows, found):
-    found.put(list(ds.take(rows)))
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes_read_what_their_parent_reads(write, method):
-    ds = mmapds.open(build(write, member(LINES)))
-    rows = list(range(0, len(ds), 91))[::-1]
-    expected = list(ds.take(rows))
-    context = multiprocessing.get_context(method)
-    found = context.Queue()
-    process = context.Process(target=_read, args=(ds, rows, found))
-    process.start()
-    assert found.get(timeout=60) == expected
-    process.join()
-
-
-def test_threads_read_the_same(write):
-    ds = mmapds.open(build(write, member(LINES)), decode="bytes", block_cache=100_000)
-    expected, found = LINES.splitlines(), []
-
-    def read(seed):
-        rows = random.Random(seed).sample(range(len(ds)), 300)
-        found.append(list(ds.take(rows)) == [expected[row] for row in rows])
-
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [True] * 6
-
-
 @pytest.mark.parametrize("behind", [bytes(3 << 20), one_member(b"") * 150_000], ids=["zeros", "empty members"])
 def test_what_follows_the_last_block_may_be_large(write, behind):
     path = build(write, member(LINES) + behind)
     ds = mmapds.open(path, decode="bytes")
     assert [ds[row] for row in (-1, 0, -9)] == [LINES.splitlines()[row] for row in (-1, 0, -9)]
+
+
+def test_a_block_of_tiny_members_is_read_once():
+    """What follows each of them is not copied for it."""
+    given = []
+
+    def decoder(*arguments, **options):
+        found = zlib.decompressobj(*arguments, **options)
+        return Counting(found, given)
+
+    parts = [b"%d\n" % number if number % 3 == 0 else b"" for number in range(20_000)]
+    data = b"".join(map(gzip.compress, parts))
+    counted = SimpleNamespace(**{**vars(zlib), "decompressobj": decoder})
+    assert decode(counted, data, Edges()) == b"".join(parts)
+    assert sum(given) < 2 * len(data) + 4096 * len(parts)
+
+
+class Counting:
+    """A decoder that keeps how many bytes it was given."""
+
+    def __init__(self, decoder, given):
+        self.decoder, self.given = decoder, given
+
+    def decompress(self, data, most):
+        self.given.append(len(data))
+        return self.decoder.decompress(data, most)
+
+    def __getattr__(self, name):
+        return getattr(self.decoder, name)
