@@ -21,7 +21,6 @@ from itertools import chain, cycle, islice
 from typing import Any
 
 from . import __version__
-from .dataset.collate import pad_collate
 from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
@@ -33,9 +32,8 @@ __all__ = ["bench"]
 
 NEAR = 0.9
 """A way that delivers this share of the best one is as good, if it needs less."""
-COLLATE: dict[str, Callable[[Any], Any]] = {"list": list, "pad": pad_collate}
-"""What makes a batch of samples, by name."""
 
+_COLLATE = ("list", "pad")
 _SPARE = 0.8  # of the memory that is available, for pages of files
 _SAMPLED = 1000  # records whose sizes are looked at
 _DRAWN = 20_000  # batches at most, before the first ones come again
@@ -84,8 +82,8 @@ def bench(
         raise ModuleNotFoundError("mmapds.bench needs torch; run: pip install 'mmapds[torch]'", name="torch")
     if not seconds > 0:
         raise OrderError(f"seconds = {seconds!r}, expected a number above 0")
-    if collate not in COLLATE:
-        raise OrderError(f"collate = {collate!r}, expected {' or '.join(map(repr, COLLATE))}")
+    if collate not in _COLLATE:
+        raise OrderError(f"collate = {collate!r}, expected {' or '.join(map(repr, _COLLATE))}")
     sources = [os.fspath(each) for each in listed(source_or_index)]
     allowed = [os.fspath(each) for each in listed(roots, "roots")]
     dataset = open_dataset(sources, decode=decode, roots=allowed)
@@ -210,8 +208,9 @@ def run_trial() -> None:
 
 def measure(trial: dict[str, Any]) -> dict[str, Any]:
     """Return what a trial finds: a cold pass, if it is asked for, and a warm one over the same records."""
-    from .samplers.planned import TokenBudgetBatchSampler  # needs torch, as below
-    from .samplers.samplers import DistributedBatchSampler  # needs torch
+    from .dataset.collate import pad_collate  # needs torch, as below
+    from .samplers.planned import TokenBudgetBatchSampler
+    from .samplers.samplers import DistributedBatchSampler
 
     dataset = open_dataset(trial["sources"], decode=trial["decode"], roots=trial["roots"])
     alone: Any = {"num_replicas": 1, "rank": 0}
@@ -224,7 +223,8 @@ def measure(trial: dict[str, Any]) -> dict[str, Any]:
         drawn = [[record] for record in islice(chain.from_iterable(drawn), _SINGLE)]
     if trial["cold"]:
         drop_pages(dataset.sources)
-    deliver = partial(_delivered, dataset, trial["kind"], trial["workers"], COLLATE[trial["collate"]])
+    collate: Any = pad_collate if trial["collate"] == "pad" else list
+    deliver = partial(_delivered, dataset, trial["kind"], trial["workers"], collate)
     first = _pass(deliver, drawn, trial["seconds"])
     # The records that were read are in memory now, so reading them again is warm.
     warm = _pass(deliver, cycle(drawn[: first["batches"] + 1]), trial["seconds"])

@@ -65,9 +65,9 @@ def test_the_numbers_of_every_pass_agree(facts, path):
 def test_a_pass_delivers_every_record_of_an_epoch_once(kind, path, monkeypatch):
     """All but those of the first batch, for which workers start."""
     read = []
-    monkeypatch.setitem(room.COLLATE, "list", read.extend)
+    monkeypatch.setattr("mmapds.dataset.collate.pad_collate", read.extend)
     monkeypatch.setattr(room, "cycle", iter)
-    found = measured(kind, path)
+    found = measured(kind, path, collate="pad")
     assert found["cold"] is None
     assert found["warm"]["records"] == 3000 - (1 if kind == "single" else 16)
     if kind != "single":

@@ -16,7 +16,7 @@ from mmapds.errors import OrderError
 from mmapds.orders.basic import Chunked
 from mmapds.report import numbers as computed
 from mmapds.report import report
-from mmapds.report.plans import Wanted, plan_epoch
+from mmapds.report.numbers import Wanted, plan_epoch
 from tests.support.commands import python
 from tests.support.reports import all_batches, distance_of_gaps, padding, quantile, waiting, words
 
@@ -75,7 +75,9 @@ def test_batches_are_those_of_the_sampler(path, kind):
     sampler = make(ds)
     steps = all_batches(sampler)
     assert (facts["steps"], facts["ranks"]) == (len(sampler), 4)
-    steps = steps[: facts["batches"] // 4]  # whole ones
+    sizes = [{len(batch) for batch in step} for step in steps]
+    whole = facts["batches"] // 4 if facts["kind"] != "fixed" else len(LENGTHS) // (4 * max(sizes[0]))
+    steps = steps[:whole]
     used = list(itertools.chain.from_iterable(steps))
     assert facts["measured"] == {"batches": len(used), "is_whole": True}
     sizes = [len(batch) for batch in used]
@@ -94,7 +96,6 @@ def test_batches_are_those_of_the_sampler(path, kind):
     assert facts["cost"]["waiting"] == pytest.approx(waiting(costs))
     assert facts["cost"]["imbalance"]["mean"] == pytest.approx(np.mean(most))
     assert facts["cost"]["imbalance"]["max"] == pytest.approx(max(most))
-    assert facts["cost"]["by_rank"] == pytest.approx([np.mean([s[r] / np.mean(s) for s in costs]) for r in range(4)])
     kept = [int(each) for each in LENGTHS if limit is None or each <= limit]
     assert (facts["records"], facts["tokens"]) == (len(kept), sum(kept))
     assert sum(facts["left_out"].values()) == len(LENGTHS) - len(kept)
@@ -122,7 +123,7 @@ def test_a_long_epoch_is_read_in_blocks_that_have_its_ends_and_its_middle():
 def test_lengths_are_what_loops_find(numbers, limit):
     values, counts = np.unique(np.array(numbers, np.uint64), return_counts=True)
     facts = computed.length_facts(values, counts, "tokens", [limit])
-    assert (facts["records"], facts["total"], facts["distinct"]) == (len(numbers), sum(numbers), len(set(numbers)))
+    assert (facts["records"], facts["total"]) == (len(numbers), sum(numbers))
     for share in computed.QUANTILES:
         assert facts["quantiles"][f"{share * 100:g} %"] == quantile(numbers, share)
     assert facts["quantiles"]["mean"] == pytest.approx(np.mean(numbers))
@@ -280,10 +281,9 @@ def test_the_facts_are_json_and_the_same_each_time(path):
     ("options", "message"),
     [
         ({"max_tokens": 0}, "max_tokens = 0, expected an integer of 1 or more"),
-        ({"pack": 5, "max_tokens": 7}, "pack = 5, expected None beside max_tokens; give one of the two"),
+        ({"pack": 5, "max_tokens": 7}, "pack = 5, expected None beside max_tokens"),
         ({"ranks": 5000}, "ranks = 5000, expected 1 to 1500, the number of records"),
-        ({"compare": "pick=8"}, f"compare: expected {', '.join(Wanted._fields)}, found 'pick' (did you mean 'pack')"),
-        ({"compare": "pack=" + "9" * 5000}, "compare: pack: expected an integer, found '99"),
+        ({"compare": "pick=8"}, f"compare: expected NAME=NUMBER, of {', '.join(Wanted._fields)}, found 'pick=8'"),
     ],
 )
 def test_arguments_without_a_plan_are_errors(path, options, message):

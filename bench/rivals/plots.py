@@ -4,7 +4,7 @@ import importlib.resources
 import re
 import statistics
 
-from mmapds.report.pictures import svg
+from mmapds.report.page import svg
 
 from .tables import grown
 

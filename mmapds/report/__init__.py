@@ -6,22 +6,53 @@ template shows them, and matplotlib draws the charts; only the page needs these 
 
 from __future__ import annotations  # help() shows them as they are written
 
+import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Any, cast
 
+import numpy as np
+
+from .. import __version__
 from ..bench import bench
 from ..dataset.decode import Decoder
 from ..dataset.opening import IndexedDataset
 from ..dataset.opening import open as open_dataset
-from ..errors import Error, either
+from ..dataset.printed import printed
+from ..errors import DecodeError, Error, FormatError, shortened
+from ..index.inspect import describe, states_of, summarise
+from ..index.lengths import read_lengths
+from ..index.statistics import CALLED, PERCENTILES, SIZES, made_of, measure, pieces
+from ..orders.permutation import Permutation
+from ..storage.index_file import Index
 from ..storage.lock import check_is_free, is_same_file, replacing
+from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath, listed, reason
-from .gather import gather, loader_facts, training_facts
-from .numbers import Facts
-from .plans import BATCH_SIZE, wanted_plans
+from .numbers import (
+    BATCH_SIZE,
+    Facts,
+    Wanted,
+    batch_facts,
+    length_facts,
+    plan_epoch,
+    read_facts,
+    shuffle_facts,
+    wanted_plans,
+)
 
 __all__ = ["report"]
+
+_CURRENT = ("unchanged", "touched")  # states of sources whose records can be read
+_LISTED = 12  # sources
+_RANDOM, _EXTREMES, _UNDECODABLE = 6, 3, 3  # samples
+_TRIED = 1000  # records that are decoded to find some that cannot be
+_LARGE = 1 << 24  # bytes; a larger record is not decoded
+_LINES, _LINE = 24, 400  # of a sample
+_SUMS = ("batches", "records", "seconds", "wait", "stalls")
+_WORST = ("wait_p50", "wait_p99", "wait_max")
 
 
 def report(
@@ -67,18 +98,18 @@ def report(
       FormatError: a file of waits has something else.
       Error: an extra is missing, or the page is there or cannot be written; what `mmapds.open` and `bench` raise.
     """
-    make_page = None if out is None else _page_maker(os.fspath(out), force)
     plan = {"max_tokens": max_tokens, "pack": pack, "batch_size": batch_size, "chunk_size": chunk_size}
     wanted = wanted_plans(compare, **plan, ranks=ranks, seed=seed)
+    make_page = None if out is None else _page_maker(os.fspath(out), force)
     patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]
     dataset = cast(IndexedDataset, open_dataset(patterns, decode=decode, check="none", roots=roots))
-    facts = gather(dataset, patterns, wanted, samples=samples)
+    facts = _facts(dataset, patterns, wanted, samples=samples)
     if waits:
-        facts["training"] = training_facts([os.fspath(path) for path in listed(waits, "waits")])
+        facts["training"] = _training_facts([os.fspath(path) for path in listed(waits, "waits")])
     if loader:
         size = batch_size or BATCH_SIZE
         measured = bench(patterns, max_tokens=max_tokens, batch_size=size, decode=decode, roots=roots)
-        facts["loader"] = loader_facts(measured)
+        facts["loader"] = _loader_facts(measured)
     if out is not None and make_page is not None:
         _write(os.fspath(out), make_page(facts), [*patterns, *dataset.sources, *dataset.indexes])
     return facts
@@ -89,9 +120,8 @@ def _page_maker(out: str, force: bool) -> Callable[[Facts], str]:
     try:
         from .page import page  # needs an extra
     except ModuleNotFoundError as error:
-        name, no_page = (error.name or "").partition(".")[0], either("--json", "no out")
-        advice = f"run: pip install 'mmapds[report]' (or give {no_page}, which needs none)"
-        raise Error(f"mmapds.report needs {name}; {advice}") from None
+        name = (error.name or "").partition(".")[0]
+        raise Error(f"mmapds.report needs {name}; run: pip install 'mmapds[report]'") from None
     if not force:
         check_is_free(out)
     return page
@@ -99,11 +129,193 @@ def _page_maker(out: str, force: bool) -> Callable[[Facts], str]:
 
 def _write(path: str, text: str, read: Iterable[str]) -> None:
     """Write the page, but over no file that was read."""
-    advice = f"give another place with {either('-o FILE', 'out=...')}"
     if any(is_same_file(each, path) for each in read):
-        raise Error(f"{path}: the page to write is a source or an index; {advice}")
+        raise Error(f"{path}: expected another file, found a source or an index")
     try:
         with replacing(os.path.abspath(path), lambda: None) as file:
             file.write(text.encode())
     except OSError as error:
-        raise Error(f"{path}: cannot write the report here ({reason(error)}); {advice}") from None
+        raise Error(f"{path}: cannot write the report here ({reason(error)})") from None
+
+
+def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wanted], *, samples: bool) -> Facts:
+    """Return the facts of all sections but those of loaders and of a training run."""
+    # Those of the dataset compare nothing, so that a changed source is shown, and not an error.
+    indexes, by_length = [Index(each.path, each.roots) for each in dataset._catalog.indexes], None
+    if len(dataset) and "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
+        by_length = read_lengths(dataset, None, None)
+    coverage, plans = _coverage(indexes, len(dataset)), []
+    for each in wanted if len(dataset) else ():
+        epoch = plan_epoch(dataset, by_length, each)
+        record_bytes = coverage["bytes"] / max(coverage["records_of_indexes"], 1)
+        plans.append(
+            {
+                "title": each.title,
+                "options": each._asdict(),
+                "batches": batch_facts(epoch),
+                "shuffle": shuffle_facts(epoch, len(dataset)),
+                "reads": read_facts(epoch, dataset, record_bytes) if coverage["is_current"] else None,
+            }
+        )
+    is_shown = samples and len(dataset) and coverage["is_current"]
+    return {
+        "mmapds": __version__,
+        "title": ", ".join(os.path.basename(pattern) or pattern for pattern in patterns[:3]),
+        "fingerprint": dataset.fingerprint,
+        "coverage": coverage,
+        "lengths": _lengths(indexes, by_length, wanted) if len(dataset) else None,
+        "plans": plans,
+        "loader": None,
+        "training": None,
+        "samples": _samples(dataset, by_length, wanted[0].seed) if is_shown else None,
+    }
+
+
+def _coverage(indexes: Sequence[Index], records: int) -> Facts:
+    """Return what indexes cover, and which sources have changed since; a view has fewer records than its indexes."""
+    found = [describe(index, states_of(index)) for index in indexes]
+    sources = [source for each in found for source in each["sources"]]
+    others = [each for each in sources if each["state"] not in _CURRENT]
+    have_left_out = any(summarise(index).sizes_have_left_out for index in indexes)
+    of = "records, with framing" + " and left-out records behind" * have_left_out
+    columns = [_column(indexes, SIZES, CALLED, of)]
+    for name in indexes[0].columns:
+        if all(name in index.columns for index in indexes):
+            columns.append(_column(indexes, name, name, made_of(indexes, name)))
+    return {
+        "indexes": [index.path for index in indexes][:_LISTED],
+        "formats": sorted({index.format for index in indexes}),
+        "records": records,
+        "records_of_indexes": sum(each["records"] for each in found),
+        "bytes": sum(each["bytes"] for each in found),
+        "left_out": sum(each["left_out"] for each in found),
+        "bad": sum(each["bad"] for each in found),
+        "sources": len(sources),
+        "changed": len(others),
+        "states": dict(sorted(Counter(each["state"] for each in sources).items())),
+        "is_current": not others,
+        "listed": (others or sources)[:_LISTED],
+        "sizes_have_left_out": have_left_out,
+        "columns": columns,
+    }
+
+
+def _column(indexes: Sequence[Index], name: str | None, title: str, of: str) -> Facts:
+    """Return the statistics of a column, or of the sizes of records."""
+    numbers = measure(indexes, name, lambda _: None)
+    return {
+        "name": title,
+        "of": of,
+        "type": numbers.type,
+        "min": numbers.least,
+        **dict(zip(PERCENTILES, numbers.percentiles, strict=True)),
+        "max": numbers.most,
+        "mean": numbers.mean,
+        "total": numbers.total,
+        "not_finite": numbers.others,
+        "sampled": numbers.sampled,
+    }
+
+
+def _lengths(indexes: Sequence[Index], by_length: LengthOrder | None, wanted: Sequence[Wanted]) -> Facts:
+    """Return how lengths are distributed, or where there are none, the sizes of records in bytes."""
+    if by_length is not None:
+        chosen = [limit for each in wanted for limit in (each.max_tokens, each.pack) if limit is not None]
+        return length_facts(by_length.values[::-1], by_length.counts[::-1], "tokens", chosen)
+    sizes: Counter[int] = Counter()
+    for piece, times in pieces(indexes, SIZES):
+        values, counts = np.unique(piece, return_counts=True)
+        sizes.update(dict(zip(values.tolist(), (counts * times).tolist(), strict=True)))
+    found = np.array(sorted(sizes.items()), np.int64)
+    return length_facts(found[:, 0], found[:, 1], "bytes", [])
+
+
+# ---- samples
+
+
+def _samples(dataset: IndexedDataset, by_length: LengthOrder | None, seed: int) -> Facts:
+    """Return some samples as lines of text: random ones, the longest, the shortest, and some that cannot be decoded."""
+    records = len(dataset)
+    tried = Permutation(records, seed)[np.arange(min(_TRIED, records))].tolist()
+    groups = {"random": tried[:_RANDOM]}
+    if by_length is not None:
+        places = np.arange(min(_EXTREMES, records))
+        groups |= {"longest": by_length.at(places).tolist(), "shortest": by_length.at(records - 1 - places).tolist()}
+    found = {name: [_sample(dataset, by_length, each) for each in positions] for name, positions in groups.items()}
+    bad = (each for each in (_sample(dataset, None, each) for each in tried) if "error" in each)
+    return {**found, "undecodable": list(islice(bad, _UNDECODABLE)), "tried": len(tried)}
+
+
+def _sample(dataset: IndexedDataset, by_length: LengthOrder | None, position: int) -> Facts:
+    """Return a sample as the first lines of what `mmapds show` prints."""
+    size = dataset.where(position).size
+    shown: Facts = {"position": position, "place": dataset.place(position), "bytes": size}
+    if by_length is not None:
+        shown["length"] = int(by_length.lengths.at(np.array([position]))[0])
+    if size > _LARGE:
+        return {**shown, "lines": [f"{size:,} bytes, too many to be shown"]}
+    try:
+        return {**shown, "lines": _lines(dataset[position])}
+    except DecodeError as error:
+        return {**shown, "error": str(error), "lines": _lines(dataset.raw(position))}
+    except Error as error:
+        return {**shown, "error": str(error)}
+
+
+def _lines(sample: Any) -> list[str]:
+    lines = printed(sample).split("\n")
+    more = ["…"] if len(lines) > _LINES else []
+    return [line if len(line) <= _LINE else f"{line[:_LINE]}…" for line in lines[:_LINES]] + more
+
+
+# ---- waits
+
+
+def _loader_facts(measured: Facts) -> Facts:
+    """Return the loaders that `mmapds.bench` tried, and its recommendation."""
+    names = ("records_per_second", "wait_p50", "wait_p99", "memory")
+    ways = [
+        {"kind": trial["kind"], "workers": trial["workers"]}
+        | {which: trial[which] and {name: trial[which][name] for name in names} for which in ("cold", "warm")}
+        for trial in measured["trials"]
+        if trial["kind"] in ("threads", "processes")
+    ]
+    return {name: measured[name] for name in ("plan", "cores", "seconds", "recommendation")} | {"ways": ways}
+
+
+def _training_facts(paths: Iterable[str]) -> Facts:
+    """Return what the ranks of a training run waited for.
+
+    Args:
+      paths: files in which each line is a JSON object: `rank`, and what `loader.stats()` returns.
+    Raises:
+      FormatError: a file cannot be read, or holds something else.
+    """
+    passes: dict[int, list[Facts]] = {}
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for number, line in enumerate(file.readlines() or [""], 1):
+                    found = _pass_of(f"{path}: line {number}", line)
+                    passes.setdefault(found["rank"], []).append(found)
+        except OSError as error:
+            raise FormatError(f"{path}: cannot read the waits of a run ({reason(error)})") from None
+    ranks = []
+    for rank, own in sorted(passes.items()):
+        facts: Facts = {"rank": rank, "passes": len(own)}
+        facts |= {name: sum(each[name] for each in own) for name in _SUMS}
+        facts |= {name: max(each[name] for each in own) for name in _WORST}
+        ranks.append({**facts, "waiting": facts["wait"] / facts["seconds"] if facts["seconds"] else 0.0})
+    seconds, wait = (sum(each[name] for each in ranks) for name in ("seconds", "wait"))
+    return {"ranks": ranks, "seconds": seconds, "wait": wait, "waiting": wait / seconds if seconds else 0.0}
+
+
+def _pass_of(where: str, line: str) -> Facts:
+    """Return what a rank wrote of an epoch."""
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        found = {"rank": 0, **json.loads(line)}
+        if all(0 <= found[name] < float("inf") for name in ("rank", *_SUMS, *_WORST)):
+            return found
+    raise FormatError(
+        f"{where}: expected numbers in JSON, as loader.stats() returns, found {shortened(line.strip(), 40)}"
+    )

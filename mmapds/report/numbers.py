@@ -1,26 +1,39 @@
-"""The numbers of a report: lengths, batches, shuffle and reads, as plain dicts that JSON can hold.
+"""The numbers of a report: lengths, and batches, shuffle and reads of a plan, as plain dicts that JSON can hold.
 
 Distributions are `values`, the distinct numbers, rising, and `counts`, how often each occurs.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.catalog import Location
 from ..dataset.dataset import Dataset
-from .plans import Epoch
+from ..errors import OrderError, shortened
+from ..index.lengths import read_lengths
+from ..orders.basic import Chunked, Int64s, Shuffled, integer
+from ..samplers.bucket import BucketPlan, Budget
+from ..samplers.packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
+from ..samplers.plan import Plan, Selection, select
+from ..samplers.window import WindowPlan
+from ..storage.runs import LengthOrder
 
 Array = NDArray[Any]
 Facts = dict[str, Any]
 
+BATCH_SIZE = 32
+"""The default where no plan is asked for."""
 PAGE = 4096
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 
+_SORT_WINDOW, _ANY_SIZE = 8192, 2**31  # defaults of TokenBudgetBatchSampler
+_BLOCKS = 201  # odd, so that one lies in the middle
+_BLOCK_RECORDS = 4096  # enough gaps for a distribution that can be told from another
 _BINS = 40
-_NARROWEST = 60  # most bins of one width; more are too narrow to be seen
 _WIDE = 12  # from this ratio of the 99.9th to the 1st percentile, the widths of bins grow with the numbers
 _BUDGETS, _BUDGET_CURVE = 8, 60
 _LONGEST = 2**32  # tokens of a record; so the tokens of any batch fit into 63 bits
@@ -29,6 +42,144 @@ _COLUMNS, _ROWS = 48, 32  # of the picture of an epoch and a dataset
 _GAPS = np.linspace(0, 6, 61)
 _ONCE_IN_20 = 1.36  # Kolmogorov: the distance of k random gaps exceeds this over the root of k once in 20 times
 _STEPS, _RECORDS = 24, 60_000  # whose pages are counted
+
+
+class Wanted(NamedTuple):
+    """The options of a plan; at most one of the first three is given."""
+
+    max_tokens: int | None = None
+    pack: int | None = None
+    batch_size: int | None = None
+    chunk_size: int | None = None
+    """Shuffle chunks of this many neighbours, instead of all records."""
+    ranks: int = 8
+    seed: int = 0
+
+    @classmethod
+    def of(cls, **options: Any) -> Wanted:
+        """Return a plan of checked options; raise OrderError if one is out of range, or two exclude each other."""
+        given = {name: value for name, value in options.items() if value is not None}
+        checked = {name: integer(name, value, 0 if name == "seed" else 1) for name, value in given.items()}
+        limits = [name for name in cls._fields[:3] if name in checked]
+        if len(limits) > 1:
+            raise OrderError(f"{limits[1]} = {checked[limits[1]]}, expected None beside {limits[0]}")
+        return cls(**checked)
+
+    @property
+    def title(self) -> str:
+        """The name of the plan for people."""
+        if self.max_tokens is not None:
+            what = f"token budget {self.max_tokens:,}"
+        elif self.pack is not None:
+            what = f"packs of {self.pack:,}"
+        else:
+            what = f"batches of {self.batch_size or BATCH_SIZE:,}"
+        return f"{what}, chunks of {self.chunk_size:,}" if self.chunk_size else what
+
+
+def wanted_plans(compare: Iterable[str] | str, **options: Any) -> list[Wanted]:
+    """Return the plan of these options, and plans to compare with it, such as `pack=4096,ranks=16`."""
+    plans = [Wanted.of(**options)]
+    for text in [compare] if isinstance(compare, str) else compare:
+        others: dict[str, Any] = {"ranks": plans[0].ranks, "seed": plans[0].seed}
+        for part in text.split(","):
+            name, _, value = (each.strip() for each in part.partition("="))
+            name = name.replace("-", "_")
+            if name not in Wanted._fields or not value.isdecimal() or len(value) > 19:
+                known = ", ".join(Wanted._fields)
+                raise OrderError(f"compare: expected NAME=NUMBER, of {known}, found {shortened(part)}")
+            others[name] = int(value)
+        plans.append(Wanted.of(**others))
+    return plans
+
+
+class Epoch(NamedTuple):
+    """Epoch 0 of all ranks, and what was read of it: blocks of whole steps, in order of steps and ranks."""
+
+    wanted: Wanted
+    kind: str
+    """"budget", "packs" or "fixed"."""
+    limit: int
+    """Most tokens of a batch, or its number of records where the size is fixed."""
+    batches: int
+    records: int
+    left_out: dict[str, int]
+    """How many records are not planned, by the reason."""
+    selection: Selection | None
+    """The planned records in order of length; None without lengths."""
+    whole_steps: int
+    """Those with a batch on every rank; an epoch without any counts as one."""
+    is_whole: bool
+    """Whether all of these were read."""
+    steps: Int64s
+    """The step of each batch that was read."""
+    sizes: list[Int64s]
+    """Of each block, the number of records in each batch."""
+    blocks: list[Int64s]
+    """The records of each block."""
+
+
+def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) -> Epoch:
+    """Return the epoch of a sampler with these options. Of a long one, blocks from the first step to the last are read.
+
+    Args:
+      by_length: the lengths of the dataset and their order; None where it has none.
+    Raises:
+      OrderError: no record is left, or there are fewer records than ranks.
+      ColumnError: the plan needs lengths, and the dataset has none.
+    """
+    ranks, limit, records = wanted.ranks, wanted.pack or wanted.max_tokens, len(dataset)
+    left_out: dict[str, int] = {}
+    selection = None if by_length is None else Selection(by_length, 0, slice(None))
+    chunks = None if wanted.chunk_size is None else Chunked(dataset, wanted.chunk_size, seed=wanted.seed)
+    if limit is not None:
+        kind = "packs" if wanted.pack else "budget"
+        plan, left_out = _by_length(by_length or read_lengths(dataset, None, None), wanted, limit, chunks)
+        batches, reader, selection, records = len(plan), plan.reader(0), plan.selection, plan.selection.records
+        steps = batches // ranks
+    else:
+        kind, limit, order = "fixed", wanted.batch_size or BATCH_SIZE, chunks or Shuffled(records, wanted.seed)
+        most = max(min(limit, records // ranks), 1)
+        batches, steps = -(-records // (most * ranks)) * ranks, records // (most * ranks)
+
+        def reader(numbers: Int64s) -> tuple[Int64s, Int64s]:
+            """Return the records of batches of whole steps, whose ranks take turns, and where each batch ends."""
+            firsts = numbers // ranks * (most * ranks) + numbers % ranks
+            positions = firsts.reshape(-1, 1) + np.arange(most) * ranks
+            return order.at(0, positions.ravel()), np.arange(1, len(numbers) + 1) * most
+
+    if records < ranks:
+        raise OrderError(f"ranks = {ranks}, expected 1 to {records}, the number of records")
+    steps = max(steps, 1)
+    size = min(max(int(min(_BLOCK_RECORDS, records / 64) * steps / records), 1), steps)
+    count = min(-(-steps // size), _BLOCKS)
+    is_whole = count * size >= steps
+    firsts = np.arange(count) * size if is_whole else np.linspace(0, steps - size, count).astype(np.int64)
+    numbers = [np.arange(at * ranks, min(min(at + size, steps) * ranks, batches)) for at in firsts.tolist()]
+    blocks, ends = zip(*map(reader, numbers), strict=True)
+    sizes = [np.diff(each, prepend=0) for each in ends]
+    read = (is_whole, np.concatenate(numbers) // ranks, sizes, list(blocks))
+    return Epoch(wanted, kind, limit, batches, records, left_out, selection, steps, *read)
+
+
+def _by_length(
+    by_length: LengthOrder, wanted: Wanted, limit: int, chunks: Chunked | None
+) -> tuple[Plan, dict[str, int]]:
+    """Return the plan of budgets or packs, and how many records it leaves out, by the reason."""
+    limits: Any = PackLimits(limit, None, 1) if wanted.pack else Budget(limit, _ANY_SIZE, 1, 0)
+    selection, left_out = select(by_length, limits, 1, None, "drop")
+    shape: dict[str, Any] = {"ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
+    too_long = "longer than a pack" if wanted.pack else "over the budget"
+    reasons = {"empty": left_out.too_short, too_long: left_out.too_long}
+    if chunks is not None and not wanted.pack:
+        return WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape), reasons
+    shape["group_size"] = wanted.ranks
+    if chunks is not None:
+        return PackWindowPlan(selection, PackedChunks(selection, limits, chunks), **shape), reasons
+    return (PackPlan if wanted.pack else BucketPlan)(selection, limits, **shape), reasons
+
+
+# ---- distributions
 
 
 def quantiles(values: Array, counts: Array) -> Facts:
@@ -47,14 +198,11 @@ def _total(values: Array, counts: Array) -> float:
 def edges_of(values: Array, counts: Array) -> list[int]:
     """Return the edges of bins, which contain their lower edge; the first and the last are as wide as extremes need."""
     found = quantiles(values, counts)
-    low, high = int(found["1 %"]), int(found["99.9 %"])
+    low, high = float(max(found["1 %"], 1)), float(found["99.9 %"] + 1)
     first, end = int(values[0]), int(values[-1]) + 1
-    if high > _WIDE * max(low, 1):
-        grown = np.rint(np.geomspace(float(max(low, 1)), float(high + 1), _BINS + 1)).tolist()
-        return sorted({first, *(min(max(int(edge), first), end) for edge in grown), end})
-    step = max((high - low) // _BINS, (end - first) // _NARROWEST, 1)
-    inner = range(high + 1, low - step, -step)  # from above: most batches are nearly full
-    return sorted({first, *(edge for edge in inner if first + step <= edge <= end - step), end})
+    space = np.geomspace if high > _WIDE * low else np.linspace
+    inner = (int(edge) for edge in np.rint(space(low, high, _BINS + 1)).tolist())
+    return sorted({first, *(edge for edge in inner if first < edge < end), end})
 
 
 def _in_bins(values: Array, weights: Array, edges: list[int]) -> Array:
@@ -76,33 +224,35 @@ def length_facts(values: Array, counts: Array, unit: str, chosen: list[int]) -> 
     first = max(min(max(found["50 %"], 1).bit_length(), last), last - _BUDGETS + 1)
     budgets = sorted({2**power for power in range(first, last + 1)} | set(chosen))
     curve = np.unique(np.rint(np.geomspace(max(edges[0], 1.0), max(edges[-1] - 1, 1.0), _BUDGET_CURVE)))
+
+    def cut_off(budget: int) -> Facts:
+        """Return the records above a largest length, and the tokens lost if they are dropped or cut."""
+        is_over, total = values > budget, max(tokens.sum(), 1)
+        over, cut = int(counts[is_over].sum()), (values[is_over].astype(np.float64) - budget) * counts[is_over]
+        return {
+            "budget": budget,
+            "over": over,
+            "over_share": over / int(counts.sum()),
+            "dropped_share": float(tokens[is_over].sum() / total),
+            "truncated_share": float(cut.sum() / total),
+        }
+
     return {
         "unit": unit,
         "records": int(counts.sum()),
         "total": int(tokens.sum()),
-        "distinct": len(values),
         "quantiles": found,
         "histogram": {
             "edges": edges,
             "records": _in_bins(values, counts, edges).astype(np.int64).tolist(),
             "share_of_total": (_in_bins(values, tokens, edges) / max(tokens.sum(), 1)).tolist(),
         },
-        "budgets": [_cut_off(values, counts, budget) for budget in budgets],
-        "curve": [_cut_off(values, counts, int(budget)) for budget in curve],
+        "budgets": [cut_off(budget) for budget in budgets],
+        "curve": [cut_off(int(budget)) for budget in curve],
     }
 
 
-def _cut_off(values: Array, counts: Array, budget: int) -> Facts:
-    """Return the records above a largest length, and the tokens lost if they are dropped or cut."""
-    total, is_over = max(_total(values, counts), 1), values > budget
-    above, times = values[is_over].astype(np.float64), counts[is_over]
-    return {
-        "budget": budget,
-        "over": int(times.sum()),
-        "over_share": int(times.sum()) / int(counts.sum()),
-        "dropped_share": _total(above, times) / total,
-        "truncated_share": _total(above - budget, times) / total,
-    }
+# ---- of a plan
 
 
 def batch_facts(epoch: Epoch) -> Facts:
@@ -162,13 +312,11 @@ def _cost_facts(costs: Array, ranks: int) -> Facts | None:
         return None
     relative = steps / steps.mean(axis=1, keepdims=True)
     most = relative.max(axis=1)
-    rare = float(np.quantile(most, 0.99, method="inverted_cdf"))
     chosen = np.linspace(0, len(relative) - 1, min(len(relative), _STRIP)).astype(np.int64)
     return {
         "steps": len(relative),
-        "imbalance": {"mean": float(most.mean()), "99 %": rare, "max": float(most.max())},
+        "imbalance": {"mean": float(most.mean()), "max": float(most.max())},
         "waiting": float(1 - steps.sum() / (steps.max(axis=1).sum() * ranks)),
-        "by_rank": relative.mean(axis=0).tolist(),
         "strip": relative[chosen].round(4).tolist(),
     }
 
@@ -207,9 +355,7 @@ def density(positions: Array, records: Array, columns: int) -> Facts:
       positions, records: in the epoch and in the dataset, from 0 to 1.
       columns: parts of the epoch.
     """
-    at = np.minimum((positions * columns).astype(np.int64), columns - 1)
-    rows = np.minimum((records * _ROWS).astype(np.int64), _ROWS - 1)
-    counts = np.bincount(at * _ROWS + rows, minlength=columns * _ROWS).reshape(columns, _ROWS)
+    counts, _, _ = np.histogram2d(positions, records, (columns, _ROWS), ((0, 1), (0, 1)))
     expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / len(records)
     some = np.where(expected > 0, expected, 1.0)  # a part of the dataset may be left out
     free = (columns - 1) * (_ROWS - 1)
@@ -245,15 +391,13 @@ def gaps(window: Array, records: int) -> Facts:
 
 def read_facts(epoch: Epoch, dataset: Dataset, record_bytes: float) -> Facts:
     """Return what steps read from the disk, where records have so many bytes on average."""
-    ranks, blocks, starts = epoch.wanted.ranks, epoch.blocks, dataset.source_starts
+    blocks = epoch.blocks
     count = max(min(_STEPS, _RECORDS // max(epoch.records // epoch.whole_steps, 1), len(blocks)), 1)
     steps = []
     for at in np.linspace(0, len(blocks) - 1, count).astype(np.int64).tolist():
-        first = blocks[at][: epoch.sizes[at][:ranks].sum()]
+        first = blocks[at][: epoch.sizes[at][: epoch.wanted.ranks].sum()]
         steps.append(step_facts([dataset.where(record) for record in first.tolist()]))
     mean: dict[str, float] = {name: float(np.mean([each[name] for each in steps])) for name in steps[0]}
-    sources = [len(np.unique(np.searchsorted(starts, block, side="right"))) for block in blocks]
-    of_blocks = {"steps": len(epoch.sizes[0]) // ranks, "mean": float(np.mean(sources)), "max": max(sources)}
     return {
         "measured": {"steps": len(steps)},
         "steps": steps,
@@ -261,8 +405,7 @@ def read_facts(epoch: Epoch, dataset: Dataset, record_bytes: float) -> Facts:
         "amplification": mean["pages"] * PAGE / mean["bytes"] if mean["bytes"] else 0.0,
         "pages_of_a_record": mean["pages"] / mean["records"],
         "epoch_bytes": epoch.records * record_bytes,
-        "sources": len(starts) - 1,
-        "sources_of_some_steps": of_blocks,
+        "sources": len(dataset.source_starts) - 1,
     }
 
 

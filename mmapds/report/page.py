@@ -1,17 +1,28 @@
-"""The page of a report: one HTML file without a script, made of the facts by `report.html.j2`, and its verdicts."""
+"""The page of a report: one HTML file without a script, by `report.html.j2`; its verdicts, and its charts as SVG.
 
-from collections.abc import Iterator
+A chart is laid out for a telephone, 330 units wide with text of 12 units. On wide screens the page makes the text
+smaller in proportion.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from itertools import count
 from typing import Any, NamedTuple
 
+import matplotlib.style
+import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from ..bench import name_of
 from ..errors import counted, printable
-from . import pictures
-from .gather import CURRENT
 from .numbers import Facts
 
 GOOD, FAIR, POOR, NOTE = "good", "fair", "poor", "note"
@@ -19,6 +30,34 @@ GOOD, FAIR, POOR, NOTE = "good", "fair", "poor", "note"
 
 _ORDER = (POOR, FAIR, NOTE, GOOD)
 _COLUMNS = 8  # fewer parts of an epoch do not tell clumps from chance
+_WIDTH, _HEIGHT = 330 / 72, 215 / 72  # inches
+_COLOURS = {name: f"#0a0a0{at}" for at, name in enumerate(("ink", "soft", "line", "one", "two", "three"))}
+"""What matplotlib draws with, in the place of the variables of the page's style."""
+_STYLE = {
+    "svg.fonttype": "none",
+    "font.size": 12,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "axes.edgecolor": _COLOURS["line"],
+    "axes.labelcolor": _COLOURS["soft"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _COLOURS["line"],
+    "grid.linewidth": 0.6,
+    "xtick.color": _COLOURS["soft"],
+    "ytick.color": _COLOURS["soft"],
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.labelcolor": _COLOURS["soft"],
+    "legend.handlelength": 1.4,
+    "lines.linewidth": 1.8,
+}
+_HEAT = (46, 134, 193)  # visible on a light ground and on a dark one
+_GROWING = 12  # from this ratio of the ends, an axis of lengths is logarithmic
+_NOT_SHOWN = r'<metadata>.*?</metadata>|<style.*?</style>|(?<=<g)\sid="[^"]*"|font-family:[^;"]*;?\s*'
+"""What the page has itself, or once for all charts."""
 
 
 def page(facts: Facts) -> str:
@@ -28,17 +67,18 @@ def page(facts: Facts) -> str:
         autoescape=True,
         extensions=["jinja2.ext.do"],
         undefined=StrictUndefined,
-        finalize=_printable,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # HTML that is ready is a subclass
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"counted": counted, "number": number, "percent": percent, "rounded": rounded}
+    environment.filters |= {"counted": counted, "number": number, "percent": percent}
     environment.filters |= {"name_of": name_of, "total": lambda counts: number(sum(counts.values()))}
     plans, labels, charts = facts["plans"], _labels(facts["plans"]), count()
     found = verdicts(facts, labels)
+    draw = {each.__name__: each for each in (lengths, budgets, batches, costs, density, gaps)}
 
     def chart(kind: str, *numbers: Any) -> Markup:
-        return Markup(pictures.svg(f"chart{next(charts)}", getattr(pictures, kind), *numbers))
+        return Markup(svg(f"chart{next(charts)}", draw[kind], *numbers))
 
     def of_plans(form: str, *paths: str) -> list[str | None]:
         """Return numbers of each plan as a text, by a filter or a format; None where it does not have them."""
@@ -59,10 +99,6 @@ def page(facts: Facts) -> str:
     return made.lstrip() + "\n"  # the definitions before the page leave empty lines
 
 
-def _printable(value: Any) -> Any:
-    return printable(value) if type(value) is str else value  # HTML that is ready is a subclass
-
-
 def _labels(plans: list[Facts]) -> list[str]:
     """Return the names of plans, with the options in which plans of one name may differ."""
     options = [plan["options"] for plan in plans]
@@ -73,9 +109,8 @@ def _labels(plans: list[Facts]) -> list[str]:
     ]
 
 
-def _at(facts: Facts, path: str) -> Any:
+def _at(found: Any, path: str) -> Any:
     """Return what stands at a path, as in `batches.cost.waiting`; None where nothing does."""
-    found: Any = facts
     for name in path.split("."):
         found = found.get(name) if found else None
     return found
@@ -97,14 +132,6 @@ def percent(share: float) -> str:
     return f"{number:.{digits}f} %"
 
 
-def rounded(value: int) -> str:
-    """Return a large number for people: 1.3 billion."""
-    for name, least in (("billion", 10**9), ("million", 10**6)):
-        if value >= least:
-            return f"{number(value / least)} {name}"
-    return number(value)
-
-
 # ---- verdicts
 
 
@@ -121,12 +148,11 @@ def verdicts(facts: Facts, labels: list[str]) -> list[Verdict]:
     found = list(_of_data(facts))
     for label, plan in zip(labels, facts["plans"], strict=True):
         named = "" if len(labels) == 1 else f"{label[0].upper()}{label[1:]}: "
-        of_plan = [*_of_batches(plan["batches"]), *_of_order(plan)]
-        found += [each._replace(text=named + each.text) for each in of_plan]
+        found += [each._replace(text=named + each.text) for each in (*_of_batches(plan["batches"]), *_of_order(plan))]
     return sorted(found, key=lambda each: _ORDER.index(each.level))
 
 
-def level(number: float, good: float, fair: float) -> str:
+def _level(number: float, good: float, fair: float) -> str:
     """Return the grade of a number that should be small."""
     return GOOD if number <= good else FAIR if number <= fair else POOR
 
@@ -134,7 +160,7 @@ def level(number: float, good: float, fair: float) -> str:
 def _of_data(facts: Facts) -> Iterator[Verdict]:
     """Yield the verdicts on sources, samples and a training run."""
     coverage, samples, training = facts["coverage"], facts["samples"], facts["training"]
-    if others := sum(count for state, count in coverage["states"].items() if state not in CURRENT):
+    if others := coverage["changed"]:
         text = f"{others:,} of {counted(coverage['sources'], 'source')} changed or cannot be read; index them again."
         yield Verdict(POOR, "covers", text)
     else:
@@ -148,27 +174,25 @@ def _of_data(facts: Facts) -> Iterator[Verdict]:
     if training:
         share = training["waiting"]
         text = f"The training run waited {percent(share)} of its time for data."
-        yield Verdict(level(share, 0.02, 0.1), "training", text)
+        yield Verdict(_level(share, 0.02, 0.1), "training", text)
 
 
 def _of_batches(facts: Facts) -> Iterator[Verdict]:
     if left_out := sum(facts["left_out"].values()):
         share = left_out / (left_out + facts["records"])
         what = " and ".join(f"{count:,} {why}" for why, count in facts["left_out"].items() if count)
-        yield Verdict(level(share, 0.001, 0.02), "batches", f"{percent(share)} of the records are left out: {what}.")
+        yield Verdict(_level(share, 0.001, 0.02), "batches", f"{percent(share)} of the records are left out: {what}.")
     if facts["kind"] == "packs":
-        yield Verdict(level(1 - facts["fill"], 0.02, 0.1), "batches", f"Packs are {percent(facts['fill'])} full.")
+        yield Verdict(_level(1 - facts["fill"], 0.02, 0.1), "batches", f"Packs are {percent(facts['fill'])} full.")
     elif "padding" in facts:
-        grade, text = level(facts["padding"], 0.02, 0.1), f"{percent(facts['padding'])} of a batch is padding"
+        text = f"{percent(facts['padding'])} of a batch is padding"
         if facts["kind"] == "budget":
             text += f"; random batches of this size have {percent(facts['random_padding'])}"
-        elif grade != GOOD:
-            text += "; a token budget or packs have less"
-        yield Verdict(grade, "batches", f"{text}.")
+        yield Verdict(_level(facts["padding"], 0.02, 0.1), "batches", f"{text}.")
     if facts.get("cost"):
         share = facts["cost"]["waiting"]
         text = f"Ranks wait {percent(share)} of the time for the slowest one, if time follows cost."
-        yield Verdict(level(share, 0.02, 0.1), "batches", text)
+        yield Verdict(_level(share, 0.02, 0.1), "batches", text)
 
 
 def _of_order(plan: Facts) -> Iterator[Verdict]:
@@ -176,9 +200,9 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
     shuffle, chunk_size = plan["shuffle"], plan["options"]["chunk_size"]
     ratios = [each["distance"] / each["bound"] for each in shuffle["gaps"].values() if each["distance"] is not None]
     if ratios:
-        grade = level(max(ratios), 1.5, 4)
+        grade = _level(max(ratios), 1.5, 4)
         if shuffle["density"]["columns"] >= _COLUMNS:
-            grade = min(grade, level(shuffle["density"]["dispersion"], 1.3, 3), key=_ORDER.index)
+            grade = min(grade, _level(shuffle["density"]["dispersion"], 1.3, 3), key=_ORDER.index)
         text = f"Parts of the epoch are {'somewhat off' if grade == FAIR else 'far from'} a random choice."
         if grade == GOOD:
             text = "Every part of the epoch is as random as a shuffle of all records."
@@ -190,4 +214,135 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
     if plan["reads"]:
         ratio = plan["reads"]["amplification"]
         text = f"A step touches {ratio:.1f} times the bytes of its records. It matters if data do not fit into memory."
-        yield Verdict(level(ratio, 2, 50), "reads", text)
+        yield Verdict(_level(ratio, 2, 50), "reads", text)
+
+
+# ---- charts
+
+
+def svg(name: str, draw: Callable[..., None], *numbers: Any) -> str:
+    """Return a chart as an SVG element.
+
+    Args:
+      name: another one for each chart of a page, so that ids differ.
+      draw: draws on the axes that it is given, with the numbers.
+    """
+    with matplotlib.style.context(["default", {**_STYLE, "svg.hashsalt": name}]):
+        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes, *numbers)
+        if axes.get_legend_handles_labels()[0] and axes.get_legend() is None:
+            # Above the chart, where it covers nothing.
+            axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0.2)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    text = re.sub(_NOT_SHOWN, "", out.getvalue(), flags=re.DOTALL)
+    text = text[text.index("<svg") :]
+    for colour, code in _COLOURS.items():
+        text = text.replace(code, f"var(--{colour})")
+    text = re.sub(r'\s(width|height)="[^"]*"', "", text, count=2)  # of the chart, which fills its figure
+    return re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", text)).strip()
+
+
+def lengths(axes: Any, histogram: Facts, unit: str) -> None:
+    """Draw how records, and the tokens in them, are distributed over lengths."""
+    labels = (histogram["edges"], f"length of a record, {unit}", f"records or {unit}")
+    bars: Any = {"fill": True, "color": _COLOURS["one"], "alpha": 0.55, "linewidth": 0}
+    line: Any = {"baseline": None, "color": _COLOURS["two"], "linewidth": 1.8}
+    _bars(axes, histogram["records"], *labels, label="records", **bars)
+    _bars(axes, histogram["share_of_total"], *labels, label=unit, **line)
+
+
+def budgets(axes: Any, curve: Sequence[Facts], chosen: Sequence[int], unit: str) -> None:
+    """Draw what is lost at each largest length, by dropping longer records or by cutting them."""
+    limits = np.array([each["budget"] for each in curve], np.float64)
+    dropped, cut = ([100 * each[name] for each in curve] for name in ("dropped_share", "truncated_share"))
+    axes.plot(limits, dropped, color=_COLOURS["one"], label="longer ones dropped")
+    axes.plot(limits, cut, "--", color=_COLOURS["two"], label="cut")
+    for limit in chosen:
+        if limits[0] <= limit <= limits[-1]:
+            axes.axvline(limit, color=_COLOURS["ink"], linewidth=1)
+    _label_lengths(axes, limits, is_log=limits[-1] > _GROWING * limits[0])
+    axes.set(xlabel=f"longest record allowed, {unit}", ylabel=f"% of all {unit} lost", ylim=(0, 102))
+
+
+def batches(axes: Any, numbers: Facts, across: str, whole: str) -> None:
+    """Draw how a number of each batch is distributed."""
+    bars: Any = {"fill": True, "color": _COLOURS["one"], "alpha": 0.75, "linewidth": 0}
+    _bars(axes, numbers["batches"], numbers["edges"], across, whole, **bars)
+
+
+def costs(axes: Any, strip: Sequence[Sequence[float]]) -> None:
+    """Draw the cost of each rank in some steps, where the mean of each step is 1."""
+    found = np.array(strip)
+    steps = np.linspace(0, 100, len(found)) if len(found) > 1 else np.array([50.0])
+    margin = 60 / max(len(found), 2)
+    axes.vlines(steps, found.min(axis=1), found.max(axis=1), color=_COLOURS["line"], linewidth=3)
+    axes.scatter(np.repeat(steps, found.shape[1]), found.ravel(), s=9, color=_COLOURS["one"], alpha=0.55, lw=0)
+    axes.scatter(steps, found.max(axis=1), s=14, color=_COLOURS["two"], lw=0, label="the slowest rank")
+    axes.axhline(1, color=_COLOURS["ink"], linewidth=0.8)
+    far = max(float(np.abs(found - 1).max()) * 1.15, 0.05)
+    axes.set(xlim=(-margin, 100 + margin), ylim=(max(1 - far, 0), 1 + far), xticks=[0, 50, 100])
+    axes.set(xlabel="position in the epoch, %", ylabel="cost, mean of step = 1")
+
+
+def density(axes: Any, cells: Sequence[Sequence[float]]) -> None:
+    """Draw which part of the dataset each part of the epoch has its records from."""
+    shares = np.array(cells).T
+    strength = np.clip(shares / max(float(np.quantile(shares, 0.995)), 2.0), 0, 1)
+    pixels = np.zeros((*strength.shape, 4), np.uint8)
+    pixels[..., :3] = _HEAT
+    pixels[..., 3] = (strength * 255).round()
+    axes.imshow(pixels, aspect="auto", origin="lower", extent=(0, 100, 0, 100), interpolation="nearest")
+    axes.grid(False)
+    axes.set(xlabel="position in the epoch, %", ylabel="position in the dataset, %")
+    axes.set(xticks=[0, 50, 100], yticks=[0, 50, 100])
+
+
+def gaps(axes: Any, found: dict[str, Facts]) -> None:
+    """Draw the gaps between records that are read at about one time, beside those of a random order."""
+    ideal = np.linspace(0, 6, 61)
+    axes.plot(ideal, 100 * np.exp(-ideal), color=_COLOURS["ink"], linewidth=4, alpha=0.25, label="random")
+    for (name, each), colour, dash in zip(found.items(), ("one", "two", "three"), ("-", "--", ":"), strict=True):
+        if points := [(x, 100 * y) for x, y in each["curve"] if y > 0]:
+            axes.plot(*zip(*points, strict=True), dash, color=_COLOURS[colour], label=name)
+    axes.set(xlim=(0, 6), xlabel="gap to the next record, mean = 1", ylabel="% of longer gaps")
+    axes.set(yscale="log", ylim=(0.2, 130), yticks=[1, 10, 100], yticklabels=["1", "10", "100"])
+    axes.minorticks_off()
+
+
+def _bars(axes: Any, counts: Sequence[float], edges: Sequence[int], across: str, whole: str, **style: Any) -> None:
+    """Draw a histogram. A wide bar is as much lower, so that its area is its share.
+
+    Where bins grow, the axis is logarithmic, and a height is the share of a doubling. Otherwise it is the share of the
+    narrowest bar.
+    """
+    heights = 100 * np.array(counts, np.float64) / max(sum(counts), 1)
+    is_log = len(edges) > 2 and edges[-2] > _GROWING * max(edges[1], 1)
+    bounds = np.maximum(np.array(edges, np.float64), 0.7 if is_log else 0)
+    widths = np.diff(np.log2(bounds)) if is_log else np.diff(bounds)
+    widths[widths == 0] = 1  # float64 rounds neighbours of large numbers to one
+    axes.stairs(heights / (widths if is_log else widths / widths.min()), bounds, **style)
+    _label_lengths(axes, bounds, is_log=is_log)
+    axes.set(xlabel=across, ylabel="% per doubling" if is_log else f"% of {whole}")
+    if len(edges) == 2:
+        axes.set_xticks([bounds.mean()], [f"{edges[0]:,}"])  # in the middle, clear of the other axis
+
+
+def _label_lengths(axes: Any, bounds: Any, *, is_log: bool) -> None:
+    """Label the axis of lengths: with powers of two where it is logarithmic, otherwise with round numbers."""
+
+    def short(value: float, _: int) -> str:
+        """Return a power of two as 512, 4k, 1M."""
+        thousands = min(max(round(math.log2(value)), 0) // 10, 6)
+        return f"{value / 1024**thousands:.0f}{' kMGTPE'[thousands].strip()}"
+
+    if is_log:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(LogLocator(base=2, numticks=7))
+        axes.minorticks_off()
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(short if is_log else lambda value, _: f"{value:,.0f}"))
+    if bounds[0] < bounds[-1]:
+        axes.set_xlim(bounds[0], bounds[-1])
