@@ -134,10 +134,7 @@ def default_workers() -> list[int]:
 
 def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
     """Measure in a process of its own; return both passes, or raise the error of the process."""
-    try:
-        given = pickle.dumps((is_command(), trial))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise Error(f"decode = {trial['decode']!r}, expected a function of a module ({error})") from None
+    given = pickle.dumps((is_command(), trial))
     ran = subprocess.run([sys.executable, "-c", _TRIAL], input=given, capture_output=True, check=False)
     if ran.returncode or not ran.stdout:
         last = ran.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"status {ran.returncode}"]
@@ -170,8 +167,7 @@ def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]
     arguments = f"num_workers={chosen['workers']}" + ', workers="processes"' * (chosen["kind"] == "processes")
     text = f"mmapds.DataLoader(..., {arguments}) delivers {found['records_per_second']:,.0f} records/s {which}"
     if chosen is not best:
-        why = "reads while a trainer computes" if best["workers"] == 0 else "needs less"
-        text += f", {share:.0%} of {name_of(best)}, and {why}"
+        text += f", {share:.0%} of {name_of(best)}"
     if chosen["workers"] == 0:
         text += f"; each step waits about {found['wait_p50'] * 1e3:.3g} ms for its batch."
     else:

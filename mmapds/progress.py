@@ -20,7 +20,7 @@ class Progress:
       title: what the bar is named after.
       unit: what is counted: "B" for bytes, or a noun in the plural.
       total: returns how many there are, or None; called once, when the bar is drawn first.
-      quiet: draw nothing, and print nothing.
+      quiet: draw and print nothing.
     """
 
     def __init__(

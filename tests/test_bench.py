@@ -119,13 +119,6 @@ def test_what_is_recommended_is_within_ten_per_cent_of_the_best(rates):
         assert ("threads", 1) not in near
 
 
-def test_a_thread_is_not_said_to_need_less_than_none():
-    found = recommend(of_rates({("threads", 0): 100.0, ("threads", 2): 95.0, ("processes", 2): 60.0}), fits=True)
-    assert "delivers 95 records/s warm, 95% of num_workers=0, and reads while a trainer computes;" in found["text"]
-    found = recommend(of_rates({("threads", 1): 95.0, ("processes", 4): 100.0}), fits=True)
-    assert "delivers 95 records/s warm, 95% of 4 processes, and needs less;" in found["text"]
-
-
 def test_cold_passes_count_where_the_data_do_not_fit():
     trials = of_rates({("threads", 1): 100.0, ("threads", 4): 100.0})
     for each, rate in zip(trials, (10.0, 50.0), strict=True):

@@ -92,13 +92,12 @@ def test_exit_statuses(write, tmp_path):
         (1, ["head", tmp_path / "absent.jsonl"]),
         (2, ["show", path]),
         (2, ["show", path, "first"]),
-        (2, ["head", path, "-n", "-1"]),
         (2, ["heads", path]),
         (2, ["idnex", path]),
         (2, ["index"]),
         (2, []),
         (2, ["verify", path, "--workers", "0"]),
-        (2, ["index", f"{path}.mmx", "--merge", "-o", tmp_path / "all.mmx", "--workers", "-1"]),
+        (2, ["index", f"{path}.mmx", "--merge", "-o", tmp_path / "all.mmx", "--missing", "0"]),
     ):
         ran = mmapds(*arguments)
         assert ran.returncode == status, (arguments, ran.stderr)

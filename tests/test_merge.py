@@ -131,7 +131,7 @@ def test_the_command_merges(two, tmp_path):
     done = command(*indexes(two), "--merge", "-o", tmp_path / "all.mmx")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"{tmp_path}/all.mmx: 60 records in 2 sources, ")
-    assert ", merged 2 indexes, " in done.stdout
+    assert ", merged, " in done.stdout
     assert (tmp_path / "all.mmx").read_bytes() == direct
     (tmp_path / "all.mmx").unlink()
     assert mmapds_command("index", tmp_path / "*.mmx", "--merge", "-o", tmp_path / "all.mmx").returncode == 0

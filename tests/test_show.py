@@ -89,9 +89,9 @@ def test_numbers_and_ranges_are_those_of_python(ten, given, expected, shown):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["10"], "position 10 is out of range for 10 records"),
-        (["0", "-11"], "position -11 is out of range for 10 records"),
-        (["5:2"], "position slice(5, 2, None): expected a range of 10 records, found none in it"),
+        (["10"], "position 10: expected one of 10 records, found none"),
+        (["0", "-11"], "position -11: expected one of 10 records, found none"),
+        (["5:2"], "position slice(5, 2, None): expected one of 10 records, found none"),
     ],
 )
 def test_what_is_out_of_range_is_an_error_and_nothing_is_printed(ten, given, message, ran):
@@ -119,7 +119,7 @@ def test_an_empty_dataset_is_said(write, shown, ran):
     package.build(path)
     assert shown("head", path) == f"{path}: 0 records\n"
     status, _out, err = ran("show", path, "0")
-    assert (status, err) == (1, "position 0 is out of range for 0 records\n")
+    assert (status, err) == (1, "position 0: expected one of 0 records, found none\n")
 
 
 def test_what_is_not_indexed_or_stale_names_the_command_or_is_built(write, shown, ran):

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 from ..errors import Error, as_command, printable
 from ..progress import Progress
@@ -32,7 +32,11 @@ def run(work: Callable[[], int | None]) -> int:
         file is removed.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
-    _prepare_streams()
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed: a file of ours must not get its number
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115 - open as long as the process
+    for stream in (sys.stdout, sys.stderr):
+        cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")  # names of files may be any bytes
     message = ""
     try:
         with as_command(), _warnings_in_lines():
@@ -56,16 +60,6 @@ def run(work: Callable[[], int | None]) -> int:
         with suppress(BrokenPipeError):
             print(message, file=sys.stderr)
     return status
-
-
-def _prepare_streams() -> None:
-    """Open streams that are closed, so that no file of ours gets their number, and escape what a terminal lacks."""
-    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
-        if getattr(sys, name) is None:  # as by `2>&-`
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open as long as the process
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _described(error: Exception) -> str:
@@ -119,13 +113,7 @@ def print_json(text: str) -> None:
 
 
 def print_table(rows: Sequence[Sequence[Cell]], *, head: Sequence[str] = (), left: Collection[int] = (0,)) -> None:
-    """Print rows of cells in columns.
-
-    Args:
-      rows: one or more, all of one length.
-      head: names of the columns.
-      left: which columns hold text, which begins at their left edges; numbers end at the right ones.
-    """
+    """Print rows of cells in columns, under their names; those in `left` hold text, the others numbers."""
     from rich.table import Table  # start-up time, as below
     from rich.text import Text
 

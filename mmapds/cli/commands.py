@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
@@ -92,7 +93,7 @@ def _convert(parser: Parser) -> None:
     parser.add_argument("--format", metavar="F", help="parquet, arrow, hdf5, or a format that can be indexed")
     parser.add_argument("--schema", metavar="JSON", help="fields and their types, or a file that has them")
     parser.add_argument("--types", metavar="JSON", help="types of some fields; the others keep theirs")
-    parser.add_argument("--fields", type=names, metavar="A,B", help="fields to write, in this order; default: all")
+    parser.add_argument("--fields", metavar="A,B", help="fields to write, in this order; default: all")
     parser.add_argument("--defaults", metavar="JSON", help="what stands for fields that are missing or null")
     parser.add_argument("--length", metavar="FIELD", help="field that token budgets are planned by")
     parser.add_argument("--missing", default="error", metavar="skip|error", help="records that lack a field")
@@ -143,7 +144,7 @@ def _show(parser: Parser) -> None:
 
 
 def _head(parser: Parser) -> None:
-    parser.add_argument("-n", "--records", type=count, default=5, metavar="N", help="how many records; default: 5")
+    parser.add_argument("-n", "--records", type=int, default=5, metavar="N", help="how many records; default: 5")
     _add_how_to_show(parser)
 
 
@@ -170,40 +171,24 @@ def _add_cluster_options(parser: Parser) -> None:
 def number_or_word(text: str) -> str | float:
     """Return a number, or else the text."""
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            pass
     return text
 
 
 def size(text: str) -> int:
     """Return a number of bytes, such as 256K or 1M."""
-    digits, power = text, 0
-    if text[-1:].upper() in ("K", "M"):
-        digits, power = text[:-1], {"K": 10, "M": 20}[text[-1].upper()]
-    return count(digits) << power
-
-
-def names(text: str) -> list[str]:
-    """Return the names in a list with commas."""
-    return [name.strip() for name in text.split(",")]
+    shift = {"K": 10, "M": 20}.get(text[-1:].upper(), 0)
+    return int(text[:-1] if shift else text) << shift
 
 
 def numbers(text: str) -> list[int]:
     """Return the numbers in a list such as 0,2,4."""
-    return [count(part) for part in text.split(",")]
-
-
-def count(text: str) -> int:
-    """Return a number of 0 or more."""
-    if not text.strip().isdecimal():
-        raise ValueError
-    return int(text)
+    return [int(part) for part in text.split(",")]
 
 
 def position(text: str) -> int | slice:
-    """Return what the user means by a number of a record, or by a range like those of Python."""
+    """Return the number of a record, or a range like those of Python."""
     if not POSITION.fullmatch(text):
         raise ValueError
     parts = [int(part) if part else None for part in text.split(":")]

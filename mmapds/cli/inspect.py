@@ -17,7 +17,7 @@ from ..dataset.printed import printed
 from ..dataset.saving import examine_view
 from ..errors import ColumnError, DecodeError, Error, FormatError, counted
 from ..index.build import check_workers
-from ..index.inspect import LISTED, State, bad_lines, describe, format_of, opened, states_of, summarise
+from ..index.inspect import State, describe, format_of, opened, states_of, summarise
 from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Statistics, histogram, made_of, measure
 from ..index.verify import Findings, examine, work
 from ..progress import Progress
@@ -55,7 +55,11 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> int:
             documents.append({"path": index_path(path)})
             try:
                 index = opened(path, roots)
-                findings = _examined(index, options.workers, progress) if verifies else None
+                findings = None
+                if verifies and isinstance(index, Index):
+                    findings = examine(index, workers=options.workers, report=progress.update)
+                elif verifies:
+                    findings = examine_view(cast(SavedView, index))
                 own = states[index] = [] if verifies and not options.json else states_of(index)
             except Error as error:
                 documents[-1]["error"] = str(error)
@@ -85,12 +89,6 @@ def _bytes_to_check(paths: Sequence[str]) -> int:
         with suppress(Error):
             size += work(Index(index_path(path)))
     return size
-
-
-def _examined(index: Inspected, workers: int | None, progress: Progress) -> Findings:
-    if isinstance(index, SavedView):
-        return examine_view(index)
-    return examine(index, workers=workers, report=progress.update)
 
 
 def _print_findings(progress: Progress, index: Inspected, findings: Findings) -> None:
@@ -154,7 +152,7 @@ def _covered(indexes: Sequence[Index]) -> list[tuple[str, str]]:
     rows += [("format", text) for text in sorted({format_of(index) for index in indexes})]
     if skipped:
         rows.append(("left out", counted(skipped, "record")))
-    return rows + [("", f"{place}, not JSON") for index in indexes for place in bad_lines(index)][:LISTED]
+    return rows
 
 
 def _size(size: int) -> str:
@@ -232,24 +230,22 @@ def show(options: argparse.Namespace) -> int:
     while len(sources) > 1 and POSITION.fullmatch(sources[-1]):  # the parser takes all but the last one for sources
         positions.insert(0, position(sources.pop()))
     dataset = _dataset(options, sources)
-    records = range(len(dataset))
     chosen: list[Sequence[int]] = []
     for each in positions:  # all of them, before a record is printed
-        if isinstance(each, slice):
-            chosen.append(records[each])
-        elif not -len(records) <= each < len(records):
-            raise Error(f"position {each} is out of range for {len(records)} records")
-        else:
-            chosen.append([records[each]])
+        try:
+            found = range(len(dataset))[each]
+        except (IndexError, ValueError):
+            found = range(0)
+        chosen.append([found] if isinstance(found, int) else found)
         if not chosen[-1]:
-            raise Error(f"position {each}: expected a range of {len(records)} records, found none in it")
+            raise Error(f"position {each}: expected one of {len(dataset)} records, found none")
     return _print(dataset, chain.from_iterable(chosen), options)
 
 
 def head(options: argparse.Namespace) -> int:
     """Print the first records; return 1 if one is not what its decoder expects."""
     dataset = _dataset(options, options.sources)
-    return _print(dataset, range(min(options.records, len(dataset))), options)
+    return _print(dataset, range(len(dataset))[: max(options.records, 0)], options)
 
 
 def _dataset(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDataset:
@@ -258,15 +254,15 @@ def _dataset(options: argparse.Namespace, sources: Sequence[str]) -> IndexedData
     return cast(IndexedDataset, open_dataset(sources, **given))
 
 
-@takes_view
-def _as_it_lies(record: memoryview) -> memoryview:
-    return record
-
-
 def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.Namespace) -> int:
     """Print records; return 1 if one is not what its decoder expects, else 0."""
     failed = False
-    raw = make_dataset(dataset._catalog, _as_it_lies)
+
+    @takes_view
+    def as_it_lies(record: memoryview) -> memoryview:
+        return record
+
+    raw = make_dataset(dataset._catalog, as_it_lies)
     is_cheap = options.full or (options.decode in (None, "torch") and dataset._gives_arrays)
     for number, place in enumerate(positions):
         record = raw[place]

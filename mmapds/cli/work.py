@@ -5,7 +5,6 @@ import json
 import os
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,13 +13,13 @@ from inspect import signature
 from typing import Any
 
 from .. import formats
+from ..build_index import merge
 from ..clusters import Engine
-from ..errors import ColumnError, Error, FormatError, counted, printable
-from ..index.build import BuildResult, Request, build_each, check_workers, complaints
-from ..index.merge import merge
+from ..errors import ColumnError, Error, FormatError, counted, printable, warn
+from ..index.build import BuildResult, Request, build_each, complaints
+from ..index.inspect import summarise
 from ..storage.index_file import Index
-from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice, index_path
-from ..storage.workers import cores
+from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice
 from . import Cell, UsageError, print_aside, print_line, print_table, progress_on
 
 _OF_COLUMNS = ("length", "column", "missing", "validate", "bad", "hash")
@@ -59,11 +58,11 @@ def _executor(options: argparse.Namespace) -> Any:
 def index(options: argparse.Namespace) -> None:
     """Build the indexes that the options ask for, with a progress bar and a line for each."""
     if options.merge:
-        _merge_indexes(options)
+        _merge(options)
         return
     paths = expand(options.sources, formats.SUFFIXES, print_aside)
     if options.out is not None and (line := given_twice(paths)):
-        warnings.warn(line, stacklevel=1)
+        warn(line)
     if options.out is None and (options.dask or options.ray):
         raise UsageError("--out: expected OUT.mmx with --dask or --ray, found none")
     request = Request(**{**arguments_of(Request, options), "columns": _columns(options)})
@@ -81,7 +80,7 @@ def index(options: argparse.Namespace) -> None:
         finally:
             progress.clear()
             for line in complaints(results):
-                print_aside(f"warning: {line}")
+                warn(line)
 
 
 def bytes_to_build(paths: Sequence[str], *, hashes: bool = False, roots: Roots) -> int:
@@ -102,22 +101,17 @@ def _described(done: BuildResult, seconds: float) -> str:
     return f"{done.summary}{reused}, {seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
 
 
-def _merge_indexes(options: argparse.Namespace) -> None:
+def _merge(options: argparse.Namespace) -> None:
     """Make one index of those that are given, or that the sources have which are given."""
     if options.out is None:
         raise UsageError("--merge: expected -o OUT.mmx with it, found none")
     for name in _OF_BUILDING:
         if (value := getattr(options, name)) not in (None, []) and value is not False:
             raise UsageError(f"--{name.replace('_', '-')}: expected no option for how to index with --merge")
-    check_workers(options.workers)
-    paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,))]
-    roots = Roots(options.roots, paths)
-    with progress_on(paths, total=partial(bytes_to_build, paths, roots=roots), quiet=options.quiet) as progress:
-        started = time.perf_counter()
-        workers = options.workers or cores()
-        done = merge(paths, options.out, roots=roots, workers=workers, report=progress.update)
-        seconds = time.perf_counter() - started
-        progress.print(f"{done}, merged {len(paths):,} indexes, {seconds:.2f} s")
+    started = time.perf_counter()
+    path = merge(options.sources, **arguments_of(merge, options))
+    if not options.quiet:
+        print(printable(f"{summarise(Index(str(path)))}, merged, {time.perf_counter() - started:.2f} s"))
 
 
 def _columns(options: argparse.Namespace) -> dict[str, str]:
@@ -140,6 +134,7 @@ def convert(options: argparse.Namespace) -> None:
     started = time.perf_counter()
     given = arguments_of(convert, options) | _given(options, [*OPTIONS])
     given |= {name: _json_object(name, given[name]) for name in ("schema", "types", "defaults")}
+    given["fields"] = options.fields and [name.strip() for name in options.fields.split(",")]
     executor = _executor(options)
     with progress_on(options.sources, unit="records", quiet=options.quiet) as progress:
         done = convert(**given, executor=executor, progress=progress.update)

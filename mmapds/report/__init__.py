@@ -108,8 +108,7 @@ def report(
         facts["training"] = _training_facts([os.fspath(path) for path in listed(waits, "waits")])
     if loader:
         size = batch_size or BATCH_SIZE
-        measured = bench(patterns, max_tokens=max_tokens, batch_size=size, decode=decode, roots=roots)
-        facts["loader"] = _loader_facts(measured)
+        facts["loader"] = bench(patterns, max_tokens=max_tokens, batch_size=size, decode=decode, roots=roots)
     if out is not None and make_page is not None:
         _write(os.fspath(out), make_page(facts), [*patterns, *dataset.sources, *dataset.indexes])
     return facts
@@ -271,35 +270,18 @@ def _lines(sample: Any) -> list[str]:
 # ---- waits
 
 
-def _loader_facts(measured: Facts) -> Facts:
-    """Return the loaders that `mmapds.bench` tried, and its recommendation."""
-    names = ("records_per_second", "wait_p50", "wait_p99", "memory")
-    ways = [
-        {"kind": trial["kind"], "workers": trial["workers"]}
-        | {which: trial[which] and {name: trial[which][name] for name in names} for which in ("cold", "warm")}
-        for trial in measured["trials"]
-        if trial["kind"] in ("threads", "processes")
-    ]
-    return {name: measured[name] for name in ("plan", "cores", "seconds", "recommendation")} | {"ways": ways}
-
-
 def _training_facts(paths: Iterable[str]) -> Facts:
-    """Return what the ranks of a training run waited for.
-
-    Args:
-      paths: files in which each line is a JSON object: `rank`, and what `loader.stats()` returns.
-    Raises:
-      FormatError: a file cannot be read, or holds something else.
-    """
+    """Return what the ranks of a training run waited for. A line of a file is a pass of a rank."""
     passes: dict[int, list[Facts]] = {}
     for path in paths:
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
-                for number, line in enumerate(file.readlines() or [""], 1):
-                    found = _pass_of(f"{path}: line {number}", line)
-                    passes.setdefault(found["rank"], []).append(found)
+                lines = file.readlines() or [""]
         except OSError as error:
             raise FormatError(f"{path}: cannot read the waits of a run ({reason(error)})") from None
+        for number, line in enumerate(lines, 1):
+            found = _pass_of(f"{path}: line {number}", line)
+            passes.setdefault(found["rank"], []).append(found)
     ranks = []
     for rank, own in sorted(passes.items()):
         facts: Facts = {"rank": rank, "passes": len(own)}

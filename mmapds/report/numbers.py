@@ -97,26 +97,17 @@ class Epoch(NamedTuple):
     """Epoch 0 of all ranks, and what was read of it: blocks of whole steps, in order of steps and ranks."""
 
     wanted: Wanted
-    kind: str
-    """"budget", "packs" or "fixed"."""
-    limit: int
-    """Most tokens of a batch, or its number of records where the size is fixed."""
+    kind: str  # "budget", "packs" or "fixed"
+    limit: int  # most tokens of a batch, or its number of records where the size is fixed
     batches: int
     records: int
-    left_out: dict[str, int]
-    """How many records are not planned, by the reason."""
-    selection: Selection | None
-    """The planned records in order of length; None without lengths."""
-    whole_steps: int
-    """Those with a batch on every rank; an epoch without any counts as one."""
-    is_whole: bool
-    """Whether all of these were read."""
-    steps: Int64s
-    """The step of each batch that was read."""
-    sizes: list[Int64s]
-    """Of each block, the number of records in each batch."""
-    blocks: list[Int64s]
-    """The records of each block."""
+    left_out: dict[str, int]  # records that are not planned, by the reason
+    selection: Selection | None  # the planned records in order of length
+    whole_steps: int  # those with a batch on every rank; an epoch without any counts as one
+    is_whole: bool  # whether all of these were read
+    steps: Int64s  # of each batch that was read
+    sizes: list[Int64s]  # of each block, the number of records in each batch
+    blocks: list[Int64s]  # the records of each block
 
 
 def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) -> Epoch:
@@ -124,9 +115,6 @@ def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) 
 
     Args:
       by_length: the lengths of the dataset and their order; None where it has none.
-    Raises:
-      OrderError: no record is left, or there are fewer records than ranks.
-      ColumnError: the plan needs lengths, and the dataset has none.
     """
     ranks, limit, records = wanted.ranks, wanted.pack or wanted.max_tokens, len(dataset)
     left_out: dict[str, int] = {}
@@ -213,12 +201,7 @@ def _in_bins(values: Array, weights: Array, edges: list[int]) -> Array:
 
 
 def length_facts(values: Array, counts: Array, unit: str, chosen: list[int]) -> Facts:
-    """Return how lengths are distributed, and what a largest length costs.
-
-    Args:
-      unit: "tokens", or "bytes" where the sizes of records stand for lengths.
-      chosen: budgets for the table, besides powers of two.
-    """
+    """Return how lengths are distributed, and what a largest length costs: powers of two, and those that are chosen."""
     found, edges, tokens = quantiles(values, counts), edges_of(values, counts), values.astype(np.float64) * counts
     last = max(found["max"] - 1, 1).bit_length()  # the power of two that cuts nothing off
     first = max(min(max(found["50 %"], 1).bit_length(), last), last - _BUDGETS + 1)
@@ -350,10 +333,7 @@ def density(positions: Array, records: Array, columns: int) -> Facts:
     """Return how many records each part of an epoch has from each part of the dataset, where a random order has 1.
 
     `dispersion` is the variance of these counts over that of a random order, so 1 is random, and clumps give more.
-
-    Args:
-      positions, records: in the epoch and in the dataset, from 0 to 1.
-      columns: parts of the epoch.
+    Positions in the epoch and in the dataset are from 0 to 1.
     """
     counts, _, _ = np.histogram2d(positions, records, (columns, _ROWS), ((0, 1), (0, 1)))
     expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / len(records)

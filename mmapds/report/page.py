@@ -33,24 +33,15 @@ _COLUMNS = 8  # fewer parts of an epoch do not tell clumps from chance
 _WIDTH, _HEIGHT = 330 / 72, 215 / 72  # inches
 _COLOURS = {name: f"#0a0a0{at}" for at, name in enumerate(("ink", "soft", "line", "one", "two", "three"))}
 """What matplotlib draws with, in the place of the variables of the page's style."""
-_STYLE = {
-    "svg.fonttype": "none",
+_STYLE: dict[str, Any] = {
+    **dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color", "legend.labelcolor"), _COLOURS["soft"]),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), _COLOURS["line"]),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "svg.fonttype"), "none"),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
     "font.size": 12,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "axes.edgecolor": _COLOURS["line"],
-    "axes.labelcolor": _COLOURS["soft"],
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _COLOURS["line"],
     "grid.linewidth": 0.6,
-    "xtick.color": _COLOURS["soft"],
-    "ytick.color": _COLOURS["soft"],
     "ytick.major.size": 0,
-    "legend.frameon": False,
-    "legend.labelcolor": _COLOURS["soft"],
     "legend.handlelength": 1.4,
     "lines.linewidth": 1.8,
 }
@@ -100,13 +91,13 @@ def page(facts: Facts) -> str:
 
 
 def _labels(plans: list[Facts]) -> list[str]:
-    """Return the names of plans, with the options in which plans of one name may differ."""
-    options = [plan["options"] for plan in plans]
-    ranks, seeds = (len({each[name] for each in options}) > 1 for name in ("ranks", "seed"))
-    return [
-        plan["title"] + f", {counted(each['ranks'], 'rank')}" * ranks + f", seed {each['seed']}" * seeds
-        for plan, each in zip(plans, options, strict=True)
-    ]
+    """Return the names of plans, with the ranks and seeds in which they differ."""
+    labels = [plan["title"] for plan in plans]
+    for name, form in (("ranks", ", {} ranks"), ("seed", ", seed {}")):
+        numbers = [plan["options"][name] for plan in plans]
+        if len(set(numbers)) > 1:
+            labels = [label + form.format(each) for label, each in zip(labels, numbers, strict=True)]
+    return labels
 
 
 def _at(found: Any, path: str) -> Any:
@@ -145,54 +136,51 @@ class Verdict(NamedTuple):
 
 def verdicts(facts: Facts, labels: list[str]) -> list[Verdict]:
     """Return the verdicts, worst ones first; those of several plans begin with the labels of these."""
-    found = list(_of_data(facts))
+    found = list(_of_data(facts["coverage"], facts["samples"], facts["training"]))
     for label, plan in zip(labels, facts["plans"], strict=True):
         named = "" if len(labels) == 1 else f"{label[0].upper()}{label[1:]}: "
         found += [each._replace(text=named + each.text) for each in (*_of_batches(plan["batches"]), *_of_order(plan))]
     return sorted(found, key=lambda each: _ORDER.index(each.level))
 
 
-def _level(number: float, good: float, fair: float) -> str:
-    """Return the grade of a number that should be small."""
-    return GOOD if number <= good else FAIR if number <= fair else POOR
+def _small(number: float, good: float, fair: float, section: str, text: str) -> Verdict:
+    """Return the verdict on a number that should be small."""
+    return Verdict(GOOD if number <= good else FAIR if number <= fair else POOR, section, text)
 
 
-def _of_data(facts: Facts) -> Iterator[Verdict]:
+def _of_data(coverage: Facts, samples: Facts | None, training: Facts | None) -> Iterator[Verdict]:
     """Yield the verdicts on sources, samples and a training run."""
-    coverage, samples, training = facts["coverage"], facts["samples"], facts["training"]
+    text = "Every source is the same as when it was indexed."
     if others := coverage["changed"]:
         text = f"{others:,} of {counted(coverage['sources'], 'source')} changed or cannot be read; index them again."
-        yield Verdict(POOR, "covers", text)
-    else:
-        yield Verdict(GOOD, "covers", "Every source is the same as when it was indexed.")
+    yield _small(others, 0, 0, "covers", text)
     if coverage["left_out"]:
         yield Verdict(FAIR, "covers", f"The index leaves {counted(coverage['left_out'], 'record')} out.")
     if samples:
-        tried, is_bad = counted(samples["tried"], "sample"), bool(samples["undecodable"])
-        text = f"Some of {tried} cannot be decoded." if is_bad else f"All of {tried} that were tried can be decoded."
-        yield Verdict(POOR if is_bad else GOOD, "samples", text)
+        tried, bad = counted(samples["tried"], "sample"), len(samples["undecodable"])
+        text = f"Some of {tried} cannot be decoded." if bad else f"All of {tried} that were tried can be decoded."
+        yield _small(bad, 0, 0, "samples", text)
     if training:
         share = training["waiting"]
         text = f"The training run waited {percent(share)} of its time for data."
-        yield Verdict(_level(share, 0.02, 0.1), "training", text)
+        yield _small(share, 0.02, 0.1, "training", text)
 
 
 def _of_batches(facts: Facts) -> Iterator[Verdict]:
     if left_out := sum(facts["left_out"].values()):
         share = left_out / (left_out + facts["records"])
         what = " and ".join(f"{count:,} {why}" for why, count in facts["left_out"].items() if count)
-        yield Verdict(_level(share, 0.001, 0.02), "batches", f"{percent(share)} of the records are left out: {what}.")
+        yield _small(share, 0.001, 0.02, "batches", f"{percent(share)} of the records are left out: {what}.")
     if facts["kind"] == "packs":
-        yield Verdict(_level(1 - facts["fill"], 0.02, 0.1), "batches", f"Packs are {percent(facts['fill'])} full.")
+        yield _small(1 - facts["fill"], 0.02, 0.1, "batches", f"Packs are {percent(facts['fill'])} full.")
     elif "padding" in facts:
-        text = f"{percent(facts['padding'])} of a batch is padding"
-        if facts["kind"] == "budget":
-            text += f"; random batches of this size have {percent(facts['random_padding'])}"
-        yield Verdict(_level(facts["padding"], 0.02, 0.1), "batches", f"{text}.")
+        others = f"random batches of this size have {percent(facts['random_padding'])}"
+        text = f"{percent(facts['padding'])} of a batch is padding; {others}."
+        yield _small(facts["padding"], 0.02, 0.1, "batches", text)
     if facts.get("cost"):
         share = facts["cost"]["waiting"]
         text = f"Ranks wait {percent(share)} of the time for the slowest one, if time follows cost."
-        yield Verdict(_level(share, 0.02, 0.1), "batches", text)
+        yield _small(share, 0.02, 0.1, "batches", text)
 
 
 def _of_order(plan: Facts) -> Iterator[Verdict]:
@@ -200,21 +188,25 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
     shuffle, chunk_size = plan["shuffle"], plan["options"]["chunk_size"]
     ratios = [each["distance"] / each["bound"] for each in shuffle["gaps"].values() if each["distance"] is not None]
     if ratios:
-        grade = _level(max(ratios), 1.5, 4)
+        found = _small(
+            max(ratios), 1.5, 4, "shuffle", "Every part of the epoch is as random as a shuffle of all records."
+        )
         if shuffle["density"]["columns"] >= _COLUMNS:
-            grade = min(grade, _level(shuffle["density"]["dispersion"], 1.3, 3), key=_ORDER.index)
-        text = f"Parts of the epoch are {'somewhat off' if grade == FAIR else 'far from'} a random choice."
-        if grade == GOOD:
-            text = "Every part of the epoch is as random as a shuffle of all records."
-        elif chunk_size is not None:
-            grade, text = NOTE, f"Chunks of {chunk_size:,} records mix less than a shuffle of all records."
-        elif plan["batches"]["kind"] != "fixed":
-            grade, text = NOTE, "Batches are planned by length, and lengths vary over the dataset."
-        yield Verdict(grade, "shuffle", text)
+            of_density = _small(shuffle["density"]["dispersion"], 1.3, 3, *found[1:])
+            found = min(found, of_density, key=lambda each: _ORDER.index(each.level))
+        if found.level != GOOD and chunk_size is not None:
+            text = f"Chunks of {chunk_size:,} records mix less than a shuffle of all records."
+            found = Verdict(NOTE, "shuffle", text)
+        elif found.level != GOOD and plan["batches"]["kind"] != "fixed":
+            text = "Batches are planned by length, and lengths vary over the dataset."
+            found = Verdict(NOTE, "shuffle", text)
+        elif found.level != GOOD:
+            found = found._replace(text="Parts of the epoch are far from a random choice.")
+        yield found
     if plan["reads"]:
         ratio = plan["reads"]["amplification"]
         text = f"A step touches {ratio:.1f} times the bytes of its records. It matters if data do not fit into memory."
-        yield Verdict(_level(ratio, 2, 50), "reads", text)
+        yield _small(ratio, 2, 50, "reads", text)
 
 
 # ---- charts
