@@ -170,9 +170,7 @@ def test_more_columns_than_json_has(tmp_path):
 
 def test_a_column_that_is_not_held(tmp_path):
     path = store(tmp_path, utterances(3), index=False)
-    with pytest.raises(
-        mmapds.ColumnError, match=r"column 'n': expected one of bytes\(\), it.*, found 'bytes\(text\)'; compute"
-    ):
+    with pytest.raises(mmapds.ColumnError, match=r"column 'n': expected one of bytes\(\), it.*, found 'bytes\(text\)'"):
         mmapds.build(path, columns={"n": "bytes(text)"})
     with pytest.raises(mmapds.ColumnError, match="validate = True, expected False for records of a binary format"):
         mmapds.build(path, validate=True)
@@ -236,7 +234,7 @@ def test_tensors_of_other_formats(write, opened):
     with pytest.raises(
         mmapds.FormatError,
         match=r"^decode = 'torch', expected 'json', 'text', 'bytes', 'tf_example' or None for .*\.jsonl.*, whose "
-        r"format is 'jsonl'; give collate_fn=mmapds.pad_collate, which makes tensors$",
+        r"format is 'jsonl'$",
     ):
         opened([1], decode="torch")
 

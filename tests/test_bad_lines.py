@@ -49,8 +49,7 @@ def test_a_bad_line_is_an_error_that_says_where_and_what_to_do(write, line):
     with pytest.raises(mmapds.DecodeError) as error:
         mmapds.build(path, validate=True)
     assert str(error.value).startswith(f"{where}not JSON: ")
-    ways = "leave such lines out with bad='skip', or write the line again"
-    assert str(error.value).endswith(f"; {ways} (record 2 of the index)")
+    assert str(error.value).endswith("; leave such lines out with bad='skip' (record 2 of the index)")
     ran = command(path, "--bad", "skip")
     told = f"{where}expected JSON, found other text (1 such line left out of {path}.mmx)"
     check(told)
@@ -158,7 +157,9 @@ def test_an_index_that_is_built_again_keeps_leaving_them_out(corpus, write, tmp_
 
 def test_records_that_lack_a_field_and_bad_lines_are_counted_apart(write):
     path = write(b'{"n": 1}\nbad\n{"m": 1}\n{"n": 2}\n')
-    with pytest.raises(mmapds.ColumnError, match=r"train.jsonl:3 \(byte 13\): .*found `m`.* \(record 1 of the index\)"):
+    with pytest.raises(
+        mmapds.ColumnError, match=r"train.jsonl:3 \(byte 13\): .*found null or nothing; .* \(record 1 of the index\)"
+    ):
         mmapds.build(path, length="n", bad="skip")
     ran = command(path, "--length", "n", "--bad", "skip", "--missing", "skip")
     assert "; 2 records left out (1 not JSON)" in ran.stdout
@@ -168,7 +169,7 @@ def test_records_that_lack_a_field_and_bad_lines_are_counted_apart(write):
 
 def test_a_field_of_the_wrong_type_is_not_a_bad_line(write):
     path = write(b'{"n": 1}\n{"n": "1"}\n')
-    with pytest.raises(mmapds.ColumnError, match=r"found a string; give chars\(n\) or bytes\(n\) \(record 1"):
+    with pytest.raises(mmapds.ColumnError, match=r"found a string \(record 1"):
         mmapds.build(path, length="n", bad="skip", missing="skip")
 
 
@@ -184,7 +185,7 @@ def test_what_bad_refuses(write):
         mmapds.build(write([1]), bad="drop")
     with pytest.raises(mmapds.ColumnError, match="validate = False, expected True with bad = 'skip'"):
         mmapds.build(write([1]), bad="skip", validate=False)
-    with pytest.raises(mmapds.ColumnError, match=r"^bad = 'skip', expected 'error' .*truncated='drop'"):
+    with pytest.raises(mmapds.ColumnError, match=r"^bad = 'skip', expected 'error' for records of a binary format$"):
         mmapds.build(write(bytes(8), "a.bin"), format="fixed", record_bytes=4, bad="skip")
 
 
@@ -215,24 +216,15 @@ def test_verify_finds_other_bad_lines(write):
 
 @pytest.mark.parametrize("missing", ["skip", "0"])
 @pytest.mark.parametrize("bad", [[], ["--bad", "skip"]])
-def test_a_column_that_no_record_has_is_an_error_that_names_those_there_are(write, missing, bad):
+def test_a_column_that_no_record_has_is_an_error(write, missing, bad):
     path = write(
         b"\n" + b'{"id": 1, "text": "a b", "meta": {"frames": 3}, "ids": [1]}\n' * 3 + (b"bad\n" if bad else b"")
     )
-    found = (
-        f"{path}: expected a number at `%s` in one record or more, found 0 of 3 with it; give a field that they have: "
-    )
-    fields = "the first record has `id`, `text`, `meta`, `ids`"
-    for expression, path_of, has in (
-        ("txt", "txt", f"{fields} (did you mean chars(text))"),
-        ("meta.frame", "meta.frame", "the first record has `frames` in `meta` (did you mean meta.frames)"),
-        ("speaker", "speaker", fields),
-    ):
+    for expression in ("txt", "meta.frame"):
         ran = command(path, "--length", expression, "--missing", missing, *bad)
-        assert (ran.returncode, ran.stderr) == (1, found % path_of + has + "\n")
+        message = f"{path}: expected one record or more with {expression!r}, found 0 of 3\n"
+        assert (ran.returncode, ran.stderr) == (1, message)
         assert not os.path.exists(f"{path}.mmx")
-    ran = command(path, "--length", "words", "--missing", "error")
-    assert "found `id`, `text`, `meta`, `ids`; leave such records out" in ran.stderr
 
 
 def test_a_column_that_some_shard_lacks_is_no_error(write, tmp_path):
@@ -245,24 +237,17 @@ def test_a_column_that_some_shard_lacks_is_no_error(write, tmp_path):
 
 def test_columns_of_different_records(write):
     path = write([{"a": 1}, {"b": 1}])
-    with pytest.raises(mmapds.ColumnError, match="found 0 of 2 with all columns; give a field that they have"):
+    with pytest.raises(mmapds.ColumnError, match="expected one record or more with 'a' and 'b', found 0 of 2"):
         mmapds.build(path, columns={"a": "a", "b": "b"}, missing="skip")
 
 
 def test_a_source_without_json_is_not_an_index_without_records(write):
     path = write(b"bad\nworse\n\n")
-    ran = command(path, "--bad", "skip")
+    ran = command(path, "--bad", "skip", "--format", "jsonl")
     assert ran.returncode == 1
     assert f"{path}: expected JSON in one line or more, found it in 0 of 2; give --format F" in ran.stderr
     assert not os.path.exists(f"{path}.mmx")
     assert command(write(b"\n \n", "empty.jsonl"), "--bad", "skip").returncode == 0
-
-
-def test_the_command_that_the_message_of_a_column_names_works(write):
-    path = write([{"id": 1, "text": "a b"}])
-    said = command(path, "--column", "x=text").stderr
-    expression = said.partition("; give ")[2].partition(" or ")[0]
-    assert command(path, "--column", f"x={expression}").returncode == 0
 
 
 def test_a_conversion_goes_on_without_bad_lines(write, tmp_path):

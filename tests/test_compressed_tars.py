@@ -176,7 +176,7 @@ def test_what_is_wrong_stands_at_the_byte_of_the_text(write):
     cases = {
         "expected a tar header, found a wrong header checksum": good + b"x" * 2000,
         "expected two blocks of zeros": good + bytes(512) + good,
-        r"sample 'a': expected each extension once, found 'TXT' twice": good + archive([("a.TXT", b"1")], "gnu"),
+        r"expected each extension of sample 'a' once, found 'TXT' twice": good + archive([("a.TXT", b"1")], "gnu"),
         "found a sparse one": good + archive([special("a.bin", b"S")], "gnu"),
         "each line of the pax header": good + pax(b"11 path=b.t\n"),
     }

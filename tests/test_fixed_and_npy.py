@@ -130,7 +130,10 @@ def test_an_index_remembers_how_its_source_is_framed(write):
         ({"format": "fixed"}, "record_bytes = None, expected an integer of 1 to 2.*63 - 1, or dtype and shape instead"),
         ({"format": "fixed", "record_bytes": 0}, "record_bytes = 0, expected an integer of 1 to 2.*63 - 1"),
         ({"format": "fixed", "record_bytes": "ten"}, "record_bytes = 'ten', expected an integer of 1 to 2.*63 - 1"),
-        ({"format": "fixed", "shape": (3,)}, r"shape = \(3,\), expected a dtype with it, found none"),
+        (
+            {"format": "fixed", "shape": (3,)},
+            "record_bytes = None, expected an integer of .*, or dtype and shape instead",
+        ),
         ({"format": "fixed", "dtype": "no", "shape": 3}, "dtype = 'no', expected a name that NumPy knows"),
         ({"format": "fixed", "dtype": "O"}, "dtype = 'O', expected plain numbers"),
         ({"format": "fixed", "dtype": "i4", "shape": "2,x"}, "shape = '2,x', expected sizes of 1 or more"),
@@ -164,12 +167,9 @@ def test_what_is_refused(write, options, message):
 
 def test_npy_files_that_have_no_records(tmp_path):
     for array, message in (
-        (np.float64(1), "expected an array of one axis or more, found one number"),
-        (np.asfortranarray(np.ones((3, 4))), "expected C order, found Fortran order"),
-        (
-            np.array([{}, 1], object),
-            r"expected plain numbers, .* of type object; write them to an .*mmapds\.Writer, or save",
-        ),
+        (np.float64(1), "expected an array in C order, of one axis or more, found one number"),
+        (np.asfortranarray(np.ones((3, 4))), "expected an array in C order, of one axis or more, found Fortran order"),
+        (np.array([{}, 1], object), r"x\.npy: dtype = dtype\('O'\), expected plain numbers"),
     ):
         with pytest.raises(mmapds.FormatError, match=message):
             mmapds.build(save(tmp_path, "x.npy", array), force=True)
@@ -180,7 +180,7 @@ def test_npy_files_that_have_no_records(tmp_path):
     [
         ("{'descr': '<f4' \n", "not an .npy file"),
         ("  {'descr': '<f4'}\n", "not an .npy file"),
-        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "x.npy: expected plain numbers"),
+        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "x.npy: dtype = .*, expected plain numbers"),
         (
             "{'descr': '<f4', 'fortran_order': False, 'shape': (5, 0)}",
             r"x.npy: shape = \(0,\), expected .* records of 1 byte or more, found 1 axes and 0 bytes of float32",
@@ -188,7 +188,7 @@ def test_npy_files_that_have_no_records(tmp_path):
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "expected 1 records, as its header says, found 4$"),
         (
             "{'descr': '<f4', 'fortran_order': False, 'shape': (9,)}",
-            "expected 9 records, as its header says, found 4; drop",
+            "expected 9 records, as its header says, found 4$",
         ),
     ],
 )

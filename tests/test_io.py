@@ -3,7 +3,6 @@
 import gzip
 import os
 import pickle
-import re
 import struct
 import sys
 from pathlib import Path
@@ -189,31 +188,3 @@ for path in sys.argv[1:]:
 """
     ran = run("-c", code, *(f"{name}={path}" for name, path in sources.items()))
     assert ran.stdout.split() == [word for name in sources for word in (name, "300")], ran.stderr
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_indexing_without_room_for_its_buffers_is_an_error(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"id": 1}\n' * 100_000)
-    index = mmapds.build(path)
-    code = f"""
-import resource
-import mmapds
-mmapds.build({str(path)!r}, force=True)
-with open("/proc/self/statm") as file:
-    used = int(file.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), resource.RLIM_INFINITY))
-try:
-    mmapds.build({str(path)!r}, length="id", force=True)
-except mmapds.Error as error:
-    print(error)
-"""
-    before = index.read_bytes()
-    ran = run("-c", code)
-    assert ran.returncode == 0, ran.stderr
-    assert re.fullmatch(
-        r"scan: expected room for \d+ bytes of memory, found none \(cannot allocate memory\); .*\n",
-        ran.stdout,
-    )
-    assert index.read_bytes() == before  # as it was built twice
-    assert sorted(os.listdir(tmp_path)) == [path.name, index.name]

@@ -92,7 +92,7 @@ WITH_NUMBERS = {
     "not a number": lambda: mmapds.add_column(jsonl(), "x", repr),
     # Records that cannot be decoded
     "column that no record has": lambda: mmapds.build(file("a.jsonl", b'{"n": 1}\n'), length="m", missing="skip"),
-    "bad lines alone": lambda: mmapds.build(file("a.jsonl", b"bad\nworse\n"), bad="skip"),
+    "bad lines alone": lambda: mmapds.build(file("a.jsonl", b"bad\nworse\n"), bad="skip", format="jsonl"),
     "field of JSON": lambda: dataset(decode=mmapds.Fields({"s": "int32"}))[1],
     "field without a default": lambda: dataset(decode=mmapds.Fields({"m": "int32"})).take([1]),
     "field of a range": lambda: mmapds.open(jsonl(b'{"n": [300]}\n'), decode=mmapds.Fields({"n": "int8"}))[0],
@@ -100,7 +100,7 @@ WITH_NUMBERS = {
     "ragged field": lambda: mmapds.open(jsonl(b'{"n": [[3], []]}\n'), decode=mmapds.Fields({"n": "int8"}))[0],
     "field in a number": lambda: dataset(decode=mmapds.Fields({"n.m": "int8"}))[0],
     "fields of no object": lambda: mmapds.open(jsonl(b"[3]\n"), decode=mmapds.Fields({"n": "int8"}))[0],
-    "fields of what is not JSON": lambda: mmapds.open(jsonl(b"[3\n"), decode=mmapds.Fields({"n": "int8"}))[0],
+    "fields of what is not JSON": lambda: mmapds.open(jsonl(b"1\n[3\n"), decode=mmapds.Fields({"n": "int8"}))[1],
     "line with a computed column": lambda: (mmapds.add_column(jsonl(b"1\nbad\n"), "x", [1, 2]), opened()[1])[1],
     "line of a decoder": lambda: mmapds.open(jsonl(b"1\n\xff\n"), decode="text")[1],
     "bound inside a record": lambda: mmapds.open(index_of(jsonl(), 72, b"\x03" + bytes(7)))[0],
@@ -108,7 +108,7 @@ WITH_NUMBERS = {
     "order beside a seed": lambda: distributed(1, 0, order=orders.Sequential(10), seed=3),
     "order of other records": lambda: distributed(1, 0, order=orders.Resampled(9, 10)),
     "broken line": lambda: mmapds.open(jsonl(b'{"n": 1}\n{"n": \n'))[1],
-    "broken text": lambda: mmapds.open(jsonl(b"\xff\n"), decode="text")[0],
+    "broken text": lambda: mmapds.open(jsonl(b"1\n\xff\n"), decode="text")[1],
     "broken example": lambda: mmapds.open(
         mmapds.build(file("r.pb", b"\2\0\0\0\x0a\x7f"), format="prefixed"), decode="tf_example"
     )[0],

@@ -143,8 +143,8 @@ def test_a_source_and_an_index_that_has_it(source, write):
 
 
 OTHERS = {
-    "numpy": (b"\x93NUMPY\x01\x00" + bytes(120), "expected text, found"),
-    "array": (b'[{"n": 1}, {"n": 2}]', "expected a record a line, found one JSON array"),
+    "numpy": (b"\x93NUMPY\x01\x00" + bytes(120), "expected a JSON value a line, found other text"),
+    "array": (b'[{"n": 1}, {"n": 2}]', "expected a JSON value a line, found one JSON array"),
 }
 
 

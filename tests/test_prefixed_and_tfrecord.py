@@ -198,7 +198,7 @@ def test_a_last_record_that_is_cut_short(write, name, missing):
     assert failed.returncode == 1
     assert failed.stderr.startswith(f"{path}: record 1 (byte {len(first)}): ")
     assert f" {left} bytes " in failed.stderr
-    assert failed.stderr.endswith("; leave it out with --truncated drop (if the file was truncated)\n")
+    assert failed.stderr.endswith("; leave it out with --truncated drop\n")
     mmapds.build(path, truncated="drop", **options(name))
     assert list(mmapds.open(path)) == [b"first"]
     verified = command("--verify", path)
@@ -247,8 +247,7 @@ def test_a_bad_checksum_of_a_length(write):
         with pytest.raises(mmapds.FormatError) as bad:
             mmapds.build(path, truncated=truncated)
         assert str(bad.value) == (
-            f"{path}: record 1 (byte 21): expected {expected:#010x} as the CRC of the length, found {found:#010x}; "
-            "copy the file again, or choose its format with format=..."
+            f"{path}: record 1 (byte 21): expected {expected:#010x} as the CRC of the length, found {found:#010x}"
         )
 
 
@@ -264,8 +263,7 @@ def test_a_bad_checksum_of_data_is_found_by_verify(write):
     found, expected = (int.from_bytes(masked(data), "little") for data in (payloads[30], changed))
     assert (result.returncode, result.stderr) == (
         1,
-        f"{path}: record 30 (byte 6480): expected {expected:#010x} as the CRC of the data, found {found:#010x}; "
-        "copy the file again, or choose its format with --format F\n",
+        f"{path}: record 30 (byte 6480): expected {expected:#010x} as the CRC of the data, found {found:#010x}\n",
     )
 
 
@@ -285,9 +283,9 @@ def test_a_bad_checksum_of_data_is_found_by_verify(write):
             {"format": "prefixed", "length": "n"},
             r"column 'length': expected bytes\(\) for records that are not JSON, found 'n'",
         ),
-        ({"format": "tfrecord", "length": "chars(text)"}, r"records that are not JSON, found 'chars\(text\)'; compute"),
+        ({"format": "tfrecord", "length": "chars(text)"}, r"records that are not JSON, found 'chars\(text\)'"),
         ({"format": "prefixed", "validate": True}, "validate = True, expected False for records of a binary"),
-        ({"format": "megatron"}, "x.bin: expected .*x.idx beside it, found no such file"),
+        ({"format": "megatron"}, "x.idx: no such file or directory"),
     ],
 )
 def test_what_is_refused(write, given, message):

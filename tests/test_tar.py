@@ -110,7 +110,9 @@ def test_any_members(tmp_path, files, dialect):
         wanted = by_webdataset(path)
     except ValueError as error:
         assert "duplicate file name" in str(error)  # noqa: PT017 - only one of the two outcomes
-        with pytest.raises((mmapds.FormatError, mmapds.DecodeError), match="expected each extension once, found"):
+        with pytest.raises(
+            (mmapds.FormatError, mmapds.DecodeError), match=r"expected each extension of sample .* once, found"
+        ):
             mmapds.build(path, force=True)
         return
     mmapds.build(path, force=True)
@@ -180,7 +182,7 @@ def test_what_lies_behind_the_end_is_named(write, tmp_path):
         begin, count = len(whole) + at, len(behind) - at
         line = (
             f"{path}: passed over {count:,} byte{'s' * (count > 1)} behind the end of the archive, from byte {begin} "
-            "on, as tar and webdataset do; give archives that cat joined as files of their own"
+            "on; give archives that cat joined as files of their own"
         )
         with pytest.warns(UserWarning, match="behind the end") as caught:
             mmapds.build(path, force=True)
@@ -291,8 +293,7 @@ def test_garbage_between_members(write):
             with pytest.raises(mmapds.FormatError) as error:
                 mmapds.build(write(bad, "a.tar"))
             assert str(error.value).endswith(
-                f"a.tar: record {max(i - 1, 0)} (byte {at}): expected a tar header, found a wrong header checksum; "
-                "copy the archive again"
+                f"a.tar: record {max(i - 1, 0)} (byte {at}): expected a tar header, found a wrong header checksum"
             )
 
 
@@ -370,9 +371,7 @@ def test_extended_headers(write, record, message):
 
 
 def test_what_cannot_be_read_in_place(write):
-    with pytest.raises(
-        mmapds.FormatError, match="expected whole members, found a sparse one; write the archive without --sparse"
-    ):
+    with pytest.raises(mmapds.FormatError, match="expected whole members, found a sparse one"):
         mmapds.build(write(archive([special("a.bin", tarfile.GNUTYPE_SPARSE)], "gnu"), "a.tar"))
     shared = pax(b"12 path=b.t\n")
     with pytest.raises(mmapds.FormatError, match="expected a global pax header without path and size, found one with"):
@@ -389,7 +388,7 @@ def test_an_extension_twice(write):
         path = write(archive([("0.txt", b""), *files]), "a.tar")
         with pytest.raises(
             mmapds.FormatError,
-            match=r"record 1 \(byte \d+\): sample '.*a': expected each extension once, found '.*' twice",
+            match=r"record 1 \(byte \d+\): expected each extension of sample '.*a' once, found '.*' twice",
         ):
             mmapds.build(path)
         with pytest.raises(ValueError, match="duplicate file name"):
@@ -397,7 +396,7 @@ def test_an_extension_twice(write):
 
 
 def test_columns_that_need_json(write):
-    with pytest.raises(mmapds.ColumnError, match=r"not JSON, found 'n'; compute others with mmapds\.add_column"):
+    with pytest.raises(mmapds.ColumnError, match="not JSON, found 'n'"):
         mmapds.build(write(archive(members_of()), "a.tar"), length="n")
 
 

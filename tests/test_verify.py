@@ -206,38 +206,6 @@ def test_a_forged_header_of_npy_is_found(tmp_path, name, value):
         verify(Index(f"{path}.mmx"))
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("column:n", assign(1, 7)),
-        ("column:x_length", assign(2, 7)),
-        ("column:f", assign(1, 0.25)),
-        ("column:n", "<u8"),
-        ("column:f", "<i8"),
-        ("offsets", swap(1, 2)),
-        ("offsets", lambda offsets: assign(1, offsets[2])(offsets)),
-    ],
-)
-def test_columns_and_offsets_of_an_array_file_that_are_not_those_of_its_records(tmp_path, name, change):
-    path = tmp_path / "a.mma"
-    with mmapds.Writer(path, {"n": "int64", "f": "float32", "x": ("int16", (None,))}, index=False) as writer:
-        for number in range(4):
-            writer.write({"n": -number, "f": number / 2, "x": [number] * number})
-    mmapds.build(path)
-    verify(Index(f"{path}.mmx"))
-    (retype if isinstance(change, str) else forge)(path, name, change)
-    os.unlink(f"{path}.mmx")
-
-    def build_and_verify():
-        mmapds.build(path)
-        verify(Index(f"{path}.mmx"))
-
-    with pytest.raises(
-        mmapds.FormatError, match=r"a.mma: DAMAGED: .*(as the records have it|one after another|expected numbers of)"
-    ):
-        build_and_verify()
-
-
 @pytest.mark.parametrize(("largest", "width"), [(50, 2), (70_000, 3), (17_000_000, 4)])
 def test_every_byte_of_the_bounds_is_compared(tmp_path, largest, width):
     """Also the end of the last record of each group, which the next group has once more."""

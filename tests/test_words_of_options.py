@@ -37,8 +37,8 @@ BUILDS = {
     "lacks.jsonl": (
         {"length": "n"},
         {"missing": "skip"},
-        "missing='skip', or give them a value with missing=N ",
-        "--missing skip, or give them a value with --missing N ",
+        "missing='skip' ",
+        "--missing skip ",
     ),
     "cut.bin": ({"format": "prefixed"}, {"truncated": "drop"}, "truncated='drop'", "--truncated drop"),
     "unknown.bin": ({}, {"format": "jsonl"}, "format=...", "--format F"),

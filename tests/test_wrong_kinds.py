@@ -123,7 +123,7 @@ def test_one_in_the_place_of_several(opened):
 def test_a_field_that_is_null(write):
     path = write(b'{"tokens": null}\n{"tokens": [1]}\n')
     message = refused(lambda: mmapds.build(path, length="items(tokens)"))
-    assert "expected an array at `tokens`, found null; leave such records out with " in message
+    assert "expected an array at `tokens`, found null or nothing; leave such records out with " in message
 
 
 def test_a_field_of_bools_has_no_lengths(tmp_path):
@@ -149,10 +149,11 @@ NOT_UTF_8 = {
 @pytest.mark.parametrize(("text", "line", "byte"), NOT_UTF_8.values(), ids=NOT_UTF_8)
 def test_a_byte_that_is_not_utf_8_is_said_to_be(write, text, line, byte):
     path = write(text)
-    expected = f"{path}:{line} (byte {byte}): not JSON: expected text in UTF-8, found byte 0xe9 at char"
+    expected = f"{path}:{line} (byte {byte}): not JSON: "
     message = refused(lambda: mmapds.build(path, validate=True))
     assert message.startswith(expected)
-    assert "; leave such lines out with bad='skip', or write the line again (record" in message
+    assert "can't decode byte 0xe9" in message
+    assert "; leave such lines out with bad='skip' (record" in message
     mmapds.build(path)
     assert refused(lambda: mmapds.open(path)[line - 1]).startswith(expected)
     with pytest.warns(UserWarning, match="expected JSON"):

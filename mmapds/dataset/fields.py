@@ -17,8 +17,7 @@ from .. import _native
 from ..arrays.schema import EXTENDED, ITEM_BYTES, TO_ONE_SCHEMA, Field, Schema, check_axes, dtype_name
 from ..arrays.values import with_axes_of
 from ..errors import DecodeError, FormatError, did_you_mean, shortened
-from ..formats.measuring import keys_of
-from ..formats.unmeasured import instead, kind_of, nearest_path, not_json, parsed, value_at, written
+from ..formats.measuring import keys_of, kind_of, not_json
 from .batch import Columns, StoredField, as_tensor, numpy_dtype
 from .decode import ArrayDecoder, TensorDecoder
 
@@ -161,24 +160,18 @@ class FieldsReader(Columns):
             return f"expected an object, found {kind}"
         each, byte = self.wanted[name], f" at byte {at} of the record"
         if status == _native.WANTED_MISSING:
-            value = parsed(record)
-            near = nearest_path(value, each.keys)
-            remark = f" (did you mean {written(near)!r})" if near != list(each.keys) else ""
-            return f"expected {each.without_default}, found {instead(value, each.keys)}{remark}"
+            return f"expected {each.without_default}, found {'null' if kind == 'null' else 'nothing'}"
         if status == _native.WANTED_NOT_OBJECT:
             return f"expected {each} inside objects at `{name}`, found {kind}{byte}"
         if status == _native.WANTED_RAGGED:
             return f"expected lists of one length inside `{name}`, which is not 'ragged', found another{byte}"
         if status == _native.WANTED_SHAPE and kind == "an array":
-            return f"expected {each} at `{name}`, found shape {_shape_of(value_at(parsed(record), each.keys))}{byte}"
+            return f"expected {each} at `{name}`, found shape {_shape_at(record, each.path)}{byte}"
         digits = _NUMBER.match(record, at)
         number = digits[0].decode() if digits else ""
-        is_integer = number.removeprefix("-").isdigit()  # of any size: those beyond 64 bits are parsed as floats
         if len(number) > _LONGEST_NUMBER:
             number = f"{number[:_LONGEST_NUMBER]}..."
-        fitting = "" if is_integer else _type_of(value_at(parsed(record), each.keys))
-        remark = f" (its type is {fitting!r} here)" if fitting and fitting != each.dtype else ""
-        return f"expected {each} at `{name}`, found {number or kind}{byte}{remark}"
+        return f"expected {each} at `{name}`, found {number or kind}{byte}"
 
 
 class Fields:
@@ -306,18 +299,11 @@ def _as_json(name: str, value: Any) -> bytes:
         raise FormatError(f"defaults[{name!r}] = {shortened(value)}, expected what JSON can hold ({error})") from None
 
 
-def _type_of(value: Any) -> str:
-    """Return the type that a schema gives to a value of JSON; "" for those that several types fit, or none."""
-    while isinstance(value, list) and value and len({type(each) for each in value}) == 1:
-        value = value[0]
-        if isinstance(value, str):
-            return ""  # lists of strings have no type
-    return {str: "str", bool: "bool", float: "float32"}.get(type(value), "")
-
-
-def _shape_of(value: Any) -> tuple[int, ...]:
-    """Return the shape that lists have."""
-    shape: list[int] = []
+def _shape_at(record: bytes, path: Sequence[str]) -> tuple[int, ...]:
+    """Return the shape that lists at a path of a record have."""
+    value, shape = orjson.loads(record), list[int]()
+    for key in path:
+        value = value[key]
     while isinstance(value, list):
         shape.append(len(value))
         value = value[0] if value else None

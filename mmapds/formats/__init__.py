@@ -7,18 +7,17 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..compression.content import head_of
-from ..errors import FormatError, either, quoted, tool
+from .. import _native
+from ..compression.content import head_of, opened
+from ..errors import FormatError, either, option, quoted, tool
 from ..storage.index_file import Index
 from ..storage.sources import CONVERTED, Source, compressed, named
-from .fixed import Fixed
+from .fixed import Fixed, Npy
 from .format import ArrayOf, FieldsOf, Format, Option
 from .frames import Prefixed, TFRecord
 from .jsonl import JsonLines
 from .megatron import Megatron
 from .mma import ArrayFiles
-from .npy import Npy
-from .other_text import check_lines
 from .tar import Tar
 
 FORMATS: dict[str, Format] = {
@@ -39,34 +38,19 @@ CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
 """What must be converted: the first bytes of such files, and what their names end in."""
 
 _HEAD = 4096  # bytes by which a file is known
-_DECODERS = {name for each in FORMATS.values() for name in each.decoders}
-_TENSORS = "torch"
-"""The decoder of arrays, whichever format these are in."""
+_PART = 1 << 20  # bytes that are read at a time, to see whether a file has one line
+_BLANK = b" \t\r\n\xef\xbb\xbf"  # blanks, and the bytes of a byte order mark
 
 
 def by_name(name: str) -> Format:
-    """Return a format.
-
-    Raises:
-      FormatError: the name is unknown, or that of a format that must be converted.
-    """
-    known = ", ".join(map(repr, sorted(FORMATS)))
-    if name in CONVERTIBLE:
-        raise FormatError(
-            f"format = {name!r}, expected a format that is read in place ({known}): convert the source, and open the "
-            f".mma file that this writes; run: {tool('convert')} SOURCE"
-        )
+    """Return a format; FormatError for a name that is unknown."""
     if name not in FORMATS:
-        raise FormatError(f"format = {name!r}, expected one of {known}")
+        raise FormatError(f"format = {name!r}, expected one of {', '.join(map(repr, sorted(FORMATS)))}")
     return FORMATS[name]
 
 
 def of_index(index: Index) -> Format:
-    """Return the format of an index.
-
-    Raises:
-      FormatError: this mmapds does not have it.
-    """
+    """Return the format of an index; FormatError where this mmapds does not have it."""
     if index.format not in FORMATS:
         known = ", ".join(map(repr, sorted(FORMATS)))
         raise FormatError(
@@ -76,11 +60,7 @@ def of_index(index: Index) -> Format:
 
 
 def readable_sources(index: Index, chosen: Format) -> list[str]:
-    """Return the paths of the sources of an index, once it is certain that a scan may read all that it reads.
-
-    Raises:
-      SourceError: a source, or a file beside it, lies where the user has not allowed it.
-    """
+    """Return the paths of the sources of an index, once it is certain that a scan may read all that it reads."""
     paths = [index.readable_path(number) for number in range(len(index.sources))]
     for path in paths:
         check_beside(index, path, chosen)
@@ -88,71 +68,79 @@ def readable_sources(index: Index, chosen: Format) -> list[str]:
 
 
 def check_beside(index: Index, path: str, chosen: Format | None = None) -> None:
-    """Raise SourceError unless what a scan of a source reads beside it may be read.
-
-    Args:
-      chosen: the format to scan it in; by default that of the index.
-    """
+    """Raise SourceError unless what a scan of a source reads beside it, by default in its own format, may be read."""
     if chosen := chosen or FORMATS.get(index.format):
         for other in chosen.beside(path):
             index.check_reach(other)
 
 
 def for_path(path: str) -> Format:
-    """Return the format of a file, by its name or else by its first bytes; JSONL if they are text.
-
-    Raises:
-      FormatError: nothing says what the file is, or it is text that must be converted.
-      SourceError: it cannot be read.
-    """
+    """Return the format of a file, by its name or else by its first bytes; JSONL if they are text."""
     check_in_place(path)
-    head = _head(path)
-    for each in FORMATS.values():
-        if named(path, each.suffixes) or each.claims(path):
-            if each.is_text:
-                check_lines(path, head)
-            return each
-    for each in FORMATS.values():
-        if each.recognises(head):
-            return each
-    check_lines(path, head)
-    if b"\0" in head:
-        hint = " (a Megatron .bin needs its .idx beside it)" if path.endswith(".bin") else ""
+    head = head_of(path, _HEAD)
+    by_suffix = (each for each in FORMATS.values() if named(path, each.suffixes) or each.claims(path))
+    found = next(by_suffix, None) or next((each for each in FORMATS.values() if each.recognises(head)), None)
+    if found is None and b"\0" in head:
         raise FormatError(
             f"{path}: format not recognised by its name or its first bytes; choose one with "
-            f"{either('--format F', 'format=...')}{hint}"
+            f"{either('--format F', 'format=...')}"
         )
-    return FORMATS[JsonLines.name]
+    if found is None or found.is_text:
+        _check_lines(path, head)
+    return found or FORMATS[JsonLines.name]
 
 
 def check_name(path: str, chosen: Format) -> None:
-    """Raise FormatError for a source whose name says that it is text of this format, where its first bytes deny it.
-
-    Raises:
-      SourceError: it cannot be read.
-    """
+    """Raise FormatError for a source whose name says that it is text of this format, where its first bytes deny it."""
     if chosen.is_text and named(path, chosen.suffixes):
         check_in_place(path)
-        check_lines(path, _head(path))
+        _check_lines(path, head_of(path, _HEAD))
+
+
+def _check_lines(path: str, head: bytes) -> None:
+    """Raise FormatError for one JSON array in one line; and by the name, where most first lines are not JSON."""
+    text = head.lstrip(_BLANK)
+    lines = [line for line in text.split(b"\n") if line.strip()]
+    found = ""
+    is_array = text.startswith(b"[") and (named(path, (".json",)) or text[1:].lstrip().startswith(b"{"))
+    if is_array and len(lines) == 1 and _has_one_line(path):
+        found = "one JSON array"
+    elif named(path, (*JsonLines.suffixes, ".json", ".csv", ".tsv")) and lines:
+        is_cut = len(lines) == 1 and len(head) == _HEAD and text.startswith((b"{", b"[", b'"'))
+        if not is_cut and 2 * sum(_native.json_error(None, line) is None for line in lines) < len(lines):
+            found = "other text"
+    if found:
+        remedy = f"give {option('format', 'jsonl')} to take its lines as they are"
+        raise FormatError(f"{path}: not JSON Lines: expected a JSON value a line, found {found}; {remedy}")
+
+
+def _has_one_line(path: str) -> bool:
+    """Whether a file has one line that is not blank."""
+    lines, is_new = 0, True
+    with opened(path) as file:
+        while lines < 2 and (part := file.readline(_PART)):
+            lines += is_new and bool(part.strip(_BLANK))
+            is_new = part.endswith(b"\n")
+    return lines == 1
 
 
 def check_decoder(index: Index, decode: Any) -> None:
     """Raise FormatError for a decoder, given by name, that does not fit the records of an index."""
-    if not isinstance(decode, str) or decode not in {*_DECODERS, _TENSORS}:
+    names = {"torch", *(name for each in FORMATS.values() for name in each.decoders)}
+    if not isinstance(decode, str) or decode not in names:
         return
     chosen = of_index(index)
     with index.reporting_malformed_metadata():
         sample = chosen.decoder(index.parameters)
         known: tuple[str, ...] = chosen.decoders
         if isinstance(sample, ArrayOf | FieldsOf):
-            known = (*(("bytes",) if isinstance(sample, FieldsOf) or sample.has_numbers else known), _TENSORS)
-    if decode in known:
-        return
-    expected = ", ".join([*map(repr, known), *["mmapds.Fields(schema)"] * isinstance(sample, FieldsOf)])
-    remedy = "; give collate_fn=mmapds.pad_collate, which makes tensors" if decode == _TENSORS else ""
-    raise FormatError(
-        f"decode = {decode!r}, expected {expected} or None for {index.path}, whose format is {index.format!r}{remedy}"
-    )
+            has_text = isinstance(sample, ArrayOf) and sample.dtype.kind in "SUV"
+            known = (*(known if has_text else ("bytes",)), "torch")
+    if decode not in known:
+        expected = ", ".join(map(repr, known))
+        raise FormatError(
+            f"decode = {decode!r}, expected {expected} or None for {index.path}, whose format is {index.format!r}"
+        )
 
 
 def check_options(format_name: str, known: Collection[str], given: Mapping[str, Any]) -> None:
@@ -172,7 +160,7 @@ def check_codecs(chosen: Format, sources: Sequence[Source]) -> None:
 
 def convertible(path: str) -> str | None:
     """Return what `mmapds.convert` calls a file that cannot be indexed, by its name or first bytes; None for others."""
-    head = _head(path)
+    head = head_of(path, _HEAD)
     for name, (mark, suffixes) in CONVERTIBLE.items():
         if head.startswith(mark) or named(path, suffixes):
             return name
@@ -180,20 +168,10 @@ def convertible(path: str) -> str | None:
 
 
 def check_in_place(path: str) -> None:
-    """Raise FormatError for a file that must be converted.
-
-    Raises:
-      SourceError: it cannot be read.
-    """
+    """Raise FormatError for a file that must be converted."""
     if name := convertible(path):
-        # As `convert` names it; what users want is to read the records.
-        converted = f"{os.path.splitext(path)[0]}.mma"
+        converted = f"{os.path.splitext(path)[0]}.mma"  # as `convert` names it
         raise FormatError(
             f"{path}: {name} is not read in place: convert it, and open {converted}; run: {tool('convert')} "
             f"{quoted(path)}"
         )
-
-
-def _head(path: str) -> bytes:
-    """Return the first bytes of the content of a file."""
-    return head_of(path, _HEAD)

@@ -1,4 +1,4 @@
-"""Records of one size: token blocks, feature vectors, packed structs. An index of them stores no bounds."""
+"""Records of one size: token blocks, feature vectors, NumPy's .npy files. An index of them stores no bounds."""
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,20 +9,8 @@ from .. import _native
 from ..errors import FormatError, either, option, shortened
 from ..storage.numbers import plain_dtype
 from ..storage.sections import IndexedSource
-from ..storage.sources import Source
-from .format import (
-    TRUNCATED,
-    ArrayOf,
-    End,
-    Format,
-    Layout,
-    Option,
-    OptionError,
-    Piece,
-    Sample,
-    check_truncated,
-    drops_truncated,
-)
+from ..storage.sources import Source, open_regular, unreadable
+from .format import TRUNCATED, ArrayOf, End, Format, Layout, Option, OptionError, Parameters, Piece, Sample, Sources
 from .measuring import Measuring
 
 if TYPE_CHECKING:
@@ -44,109 +32,108 @@ class Fixed(Format):
     }
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """Return `record_bytes`, and `dtype` and `shape` where a record is an array.
-
-        Raises:
-          OptionError: an option is missing or invalid, or `record_bytes` and `dtype` disagree.
-        """
-        truncated = check_truncated(given)
+        """Return `record_bytes`, `dtype` and `shape` where a record is an array, and `truncated`."""
+        size = given.get("record_bytes")
         if "dtype" not in given:
-            size = given.get("record_bytes")
-            if "shape" in given:
-                raise OptionError(
-                    f"shape = {given['shape']!r}, expected a dtype with it, found none; give "
-                    f"{either('--dtype D --shape N,N', 'dtype=... and shape=...')}"
-                )
-            if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63:
+            if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63 or "shape" in given:
                 raise OptionError(
                     f"record_bytes = {shortened(size)}, expected an integer of 1 to 2**63 - 1, or dtype and shape "
                     f"instead; give {either('--record-bytes N', 'record_bytes=N')}, or "
                     f"{either('--dtype D --shape N,N', 'dtype=... and shape=...')}"
                 )
-            return {"record_bytes": size, "truncated": truncated}
+            return {"record_bytes": size, **self.truncated(given)}
         shape = _shape(given.get("shape", ()))
         try:
-            dtype, size = check_array(given["dtype"], shape)
+            dtype, expected = _array(given["dtype"], shape)
         except ValueError as error:
             raise OptionError(str(error)) from None
-        if given.get("record_bytes", size) != size:
-            raise OptionError(
-                f"record_bytes = {given['record_bytes']}, expected {size}, the bytes of {dtype.str} of shape {shape}"
-            )
-        return {"record_bytes": size, "dtype": dtype.str, "shape": list(shape), "truncated": truncated}
+        if size not in (None, expected):
+            raise OptionError(f"record_bytes = {size}, expected {expected}, the bytes of {dtype.str} of shape {shape}")
+        return {"record_bytes": expected, "dtype": dtype.str, "shape": list(shape), **self.truncated(given)}
 
-    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
-        """Records lie one after another, from the first."""
+    def layout(self, parameters: Parameters, source: IndexedSource) -> Layout:
         if source.first and self.name == Fixed.name:
             raise ValueError(f"first = {source.first}, expected 0 in format {self.name!r}")
         return Layout(_native.FRAMING_NONE, source.first, parameters["record_bytes"])
 
-    def decoder(self, parameters: Mapping[str, Any]) -> Sample:
-        """A payload is an array, or bytes where no dtype was given."""
+    def decoder(self, parameters: Parameters) -> Sample:
         if "dtype" not in parameters:
             return "bytes"
         shape = tuple(map(operator.index, parameters["shape"]))
-        dtype, size = check_array(parameters["dtype"], shape)
+        dtype, size = _array(parameters["dtype"], shape)
         if size != (found := parameters["record_bytes"]):
             raise ValueError(f"record_bytes = {found}, expected {size}, the bytes of {dtype.str} of shape {shape}")
         return ArrayOf(dtype, shape)
 
-    def scan(
-        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
-    ) -> Iterator[Piece]:
-        """Yield how many records each source has, from its size alone."""
-        size = parameters["record_bytes"]
+    def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
+        """Yield how many records each source has, by its size, and by its header where it has one."""
+        size, drop = parameters["record_bytes"], self.drops_truncated(parameters)
         for number, source in enumerate(sources):
-            count, rest = count_records(source, 0, parameters)
-            yield from all_records(one_piece(number, source, 0, count, size, int(rest > 0)), size, measuring)
+            first, expected = self._header(source)
+            count, rest = divmod(source.size - first, size)
+            if rest and not drop:
+                raise FormatError(
+                    f"{source.path}: record {count} (byte {first + count * size}): expected {size} bytes, found "
+                    f"{rest}; leave it out with {option('truncated', 'drop')}"
+                )
+            lost = int(rest > 0) if expected is None else expected - count
+            if expected is not None and (lost < 0 or (lost and not drop)):
+                raise FormatError(f"{source.path}: expected {expected} records, as its header says, found {count}")
+            end = End(count, first + count * size, first, has_bounds=False)
+            yield from _pieces(number, source, size, measuring, lost, end)
+
+    def _header(self, source: Source) -> tuple[int, int | None]:
+        """Return where the first record of a source begins, and how many it should have, if it says so."""
+        return 0, None
 
 
-def count_records(source: Source, first: int, parameters: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many whole records there are from byte `first` on, and the bytes left after them.
+class Npy(Fixed):
+    """Records of one size behind a header, which gives their dtype and shape."""
 
-    Raises:
-      FormatError: the last record is incomplete.
-    """
-    size = parameters["record_bytes"]
-    count, rest = divmod(source.size - first, size)
-    if rest and not drops_truncated(parameters):
-        raise FormatError(
-            f"{source.path}: record {count} (byte {first + count * size}): expected {size} bytes, found {rest}; "
-            f"leave it out with {option('truncated', 'drop')}"
-        )
-    return count, rest
+    name = "npy"
+    suffixes = (".npy",)
+    options = TRUNCATED
 
+    def recognises(self, head: bytes) -> bool:
+        return head.startswith(b"\x93NUMPY")
 
-def one_piece(number: int, source: Source, first: int, count: int, size: int, skipped: int) -> Piece:
-    """Return a piece of all records of a source, without columns."""
-    end = End(count, first + count * size, first, has_bounds=False)
-    return Piece(number, memoryview(b"").cast("Q"), (), skipped, source.size, end, fixed=count)
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return `record_bytes`, `dtype` and `shape` of a record, which all sources must share, and `truncated`."""
+        path, *others = sources
+        shape, dtype, _ = _npy_header(path)
+        for other in others:
+            other_shape, other_dtype, _ = _npy_header(other)
+            if (other_shape[1:], other_dtype) != (shape[1:], dtype):
+                raise FormatError(
+                    f"{other}: expected records of {dtype} of shape {shape[1:]}, as in {path}, found {other_dtype} of "
+                    f"shape {other_shape[1:]}; index the files apart"
+                )
+        try:
+            plain, size = _array(dtype, shape[1:])
+        except ValueError as error:
+            raise FormatError(f"{path}: {error}") from None
+        return {"record_bytes": size, "dtype": plain.str, "shape": list(shape[1:]), **self.truncated(given)}
 
-
-def all_records(whole: Piece, size: int, measuring: Measuring) -> Iterator[Piece]:
-    """Yield `whole`, a piece of all records of a source; in several pieces where there are columns to fill.
-
-    Args:
-      size: bytes in a record.
-    """
-    assert whole.end is not None
-    step = _STEP if measuring.columns else max(whole.fixed, 1)
-    columns = measuring.constant(min(whole.fixed, step) if measuring.columns else 0, size)
-    for begin in range(0, max(whole.fixed, 1), step):
-        count = min(step, whole.fixed - begin)
-        filled = tuple((kind, cells[:count]) for kind, cells in columns)
-        if begin + count < whole.fixed:
-            yield whole._replace(columns=filled, skipped=0, scanned=0, end=None, fixed=count)
-        else:
-            yield whole._replace(columns=filled, fixed=count)
+    def _header(self, source: Source) -> tuple[int, int | None]:
+        shape, _, first = _npy_header(source.path)
+        return first, shape[0]
 
 
-def check_array(given: Any, shape: Sequence[int]) -> "tuple[np.dtype[Any], int]":
-    """Return the dtype of a name and the size in bytes of an array of it.
+def _pieces(number: int, source: Source, size: int, measuring: Measuring, lost: int, end: End) -> Iterator[Piece]:
+    """Yield the records of a source; in several pieces where there are columns to fill."""
+    none, count = memoryview(b"").cast("Q"), end.lines
+    step = _STEP if measuring.columns else max(count, 1)
+    cells = size.to_bytes(8, "little") * (min(count, step) if measuring.columns else 0)
+    columns = measuring.sizes(memoryview(cells).cast("Q"))
+    for _ in range(0, count - step, step):
+        yield Piece(number, none, columns, 0, 0, None, fixed=step)
+    last = count - (max(count - 1, 0) // step) * step
+    columns = tuple((kind, cells[:last]) for kind, cells in columns)
+    yield Piece(number, none, columns, lost, source.size, end, fixed=last)
 
-    Raises:
-      ValueError: NumPy has no such type, its values are not plain numbers or strings, or no such array can exist.
-    """
+
+def _array(given: Any, shape: Sequence[int]) -> "tuple[np.dtype[Any], int]":
+    """Return the dtype of a name and the size in bytes of an array of it; raise ValueError for what is not one."""
     dtype = plain_dtype(given)
     size = prod(shape) * dtype.itemsize
     if not 1 <= size < 2**63 or len(shape) > _AXES or any(length < 0 for length in shape):
@@ -166,3 +153,26 @@ def _shape(given: Any) -> tuple[int, ...]:
     if any(size < 1 for size in shape):
         raise OptionError(f"shape = {given!r}, expected sizes of 1 or more")
     return shape
+
+
+def _npy_header(path: str) -> tuple[tuple[int, ...], Any, int]:
+    """Return the shape, the dtype, and the byte where the data begin."""
+    from numpy.lib import format as npy  # start-up time: indexing other formats does without
+
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    try:
+        with open_regular(path) as file:
+            version = npy.read_magic(file)
+            if version not in readers:
+                raise ValueError(f"expected version 1.0 or 2.0, found {version[0]}.{version[1]}")
+            shape, fortran, dtype = readers[version](file)
+            first = file.tell()
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except Exception as error:  # numpy parses the header as Python, which fails in many ways
+        reason = str(error).partition("\n")[0]  # what follows is advice for users of numpy.load
+        raise FormatError(f"{path}: not an .npy file: {reason}") from None
+    if not shape or (fortran and len(shape) > 1 and prod(shape) > 1):
+        found = "Fortran order" if shape else "one number"
+        raise FormatError(f"{path}: expected an array in C order, of one axis or more, found {found}")
+    return shape, dtype, first

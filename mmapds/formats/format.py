@@ -5,10 +5,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from ..errors import Error, FormatError
+from .. import _native
+from ..errors import FormatError
 from ..storage.blocks import BlockStart
 from ..storage.sections import IndexedSource
-from ..storage.sources import Source, reason
+from ..storage.sources import Source
 from .measuring import Measuring
 
 if TYPE_CHECKING:
@@ -23,18 +24,27 @@ class Option(NamedTuple):
     """An option of a format."""
 
     type: type
-    placeholder: str
-    """What `--help` shows for its value."""
+    placeholder: str  # what `--help` shows for its value
     help: str
 
 
 class Layout(NamedTuple):
     """How the core finds the payload of a record in a source."""
 
-    framing: int
-    first: int = 0
-    stride: int = 0
-    """The byte where record 0 begins, and the size of a record, where all have one size; else 0."""
+    framing: int = _native.FRAMING_NONE
+    first: int = 0  # the byte where record 0 begins, where all records have one size
+    stride: int = 0  # that size
+
+
+class End(NamedTuple):
+    """The totals of a scanned source."""
+
+    lines: int  # of a text; in other formats, the number of records
+    end: int  # the byte where the last record ends, with all that it owns
+    first: int = 0  # where the first record begins, where all have one size
+    content: int = 0  # bytes of content of a compressed source, where more of them follow the last record
+    has_bounds: bool = True  # false where all records have one size, and so no starts
+    remark: str = ""  # a warning about the source
 
 
 class Piece(NamedTuple):
@@ -45,24 +55,17 @@ class Piece(NamedTuple):
     """uint64: where each begins; valid until the next piece. Empty where all records have one size."""
     columns: tuple[tuple[int, memoryview], ...]
     """For each column, the type of its numbers in this piece, and a 64-bit cell for each record."""
-    skipped: int
-    """Records left out because they lack a column, or are incomplete."""
-    scanned: int
-    """How many bytes of the source this piece covers; the pieces of a source cover all of it."""
-    end: "End | None"
-    """In the last piece of a source, the totals of the whole source; else None."""
+    skipped: int  # records left out because they lack a column, or are incomplete
+    scanned: int  # bytes of the source that this piece covers; the pieces of a source cover all of it
+    end: End | None  # the totals of the whole source, in its last piece
     keys: memoryview | None = None
     """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.index.keys`."""
-    fixed: int = 0
-    """How many records there are, where all have one size, and so no starts."""
+    fixed: int = 0  # how many records there are, where all have one size, and so no starts
     filled: tuple[int, ...] = ()
     """For each column, how many of the records lack it, and have the number that stands for missing ones."""
-    bad: int = 0
-    """How many of the records that were left out are bad lines."""
-    bad_at: tuple[tuple[int, int], ...] = ()
-    """The line and the byte of the first of them."""
-    blocks: tuple[BlockStart, ...] = ()
-    """Of a compressed source: the blocks that begin in this piece."""
+    bad: int = 0  # how many of the records that were left out are bad lines
+    bad_at: tuple[tuple[int, int], ...] = ()  # the line and the byte of the first of them
+    blocks: tuple[BlockStart, ...] = ()  # of a compressed source: the blocks that begin in this piece
 
     @property
     def records(self) -> int:
@@ -70,35 +73,11 @@ class Piece(NamedTuple):
         return len(self.starts) + self.fixed
 
 
-class End(NamedTuple):
-    """The totals of a scanned source."""
-
-    lines: int
-    """How many lines a text has; in other formats, how many records."""
-    end: int
-    """The byte where the last record ends, with all that it owns."""
-    first: int = 0
-    """Where the first record begins, where all have one size."""
-    content: int = 0
-    """Bytes of content of a compressed source, where more of them follow the last record."""
-    has_bounds: bool = True
-    """False where all records have one size, and so no starts."""
-    remark: str = ""
-    """A warning about the source."""
-
-
 class ArrayOf(NamedTuple):
     """A payload is an array of plain numbers, or of strings of one size."""
 
-    dtype: "np.dtype[Any]"
-    """By `storage.numbers.plain_dtype`."""
-    shape: tuple[int, ...] | None
-    """None means one axis, of all numbers in the payload."""
-
-    @property
-    def has_numbers(self) -> bool:
-        """Whether it has numbers, and not strings of one size."""
-        return self.dtype.kind not in "SUV"
+    dtype: "np.dtype[Any]"  # by `storage.numbers.plain_dtype`
+    shape: tuple[int, ...] | None  # None means one axis, of all numbers in the payload
 
 
 class FieldsOf(NamedTuple):
@@ -107,31 +86,32 @@ class FieldsOf(NamedTuple):
     schema: Mapping[str, Any]
 
 
+Parameters = Mapping[str, Any]
+"""The options of a format, checked and completed, as an index stores them."""
+Sources = Sequence[Source]
 Sample = str | ArrayOf | FieldsOf
 """What a payload is: the name of a decoder, or an array, or fields."""
+
+TRUNCATED = {"truncated": Option(str, "error|drop", "what to do with an incomplete last record: error, or drop it")}
+"""The option that binary formats share."""
 
 
 class Format(ABC):
     """How records are framed in a source.
 
-    A format is a subclass in a file of its own, and one line in `mmapds.formats`. It must define the abstract methods;
-    all else has defaults.
+    A format is a subclass in a file of its own, and one line in `mmapds.formats`. It must define `name` and `scan`; all
+    else has defaults.
     """
 
-    name: ClassVar[str]
-    """The name for `--format`, which an index stores too."""
-    suffixes: ClassVar[tuple[str, ...]] = ()
-    """A file whose name ends in one of these is of this format."""
-    is_text: ClassVar[bool] = False
-    """Whether records are lines, so that messages give line numbers."""
+    name: ClassVar[str]  # for `--format`; an index stores it too
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of names of files
+    is_text: ClassVar[bool] = False  # whether records are lines, so that messages give line numbers
     begins_anywhere: ClassVar[bool] = False
     """Whether a scan can begin and end at any record, so that one goes on where another ended."""
     reads_compressed: ClassVar[bool] = False
     """Whether a scan takes sources with a `codec`; `scanned` of its pieces then counts bytes of the file."""
-    per_source: ClassVar[tuple[str, ...]] = ()
-    """Parameters that are lists with an entry for each source."""
+    per_source: ClassVar[tuple[str, ...]] = ()  # parameters that are lists with an entry for each source
     options: ClassVar[Mapping[str, Option]] = {}
-    """Its options, by name."""
     decoders: ClassVar[tuple[str, ...]] = ("json", "text", "bytes", "tf_example")
     """The named decoders that fit its records, where these are not arrays."""
 
@@ -147,27 +127,25 @@ class Format(ABC):
         """Return the files beside a source that a scan of it reads too."""
         return []
 
-    @abstractmethod
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """Return the options, checked and completed, as an index stores them.
+        """Return the options, checked and completed, as an index stores them; by default `truncated` alone.
 
         Raises:
           OptionError: an option is missing or out of range.
           FormatError: a source does not fit.
         """
+        return self.truncated(given) if "truncated" in self.options else {}
 
-    @abstractmethod
-    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
-        """Return how the core finds a payload."""
+    def layout(self, parameters: Parameters, source: IndexedSource) -> Layout:
+        """Return how the core finds a payload: by default, it is all that lies between two bounds."""
+        return Layout()
 
-    def decoder(self, parameters: Mapping[str, Any]) -> Sample:
+    def decoder(self, parameters: Parameters) -> Sample:
         """Return what a payload is, where the user does not say."""
         return "bytes"
 
     @abstractmethod
-    def scan(
-        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
-    ) -> Iterator[Piece]:
+    def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
         """Yield the records of every source, in order: where each begins, and its columns.
 
         The last piece of each source has an `end`, and the pieces of a source cover all of its bytes.
@@ -178,66 +156,29 @@ class Format(ABC):
           ColumnError, DecodeError: a record cannot be measured.
         """
 
-    def verify(  # noqa: B027 - most formats have no checksums
-        self, sources: Sequence[Source], parameters: Mapping[str, Any]
-    ) -> None:
-        """Check what a scan does not read, such as the checksums in the sources.
-
-        Raises:
-          FormatError: a record is damaged.
-        """
+    def verify(self, sources: Sources, parameters: Parameters) -> None:  # noqa: B027 - most have no checksums
+        """Raise FormatError for damage that a scan does not see, such as a wrong checksum in a source."""
 
     def lacks_checksums(self, source: Source) -> bool:
         """Whether `verify` finds no checksums in a source, as it was truncated; of formats that have them."""
         return False
 
     def key(self, record: bytes | memoryview) -> str:
-        """Return the key of a record; of formats whose pieces have keys.
-
-        Raises:
-          FormatError: records of this format have no keys.
-        """
+        """Return the key of a record; FormatError in a format whose records have none."""
         raise FormatError(f"expected records with keys, found format {self.name!r}")
 
+    def truncated(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """Return the option `truncated` as a parameter."""
+        truncated = given.get("truncated", "error")
+        if truncated not in ("error", "drop"):
+            raise OptionError(f"truncated = {truncated!r}, expected 'error' or 'drop'")
+        return {"truncated": truncated}
 
-TRUNCATED = {"truncated": Option(str, "error|drop", "what to do with an incomplete last record: error, or drop it")}
-"""The option that binary formats share."""
-
-
-def check_truncated(given: Mapping[str, Any]) -> str:
-    """Return the option `truncated`.
-
-    Raises:
-      OptionError: it is neither "error" nor "drop".
-    """
-    truncated = given.get("truncated", "error")
-    if truncated not in ("error", "drop"):
-        raise OptionError(f"truncated = {truncated!r}, expected 'error' or 'drop'")
-    return str(truncated)
-
-
-def drops_truncated(parameters: Mapping[str, Any]) -> bool:
-    """Whether the parameters of an index leave out a last record that is cut short."""
-    return bool(parameters.get("truncated", "error") == "drop")
+    def drops_truncated(self, parameters: Parameters) -> bool:
+        """Whether an incomplete last record is left out."""
+        return bool(parameters.get("truncated") == "drop")
 
 
 def reserve_words(count: int) -> memoryview:
-    """Return room for 64-bit words, mapped, so that only pages that are written take memory.
-
-    Raises:
-      Error: the system has no room, as where the address space is limited.
-    """
-    try:
-        return memoryview(mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q")
-    except OSError as error:
-        raise Error(
-            f"scan: expected room for {8 * count} bytes of memory, found none ({reason(error)}); raise the limit of "
-            "the address space, which ulimit -v shows, or index with fewer workers"
-        ) from None
-
-
-def is_same_parameter(one: Any, other: Any) -> bool:
-    """Whether two values of a parameter say the same; that of a schema says by its order where its fields lie."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return list(one.items()) == list(other.items())
-    return bool(one == other)
+    """Return room for 64-bit words, mapped, so that only pages that are written take memory."""
+    return memoryview(mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q")

@@ -3,34 +3,21 @@
 A scan walks from size to size, and passes over payloads, however large.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, ClassVar, NamedTuple
 
 from .. import _native
 from ..compression.content import Data, Part, content_of
-from ..errors import FormatError, either, option
+from ..errors import FormatError, option
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source
 from ..storage.workers import cores
-from .format import (
-    TRUNCATED,
-    End,
-    Format,
-    Layout,
-    Option,
-    OptionError,
-    Piece,
-    check_truncated,
-    drops_truncated,
-    reserve_words,
-)
+from .format import TRUNCATED, End, Format, Layout, Option, OptionError, Parameters, Piece, Sources, reserve_words
 from .measuring import Measuring
 from .walk import Walk, walked
 
 _CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)  # the bytes at hand do not hold a record whole
-_CHECKED = {_native.FRAMES_LENGTH_CRC: "length", _native.FRAMES_DATA_CRC: "data"}
 _LONGEST_PREFIX = 16  # bytes; more than any prefix has
 _PREFIXES = {
     "u32le": _native.FRAMING_U32LE,
@@ -39,16 +26,21 @@ _PREFIXES = {
     "u64be": _native.FRAMING_U64BE,
     "varint": _native.FRAMING_VARINT,
 }
+_EXPECTED = {
+    _native.FRAMES_PREFIX_CUT: "a whole length prefix",
+    _native.FRAMES_PAYLOAD_CUT: "a payload of {payload} bytes",
+    _native.FRAMES_NO_VARINT: "a varint of up to 64 bits",
+    _native.FRAMES_LENGTH_CRC: "{expected:#010x} as the CRC of the length",
+    _native.FRAMES_DATA_CRC: "{expected:#010x} as the CRC of the data",
+}
 
 
 class Stop(NamedTuple):
     """A record at which a walk cannot go on."""
 
     record: int
-    at: int
-    """Where it begins in the content."""
-    status: int
-    """One of FRAMES_*."""
+    at: int  # where it begins in the content
+    status: int  # one of FRAMES_*
     payload: int
     found: int
     expected: int
@@ -60,52 +52,67 @@ class Stop(NamedTuple):
         return self.at + self.found + self.payload + self.expected
 
 
-class Framed(Format):
-    """A format of records behind their size.
+class Prefixed(Format):
+    """Records, each behind its size. Delimited protobuf messages have a varint as the size."""
 
-    Args:
-      room: records in a piece of a scan, at most.
-      step: bytes in a piece; the last record of a piece may reach further. Without it, a scan of large records could
-        not be interrupted and would not report its progress.
-    """
-
-    options: ClassVar[Mapping[str, Option]] = TRUNCATED
+    name = "prefixed"
+    options: ClassVar[Mapping[str, Option]] = {
+        "prefix": Option(str, "P", "prefixed: u32le (the default), u32be, u64le, u64be or varint"),
+        **TRUNCATED,
+    }
     begins_anywhere = True
     reads_compressed = True
-
-    def __init__(self, room: int = 1 << 17, step: int = 256 << 20) -> None:
-        self._room, self._step = room, step
-
-    @abstractmethod
-    def framing(self, parameters: Mapping[str, Any]) -> int:
-        """Return which of the core's framings the records have."""
+    room = 1 << 17  # records in a piece of a scan, at most
+    step = 256 << 20  # bytes in a piece; the last record may reach further
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """Return `truncated`."""
-        return {"truncated": check_truncated(given)}
+        prefix = given.get("prefix", "u32le")
+        if prefix not in list(_PREFIXES):
+            raise OptionError(f"prefix = {prefix!r}, expected one of {', '.join(map(repr, _PREFIXES))}")
+        return {"prefix": prefix, **self.truncated(given)}
 
-    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
-        """The framing finds a payload between two bounds."""
-        return Layout(self.framing(parameters))
+    def layout(self, parameters: Parameters, source: IndexedSource) -> Layout:
+        return Layout(self._framing(parameters))
 
-    def scan(
-        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
-    ) -> Iterator[Piece]:
+    def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
         """Yield the start of every record of every source, in order, and its size where that is measured."""
-        framing, drop, words = self.framing(parameters), drops_truncated(parameters), 1 + bool(measuring.columns)
+        framing, drop, words = self._framing(parameters), self.drops_truncated(parameters), 1 + bool(measuring.columns)
         yield from walked(
             sources,
             workers,
-            lambda: [reserve_words(self._room) for _ in range(words)],
-            lambda source, slot: FramesWalk(source, framing, slot, self._step, measuring, drop=drop),
+            lambda: [reserve_words(self.room) for _ in range(words)],
+            lambda source, slot: FramesWalk(source, framing, slot, self.step, measuring, drop=drop),
         )
 
-    def verify_checksums(self, source: Source) -> None:
-        """Check every CRC of a TFRecord file, up to an incomplete last record.
+    def _framing(self, parameters: Parameters) -> int:
+        return _PREFIXES[parameters["prefix"]]
 
-        Raises:
-          FormatError: a CRC does not match.
-        """
+
+class TFRecord(Prefixed):
+    """TFRecords: a u64 length, its masked CRC32C, the data, their masked CRC32C.
+
+    The layout is that of tensorflow/core/lib/io/record_writer.h. A scan checks the CRC of every length, and so never
+    takes garbage for a record; that of the data is checked by `--verify`.
+    """
+
+    name = "tfrecord"
+    suffixes = (".tfrecord", ".tfrecords")
+    options = TRUNCATED
+
+    def recognises(self, head: bytes) -> bool:
+        crc = _native.crc32c(None, 0, head[:8])
+        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+        return head[8:12] == masked.to_bytes(4, "little")
+
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        return self.truncated(given)
+
+    def verify(self, sources: Sources, parameters: Parameters) -> None:
+        """Check the CRC of every record's data, up to an incomplete last record."""
+        for source in sources:
+            self._verify(source)
+
+    def _verify(self, source: Source) -> None:
         at = needed = records = 0
         held: list[Data] = []  # the content from `at` on
         with closing(content_of(source, cores(), source.size or 1)) as content:
@@ -116,7 +123,7 @@ class Framed(Format):
                 text = held[0] if len(held) == 1 else b"".join(held)
                 base, status = at, _native.FRAMES_OK
                 while at < part.end and status == _native.FRAMES_OK:
-                    stop = min(at + self._step, part.end)
+                    stop = min(at + self.step, part.end)
                     count, at, status, *details = _native.frames_verify(memoryview(text)[at - base :], at, stop)
                     records += count
                     stopped = Stop(records, at, status, *details)
@@ -125,50 +132,8 @@ class Framed(Format):
                         raise _error(source.path, part.end, stopped)
                 held = [text[at - base :]]
 
-
-class Prefixed(Framed):
-    """Records, each behind its size. Delimited protobuf messages have a varint as the size."""
-
-    name = "prefixed"
-    options = {"prefix": Option(str, "P", "prefixed: u32le (the default), u32be, u64le, u64be or varint"), **TRUNCATED}
-
-    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """Return `prefix` and `truncated`."""
-        prefix = given.get("prefix", "u32le")
-        if not isinstance(prefix, str) or prefix not in _PREFIXES:
-            raise OptionError(f"prefix = {prefix!r}, expected one of {', '.join(map(repr, _PREFIXES))}")
-        return {"prefix": prefix, **super().parameters(given, sources)}
-
-    def framing(self, parameters: Mapping[str, Any]) -> int:
-        """The prefix decides: its size and its byte order, or a varint."""
-        return _PREFIXES[parameters["prefix"]]
-
-
-class TFRecord(Framed):
-    """TFRecords: a u64 length, its masked CRC32C, the data, their masked CRC32C.
-
-    The layout is that of tensorflow/core/lib/io/record_writer.h. A scan checks the CRC of every length, and so never
-    takes garbage for a record; that of the data is checked by `--verify`. Samples are bytes, and examples with
-    `decode="tf_example"`.
-    """
-
-    name = "tfrecord"
-    suffixes = (".tfrecord", ".tfrecords")
-
-    def recognises(self, head: bytes) -> bool:
-        """Whether a file begins with a length and its CRC."""
-        crc = _native.crc32c(None, 0, head[:8])
-        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
-        return head[8:12] == masked.to_bytes(4, "little")
-
-    def framing(self, parameters: Mapping[str, Any]) -> int:
-        """The data lie between a length with its CRC, and their own CRC."""
+    def _framing(self, parameters: Parameters) -> int:
         return _native.FRAMING_TFRECORD
-
-    def verify(self, sources: Sequence[Source], parameters: Mapping[str, Any]) -> None:
-        """Check the CRC of every record's data."""
-        for source in sources:
-            self.verify_checksums(source)
 
 
 class FramesWalk(Walk):
@@ -190,7 +155,6 @@ class FramesWalk(Walk):
         self._records = 0
 
     def scan(self, part: Part, data: Data) -> Iterator[None]:
-        """Walk to the end of a part."""
         self.size = part.end
         if self.at < part.begin:
             head = bytes(self._head) + bytes(data[:_LONGEST_PREFIX])
@@ -209,11 +173,9 @@ class FramesWalk(Walk):
         self._head = data[self.at - part.begin :][:_LONGEST_PREFIX]
 
     def piece(self) -> Piece:
-        """Return where records begin, and their sizes where these are measured."""
         return Piece(0, self._slot[0][: self.found], self._measuring.sizes(self._slot[-1][: self.found]), 0, 0, None)
 
     def end(self) -> tuple[End, int]:
-        """Return the totals; a last record may be incomplete."""
         if self._cut and not self._drop:
             raise _error(self.source.path, self.size, self._cut)
         content = self.size if self.source.codec else 0
@@ -234,15 +196,11 @@ class FramesWalk(Walk):
 
 def _error(path: str, size: int, stop: Stop) -> FormatError:
     """Return the error to raise for a record at which a walk over content of `size` bytes stopped."""
-    place = f"{path}: record {stop.record} (byte {stop.at})"
-    end = f"found the end of the file {size - stop.at} bytes into the record; leave it out with "
-    end += f"{option('truncated', 'drop')} (if the file was truncated)"
-    copy = f"copy the file again, or choose its format with {either('--format F', 'format=...')}"
-    if stop.status == _native.FRAMES_PREFIX_CUT:
-        return FormatError(f"{place}: expected a whole length prefix, {end}")
-    if stop.status == _native.FRAMES_PAYLOAD_CUT:
-        return FormatError(f"{place}: expected a payload of {stop.payload} bytes, {end}")
-    if stop.status == _native.FRAMES_NO_VARINT:
-        return FormatError(f"{place}: expected a varint of up to 64 bits, found a longer one; {copy}")
-    what = f"the CRC of the {_CHECKED[stop.status]}"
-    return FormatError(f"{place}: expected {stop.expected:#010x} as {what}, found {stop.found:#010x}; {copy}")
+    found = f"{stop.found:#010x}"
+    if stop.status in _CUT:
+        drop = option("truncated", "drop")
+        found = f"the end of the file {size - stop.at} bytes into the record; leave it out with {drop}"
+    elif stop.status == _native.FRAMES_NO_VARINT:
+        found = "a longer one"
+    expected = _EXPECTED[stop.status].format(payload=stop.payload, expected=stop.expected)
+    return FormatError(f"{path}: record {stop.record} (byte {stop.at}): expected {expected}, found {found}")

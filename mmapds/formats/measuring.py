@@ -13,18 +13,27 @@ Dots separate the keys of a path; a dot inside a key is written `\\.`.
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import ColumnError, option
+from ..errors import ColumnError, DecodeError, option
+from ..storage.numbers import EXACT
 from ..storage.sources import Source
 
 _LONGEST = 64 << 20  # bytes of a line that are copied to say what is wrong
 
 MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
 """What an expression can measure, by its name there."""
+
+_EXPECTED = {
+    _native.MEASURE_NUMBER: "a number",
+    _native.MEASURE_BYTES: "a string",
+    _native.MEASURE_CHARS: "a string",
+    _native.MEASURE_ITEMS: "an array",
+}
+_FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
 
 
 class Expression(NamedTuple):
@@ -36,11 +45,7 @@ class Expression(NamedTuple):
 
     @classmethod
     def parse(cls, column: str, text: str) -> "Expression":
-        """Parse the expression that a user wrote for a column.
-
-        Raises:
-          ColumnError: the text is not an expression.
-        """
+        """Parse the expression that a user wrote for a column; raise ColumnError for another text."""
         place = f"column {column!r}"
         if text == "bytes()":
             return cls(text, _native.MEASURE_RECORD, ())
@@ -53,13 +58,25 @@ class Expression(NamedTuple):
         try:
             keys = keys_of(call[2] if call else text)
         except UnicodeEncodeError:
-            raise ColumnError(f"{place}: expected a path in UTF-8, found {text!r}") from None
-        if not all(keys) or len(keys) > _native.LONGEST_PATH:
+            keys = ()
+        if not keys or not all(keys) or len(keys) > _native.LONGEST_PATH:
             raise ColumnError(
-                f"{place}: expected a path of 1 to {_native.LONGEST_PATH} keys, none empty, separated by dots, found "
-                f"{len(keys)} in {text!r}"
+                f"{place}: expected a path of 1 to {_native.LONGEST_PATH} keys in UTF-8, none empty, separated by "
+                f"dots, found {text!r}"
             )
         return cls(text, measure, keys)
+
+    def misfit(self, status: int, record: bytes, at: int) -> str:
+        """Return what is expected of a record, and what is found in its place; see `JSON_*` and `UnmeasuredError`."""
+        shown = ".".join(key.decode().replace(".", r"\.") for key in self.path)
+        if status == ROUNDED:
+            return f"expected {EXACT} found another at `{shown}`"
+        expected = f"expected {_EXPECTED[self.measure]}"
+        if status == _native.JSON_MISSING:
+            skip = option("missing", "skip")
+            return f"{expected} at `{shown}`, found null or nothing; leave such records out with {skip}"
+        inside = len(self.path) > 1 or not record.lstrip().startswith(b"{")
+        return f"{expected}{' inside objects' * inside} at `{shown}`, found {kind_of(record, at)}"
 
 
 def keys_of(path: str) -> tuple[bytes, ...]:
@@ -76,19 +93,27 @@ ROUNDED = -1
 
 
 class UnmeasuredError(Exception):
-    """A record of a block that cannot be measured; see `mmapds.formats.unmeasured`."""
+    """A record of a block that cannot be measured: where it begins, how many are kept before it, and what is wrong."""
 
-    def __init__(self, source: Source, status: int, begin: int, kept: int, column: int, record: bytes, at: int) -> None:
-        self.source = source
-        self.status = status  # one of _native.JSON_*, or ROUNDED
-        self.begin = begin
-        """Where the record begins in the source."""
-        self.kept = kept
-        """How many records of the block are kept before it."""
-        self.column = column
-        self.record = record
-        self.at = at
-        """The byte of the record that shows what is wrong."""
+    def __init__(self, source: Source, begin: int, kept: int, error: ColumnError | DecodeError) -> None:
+        self.source, self.begin, self.kept, self.error = source, begin, kept, error
+
+
+class Measured(NamedTuple):
+    """The records that begin in a block of a source."""
+
+    starts: memoryview
+    """uint64: where each record that is kept begins."""
+    columns: tuple[tuple[int, memoryview], ...]
+    """For each column, the type of its numbers, and a 64-bit cell for each record."""
+    skipped: int
+    pending: int | None
+    newlines: int
+    """See mds_lines in csrc/mmapds.h."""
+    filled: tuple[int, ...] = ()
+    bad: int = 0
+    bad_at: tuple[tuple[int, int], ...] = ()
+    """See `Piece`; lines are counted from the beginning of the block, and from 0."""
 
 
 class Measuring:
@@ -117,8 +142,7 @@ class Measuring:
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> "Measuring":
         """Return what `describe` describes."""
-        how = described["missing"], described["validate"], described.get("bad", "error")
-        return cls(described["expressions"], *how)
+        return cls(described["expressions"], described["missing"], described["validate"], described.get("bad", "error"))
 
     def __bool__(self) -> bool:
         return bool(self.columns) or self.validate
@@ -130,23 +154,15 @@ class Measuring:
         return {**described, "bad": "skip"} if self.skips_bad else described
 
     def scan(
-        self,
-        source: Source,
-        text: memoryview,
-        base: int,
-        block: tuple[int, int],
-        starts: memoryview,
-        cells: tuple[memoryview, ...],
-    ) -> "Measured":
-        """Find and measure the records that begin in a block of a source, into memory that has room for them.
+        self, source: Source, text: memoryview, base: int, block: tuple[int, int], room: Sequence[memoryview]
+    ) -> Measured:
+        """Find and measure the records that begin in a block of a source.
 
         Args:
           text: the block, enough of what comes before to see where its first line begins, and its last line to the end.
           base: where the text begins in the source.
           block: where the block begins and ends there.
-        Raises:
-          UnmeasuredError: a record lacks a field, or it has the wrong type, or is not JSON, or its number would be
-            rounded, as others of the block are floats.
+          room: memory for where records begin, and for each column.
         """
         if len(self.columns) > _native.MOST_COLUMNS:
             raise ColumnError(f"columns: expected up to {_native.MOST_COLUMNS} for JSON, found {len(self.columns)}")
@@ -158,54 +174,57 @@ class Measuring:
                 validate=self.validate,
                 skip_bad=self.skips_bad,
             )
-        found, kept, described, bad, failure = self._core.lines(text, base, *block, starts, cells)
-        status, failed, column, at = failure
-        if status != _native.JSON_OK:
-            raise UnmeasuredError(source, status, failed, kept, column, _line(text[failed - base :]), at - failed)
-        records, pending, newlines = found
+        starts, *cells = room
+        found, kept, described, bad, failure = self._core.lines(text, base, *block, starts, tuple(cells))
+        status, begin, column, at = failure
         for number, (_, _, row) in enumerate(described):
-            if row >= 0:
-                begin = starts[row]
-                raise UnmeasuredError(source, ROUNDED, begin, row, number, _line(text[begin - base :]), 0)
+            if row >= 0 and status == _native.JSON_OK:
+                status, begin, column, at, kept = ROUNDED, starts[row], number, starts[row], row
+        if status != _native.JSON_OK:
+            record = bytes(text[begin - base :][:_LONGEST]).partition(b"\n")[0]
+            error: ColumnError | DecodeError
+            if status == _native.JSON_INVALID:
+                error = DecodeError(f"{not_json(record)}; leave such lines out with {option('bad', 'skip')}")
+            else:
+                error = ColumnError(list(self.columns.values())[column].misfit(status, record, at - begin))
+            raise UnmeasuredError(source, begin, kept, error)
+        records, pending, newlines = found
         columns = tuple((kind, each[:kept]) for (kind, _, _), each in zip(described, cells, strict=True))
         filled = tuple(count for _, count, _ in described)
         places = tuple(_places(text, base, block[0], bad[1]))
         return Measured(starts[:kept], columns, records - kept, pending, newlines, filled, bad[0], places)
 
-    def constant(self, records: int, size: int) -> tuple[tuple[int, memoryview], ...]:
-        """Return the columns of records of one size that are not JSON, which can only be `bytes()`.
-
-        Raises:
-          ColumnError: a column has another expression, or the records should be validated.
-        """
-        return self.sizes(memoryview(size.to_bytes(8, "little") * records).cast("Q"))
-
     def sizes(self, cells: memoryview) -> tuple[tuple[int, memoryview], ...]:
-        """Return the columns of records of these sizes that are not JSON; see `constant`."""
+        """Return the columns of records of these sizes that are not JSON, which can only be `bytes()`."""
         self.check_binary()
         for name, expression in self.columns.items():
             if expression.measure != _native.MEASURE_RECORD:
                 raise ColumnError(
-                    f"column {name!r}: expected bytes() for records that are not JSON, found {expression.text!r}; "
-                    "compute others with mmapds.add_column"
+                    f"column {name!r}: expected bytes() for records that are not JSON, found {expression.text!r}"
                 )
         return tuple((_native.NUMBER_U64, cells) for _ in self.columns)
 
     def check_binary(self) -> None:
         """Raise ColumnError for an option that makes sense for JSON alone."""
-        if self.skips_bad:
-            raise ColumnError(
-                "bad = 'skip', expected 'error' for records of a binary format; leave out one that is truncated with "
-                f"{option('truncated', 'drop')}, and those that cannot be decoded with mmapds.open(path, "
-                "on_error='skip')"
-            )
         if self.validate:
-            raise ColumnError("validate = True, expected False for records of a binary format")
+            given = "bad = 'skip', expected 'error'" if self.skips_bad else "validate = True, expected False"
+            raise ColumnError(f"{given} for records of a binary format")
 
 
-def _line(text: memoryview) -> bytes:
-    """Return the first line, without its end; only the beginning of a very long one."""
-    return bytes(text[:_LONGEST]).partition(b"\n")[0]
+def not_json(record: bytes) -> str:
+    """Return what is wrong with a record that is not JSON."""
+    import orjson  # start-up time: only an error needs it
+
+    try:
+        orjson.loads(record.decode())
+    except ValueError as error:
+        return f"not JSON: {error}"
+    return f"not JSON: unexpected byte: char {_native.json_error(None, record)}"
+
+
+def kind_of(record: bytes, at: int) -> str:
+    """Return what kind of value begins at a byte of a record, as messages say it."""
+    return _FOUND.get(record[at : at + 1], "a number")
 
 
 def _places(text: memoryview, base: int, begin: int, starts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -227,22 +246,3 @@ def _parse_missing(missing: str | float) -> tuple[int, tuple[int, int]]:
     if isinstance(missing, float):
         return _native.MISSING_FILL, (_native.NUMBER_F64, int.from_bytes(struct.pack("<d", missing), "little"))
     raise ColumnError(f"missing = {missing!r}, expected 'error', 'skip' or a number of up to 64 bits")
-
-
-class Measured(NamedTuple):
-    """The records that begin in a block of a source."""
-
-    starts: memoryview
-    """uint64: where each record that is kept begins."""
-    columns: tuple[tuple[int, memoryview], ...]
-    """For each column, the type of its numbers, and a 64-bit cell for each record."""
-    skipped: int
-    pending: int | None
-    newlines: int
-    """See mds_lines in csrc/mmapds.h."""
-    filled: tuple[int, ...] = ()
-    """For each column, how many records lack it and have the number for missing ones."""
-    bad: int = 0
-    """How many of those that were skipped are not JSON."""
-    bad_at: tuple[tuple[int, int], ...] = ()
-    """Of the first of them: lines that end in the block before it, and where it begins."""

@@ -14,42 +14,35 @@ The index gets a copy of where the sequences begin, so nothing reads the `.idx` 
 """
 
 import os
-import struct
 from collections.abc import Iterator, Mapping, Sequence
+from struct import Struct
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import FormatError, SourceError, option
+from ..errors import FormatError, option
 from ..storage.current import fingerprint
 from ..storage.files import open_source
 from ..storage.numbers import plain_dtype
-from ..storage.sections import IndexedSource
 from ..storage.sources import Source, inspect
-from .format import TRUNCATED, ArrayOf, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated
+from .format import TRUNCATED, ArrayOf, End, Format, Parameters, Piece, Sample, Sources
 from .measuring import Measuring
 
 _MMAP, _LEGACY = b"MMIDIDX\0\0", b"TNTIDX\0\0"
+_HEADS = {_MMAP: Struct("<9xQBQ"), _LEGACY: Struct("<8xQQQQQ")}
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2", 9: "<u4", 10: "<u8"}
-_HEAD = 56  # bytes of a header, at most
+_OF_LEGACY = {(6, 4): "<f4", (7, 8): "<f8"}  # types by code and size, as writers disagree about these codes
 _LONGEST = 1 << 40  # tokens in a sequence, at most: the sums over a piece cannot overflow
 
 
 class Megatron(Format):
-    """Sequences of tokens.
-
-    Args:
-      step: sequences in a piece of a scan.
-    """
+    """Sequences of tokens."""
 
     name = "megatron"
     options = TRUNCATED
     per_source = ("idx",)
-
-    def __init__(self, step: int = 1 << 16) -> None:
-        self._step = step
+    step = 1 << 16  # sequences in a piece of a scan
 
     def claims(self, path: str) -> bool:
-        """Whether a file is one of a pair."""
         if not path.endswith((".bin", ".idx")):
             return False
         try:
@@ -59,79 +52,52 @@ class Megatron(Format):
         return head.startswith((_MMAP, _LEGACY))
 
     def beside(self, path: str) -> list[str]:
-        """Return the path of the .idx."""
         return [_beside(path)]
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """Return `dtype`, which all sources must share, `truncated`, and `idx`, the fingerprints of the .idx files.
-
-        Raises:
-          FormatError: the .idx beside a source is malformed, or is itself given as a source.
-          SourceError: the .idx beside a source is missing.
-        """
-        truncated = check_truncated(given)
-        marks = []
-        first: _Idx | None = None
+        """Return `dtype`, which all sources must share, `truncated`, and `idx`, the fingerprints of the .idx files."""
         for path in sources:
             if path.endswith(".idx"):
+                raise FormatError(f"{path}: expected a .bin file, found its .idx; give {path[:-4]}.bin")
+        first, *others = (_read(inspect(path)) for path in sources)
+        for other in others:
+            if other.dtype != first.dtype:
                 raise FormatError(
-                    f"{path}: an .idx file holds no records; give the .bin file beside it: {path[:-4]}.bin"
+                    f"{other.path}: expected tokens of {first.dtype}, as in {first.path}, found {other.dtype}; index "
+                    "the files apart"
                 )
-            idx = _read(inspect(path))
-            first = first or idx
-            if idx.dtype != first.dtype:
-                raise FormatError(
-                    f"{path}: expected tokens of {first.dtype}, as in {first.path}, found {idx.dtype}; index the "
-                    "files apart"
-                )
-            marks.append(fingerprint(idx.path).hex)
-        assert first is not None
-        return {"dtype": first.dtype, "truncated": truncated, "idx": marks}
+        marks = [fingerprint(idx.path).hex for idx in (first, *others)]
+        return {"dtype": first.dtype, **self.truncated(given), "idx": marks}
 
-    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
-        """A payload is all that lies between two bounds."""
-        return Layout(_native.FRAMING_NONE)
-
-    def decoder(self, parameters: Mapping[str, Any]) -> Sample:
-        """A payload is an array of tokens."""
+    def decoder(self, parameters: Parameters) -> Sample:
         return ArrayOf(plain_dtype(parameters["dtype"]), None)
 
-    def scan(
-        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
-    ) -> Iterator[Piece]:
+    def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
         """Yield the start of every sequence of every source, from the .idx files, whose numbers must add up."""
         for number, source in enumerate(sources):
-            yield from _scan(number, source, drops_truncated(parameters), measuring, self._step)
+            yield from _scan(number, source, self.drops_truncated(parameters), measuring, self.step)
 
 
 class _Idx(NamedTuple):
     """The content of an .idx file."""
 
     path: str
-    dtype: str
-    itemsize: int
-    sequences: int
-    sizes: "_Numbers"
-    """Tokens in each."""
-    pointers: "_Numbers"
-    """Where each begins."""
-    unit: int
-    """Bytes in a unit of `pointers`."""
-
-
-class _Numbers(NamedTuple):
-    """Numbers in a file, one for each sequence; a slice of them is read when it is asked for."""
-
     file: _native.Map
     dtype: str
-    at: int
+    sequences: int
+    sizes: tuple[str, int]
+    """Tokens in each sequence: the type of these numbers, and where they lie."""
+    pointers: tuple[str, int]
+    """Where each begins, in units."""
+    unit: int  # bytes
 
-    def part(self, begin: int, end: int) -> Any:
-        """Read the numbers of sequences `begin` to `end`: shape (end - begin,)."""
+    def numbers(self, place: tuple[str, int], begin: int, end: int) -> Any:
+        """Read numbers of sequences `begin` to `end`: int64, shape (end - begin,)."""
         import numpy as np  # start-up time: indexing other formats does without
 
-        width = np.dtype(self.dtype).itemsize
-        return np.frombuffer(self.file.read(self.at + begin * width, (end - begin) * width), self.dtype)
+        dtype, at = place
+        width = int(dtype[-1])
+        return np.frombuffer(self.file.read(at + begin * width, (end - begin) * width), dtype).astype(np.int64)
 
 
 def _beside(path: str) -> str:
@@ -141,99 +107,59 @@ def _beside(path: str) -> str:
 def _scan(number: int, source: Source, drop: bool, measuring: Measuring, step: int) -> Iterator[Piece]:
     import numpy as np  # start-up time: indexing other formats does without
 
-    idx = _read(source)
-    at = 0
+    idx, at = _read(source), 0
     for begin in range(0, max(idx.sequences, 1), step):
         stop = min(begin + step, idx.sequences)
-        sizes = np.asarray(idx.sizes.part(begin, stop), np.int64)
-        found = idx.pointers.part(begin, stop)
-        wrong = (sizes < 0) | (sizes > _LONGEST)
+        sizes, found = idx.numbers(idx.sizes, begin, stop), idx.numbers(idx.pointers, begin, stop)
+        bounds = at + np.concatenate([[0], np.cumsum(sizes * int(idx.dtype[-1]))])
+        wrong = (sizes < 0) | (sizes > _LONGEST) | (found != bounds[:-1] // idx.unit)
         if wrong.any():
-            record = int(np.argmax(wrong))
+            first = int(wrong.argmax())
             raise FormatError(
-                f"{idx.path}: sequence {begin + record}: expected 0 to {_LONGEST} tokens, found {sizes[record]}"
+                f"{idx.path}: sequence {begin + first}: expected 0 to {_LONGEST} tokens from byte {bounds[first]} on, "
+                f"found {sizes[first]} from byte {int(found[first]) * idx.unit} on"
             )
-        ends = np.cumsum(sizes * idx.itemsize) + at
-        starts = np.concatenate([[at], ends[:-1]])[: len(ends)]
-        apart = found != starts // idx.unit
-        if apart.any():
-            record = int(np.argmax(apart))
-            before_it = f", where sequence {begin + record - 1} ends" if begin + record else ""
-            raise FormatError(
-                f"{idx.path}: sequence {begin + record}: expected byte {starts[record]}{before_it}, "
-                f"found {int(found[record]) * idx.unit}"
-            )
-        kept = int(np.searchsorted(ends, source.size, side="right"))
-        if kept < len(ends) and not drop:
-            raise FormatError(
-                f"{source.path}: record {begin + kept} (byte {starts[kept]}): expected {ends[kept] - starts[kept]} "
-                f"bytes, found {source.size - int(starts[kept])}; leave it out, and all after it, with "
-                f"{option('truncated', 'drop')}"
-            )
-        before, at = at, int(ends[kept - 1]) if kept else at
-        left_out = idx.sequences - begin - kept if kept < len(ends) else 0
-        last = begin + kept if left_out or begin + step >= idx.sequences else None
-        if last == idx.sequences and at != source.size:
-            raise FormatError(
-                f"{source.path}: expected {at} bytes, as {idx.path} says, found {source.size}; give a .bin and an "
-                ".idx of one data set"
-            )
-        cells = _words(ends[:kept] - starts[:kept])
-        end = End(last, at) if last is not None else None
+        kept = int(np.searchsorted(bounds[1:], source.size, side="right"))
+        before, at, left_out = at, int(bounds[kept]), 0
+        if kept < len(sizes):
+            left_out = idx.sequences - begin - kept
+            if not drop:
+                raise FormatError(
+                    f"{source.path}: record {begin + kept} (byte {at}): expected {bounds[kept + 1] - at} bytes, found "
+                    f"{source.size - at}; leave it out, and all after it, with {option('truncated', 'drop')}"
+                )
+        elif stop == idx.sequences and at != source.size:
+            raise FormatError(f"{source.path}: expected {at} bytes, as {idx.path} says, found {source.size}")
+        end = End(begin + kept, at) if left_out or stop == idx.sequences else None
+        starts, cells = (memoryview(each.tobytes()).cast("Q") for each in (bounds[:kept], np.diff(bounds[: kept + 1])))
         scanned = (at if end is None else source.size) - before
-        yield Piece(number, _words(starts[:kept]), measuring.sizes(cells), left_out, scanned, end)
+        yield Piece(number, starts, measuring.sizes(cells), left_out, scanned, end)
         if end is not None:
             return
 
 
-def _words(numbers: Any) -> memoryview:
-    return memoryview(numbers.tobytes()).cast("Q")
-
-
 def _read(source: Source) -> _Idx:
-    """Read the header of the .idx beside a source.
-
-    Raises:
-      FormatError: the .idx is not one of Megatron's, is damaged, or is shorter than its header says.
-      SourceError: the .idx is missing or unreadable.
-    """
+    """Read the header of the .idx beside a source."""
     path = _beside(source.path)
-    if not os.path.exists(path):
-        raise SourceError(f"{source.path}: expected {path} beside it, found no such file; copy it there")
     file = open_source(inspect(path))
-    head = file.read(0, min(file.size, _HEAD))
-    is_mapped = head.startswith(_MMAP)
-    if not is_mapped and not head.startswith(_LEGACY):
-        raise FormatError(f"{path}: expected {_MMAP!r} or {_LEGACY!r} at byte 0, found {head[:9]!r}")
-    fixed = 26 if is_mapped else 48
-    _check_size(path, file, fixed)
-    if is_mapped:
-        version, code, count = struct.unpack_from("<QBQ", head, len(_MMAP))
-        itemsize, axes, size = 0, count, 12 * count
-    else:
-        version, code, itemsize, count, axes = struct.unpack_from("<QQQQQ", head, len(_LEGACY))
-        size = 8 * (2 * (count + 1) + axes)
-    if version != 1:
-        raise FormatError(f"{path}: VERSION: expected Megatron version 1, found {version}")
-    # Writers of the older layout disagree about the codes of these two types.
-    dtype = {(6, 4): "<f4", (7, 8): "<f8"}.get((code, itemsize)) or _DTYPES.get(code)
-    if dtype is None:
-        raise FormatError(f"{path}: expected a token type of 1 to {max(_DTYPES)}, found {code}")
-    width = int(dtype[-1])
-    if itemsize not in (0, width) or (not is_mapped and not itemsize):
-        raise FormatError(f"{path}: expected tokens of {width} bytes for {dtype}, found {itemsize}")
-    if axes != count:
-        raise FormatError(f"{path}: expected sequences of one axis, found {axes} axes for {count} sequences")
-    at = fixed if file.size <= fixed + size else fixed + 8  # fairseq writes no number of documents
-    _check_size(path, file, at + size, count)
-    if is_mapped:
-        sizes, pointers = _Numbers(file, "<i4", at), _Numbers(file, "<i8", at + 4 * count)
-        return _Idx(path, dtype, width, count, sizes, pointers, 1)
-    pointers, sizes = _Numbers(file, "<i8", at + 8 * (count + 1)), _Numbers(file, "<i8", at + 16 * (count + 1))
-    return _Idx(path, dtype, width, count, sizes, pointers, width)
-
-
-def _check_size(path: str, file: _native.Map, size: int, count: int | None = None) -> None:
-    if file.size < size:
-        what = "" if count is None else f" for {count} sequences"
-        raise FormatError(f"{path}: expected {size} bytes or more{what}, found {file.size}; copy it again")
+    magic = next((each for each in _HEADS if file.read(0, min(file.size, len(each))) == each), None)
+    if magic is None or file.size < _HEADS[magic].size:
+        raise FormatError(f"{path}: expected an .idx file of Megatron, found {file.size} bytes of another kind")
+    head = _HEADS[magic]
+    version, code, *others = head.unpack(file.read(0, head.size))
+    itemsize, count, axes = others if magic == _LEGACY else (0, *others, *others)
+    dtype = _OF_LEGACY.get((code, itemsize)) or _DTYPES.get(code, "0")
+    width, at = int(dtype[-1]), head.size
+    itemsize = itemsize if magic == _LEGACY else width
+    if (version, itemsize, axes) != (1, width, count) or not width:
+        raise FormatError(
+            f"{path}: expected version 1, a token type of 1 to {max(_DTYPES)}, and one axis a sequence, found version "
+            f"{version}, type {code} of {itemsize} bytes, and {axes} axes for {count} sequences"
+        )
+    size = 12 * count if magic == _MMAP else 8 * (3 * count + 2)
+    at += 8 * (file.size > at + size)  # fairseq writes no number of documents
+    if file.size < at + size:
+        raise FormatError(f"{path}: expected {at + size} bytes or more for {count} sequences, found {file.size}")
+    if magic == _MMAP:
+        return _Idx(path, file, dtype, count, ("<i4", at), ("<i8", at + 4 * count), 1)
+    return _Idx(path, file, dtype, count, ("<i8", at + 16 * (count + 1)), ("<i8", at + 8 * (count + 1)), width)

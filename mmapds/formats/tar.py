@@ -7,36 +7,32 @@ do not match, such as `a` and `a.b/.txt`, and names that match `__[^/]*__($|/)` 
 before them, and decoders skip them. A bound is the byte where the first header of a sample begins.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from .. import _native
 from ..compression.content import Data, Part
 from ..errors import FormatError, counted, option
-from ..storage.sections import IndexedSource
 from ..storage.sources import Source, unreadable
-from .format import TRUNCATED, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated, reserve_words
+from .format import TRUNCATED, End, Format, Parameters, Piece, Sample, Sources, reserve_words
 from .measuring import Measuring
 from .walk import Walk, walked
 
 LARGEST_HEADERS = 16 << 20
 """Bytes of extended headers before a member in a compressed archive, at most: they are kept until it is known."""
 
-_DAMAGE = {
-    _native.TAR_GARBAGE: "expected a tar header, found a wrong header checksum; copy the archive again",
-    _native.TAR_NUMBER: "expected a size of 0 to 2**63 - 1 in the header, found another value; copy the archive again",
-    _native.TAR_EXTENDED: (
-        'expected "LENGTH KEY=VALUE" on each line of the pax header, found another line; copy the archive again'
-    ),
-    _native.TAR_GLOBAL: (
-        "expected a global pax header without path and size, found one with them; write the archive without it "
-        "(records are read on their own)"
-    ),
-    _native.TAR_SPARSE: "expected whole members, found a sparse one; write the archive without --sparse",
-    _native.TAR_ZEROS: (
-        "expected two blocks of zeros at the end of the archive, found one with data after it; copy the archive again"
-    ),
+_FOUND = {
+    _native.TAR_GARBAGE: "a tar header, found a wrong header checksum",
+    _native.TAR_NUMBER: "a size of 0 to 2**63 - 1 in the header, found another value",
+    _native.TAR_EXTENDED: '"LENGTH KEY=VALUE" on each line of the pax header, found another line',
+    _native.TAR_GLOBAL: "a global pax header without path and size, found one with them",
+    _native.TAR_SPARSE: "whole members, found a sparse one",
+    _native.TAR_ZEROS: "two blocks of zeros at the end of the archive, found one with data after it",
+    _native.TAR_TRUNCATED: "a whole sample, found the end of the file at byte {size}; leave it out with {drop}",
+    _native.TAR_MORE: "extended headers of up to {limit} bytes in a compressed archive, found larger ones",
+    _native.TAR_DUPLICATE: "each extension of sample {details[0]!r} once, found {details[1]!r} twice",
 }
+"""What is expected, and found in its place, by the status of a scan."""
 
 _AT_ONCE = 1 << 16  # samples; threads scan that much of several sources at the same time
 _PIECE = 1 << 20  # bytes behind the end of an archive that are read at a time
@@ -52,26 +48,14 @@ class Tar(Format):
     decoders = ("files", "wds", "pil", "bytes")
 
     def recognises(self, head: bytes) -> bool:
-        """Whether a file begins with a header of POSIX or GNU tar."""
         return head[257:262] == b"ustar"
 
-    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """Return `truncated`."""
-        return {"truncated": check_truncated(given)}
-
-    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
-        """A payload is all that lies between two bounds."""
-        return Layout(_native.FRAMING_NONE)
-
-    def decoder(self, parameters: Mapping[str, Any]) -> Sample:
-        """A payload is a dict of the members' bytes."""
+    def decoder(self, parameters: Parameters) -> Sample:
         return "files"
 
-    def scan(
-        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
-    ) -> Iterator[Piece]:
+    def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
         """Yield where every sample of every source begins, in order, and the hash of its key."""
-        kinds, drop = [kind for kind, _ in measuring.constant(0, 0)], drops_truncated(parameters)
+        kinds, drop = [kind for kind, _ in measuring.sizes(memoryview(b"").cast("Q"))], self.drops_truncated(parameters)
         yield from walked(
             sources,
             workers,
@@ -80,22 +64,17 @@ class Tar(Format):
         )
 
     def key(self, record: bytes | memoryview) -> str:
-        """Return the key of a record."""
         return members(record, 1)[0]
 
 
 class Stop(NamedTuple):
     """Where a walk ended."""
 
-    status: int
-    """One of TAR_*."""
-    at: int
-    """The byte of the archive that shows it."""
-    end: int
-    """Where the last whole sample ends."""
+    status: int  # one of TAR_*
+    at: int  # the byte of the archive that shows it
+    end: int  # where the last whole sample ends
     samples: int
-    details: tuple[str, str] | tuple[int, int] | None
-    """See `TarScanner.scan`."""
+    details: tuple[str, str] | tuple[int, int] | None  # see `TarScanner.scan`
 
 
 class TarWalk(Walk):
@@ -120,7 +99,6 @@ class TarWalk(Walk):
         self._behind: int | None = None  # the first byte behind the end that is not zero
 
     def scan(self, part: Part, data: Data) -> Iterator[None]:
-        """Walk to the end of a part."""
         view, begin, self.size = memoryview(data), part.begin, part.end
         while self._end is None and (part.is_last or self.size >= self._needed):
             window = self._extended(view, begin) if self.at < begin else view[self.at - begin :]
@@ -138,12 +116,10 @@ class TarWalk(Walk):
             self._behind = _first_not_zero(part, data, self._end.at)
 
     def piece(self) -> Piece:
-        """Return where samples begin, their sizes where these are measured, and the hashes of their keys."""
         starts, sizes, hashes = (words[: self.found] for words in self._slot)
         return Piece(0, starts, tuple((kind, sizes) for kind in self._kinds), 0, 0, None, hashes)
 
     def end(self) -> tuple[End, int]:
-        """Return the totals; a last sample may be incomplete."""
         stop, remark = self._end, ""
         assert stop is not None
         is_cut = stop.status == _native.TAR_TRUNCATED
@@ -152,8 +128,7 @@ class TarWalk(Walk):
         if self._behind is not None and not is_cut:
             remark = (
                 f"{self.source.path}: passed over {counted(self.size - self._behind, 'byte')} behind the end of the "
-                f"archive, from byte {self._behind} on, as tar and webdataset do; give archives that cat joined as "
-                "files of their own"
+                f"archive, from byte {self._behind} on; give archives that cat joined as files of their own"
             )
         content = self.size if self.source.codec else 0
         return End(stop.samples, stop.end, content=content, remark=remark), int(is_cut)
@@ -191,22 +166,10 @@ def _first_not_zero(part: Part, data: Data, end: int) -> int | None:
 
 def _error(path: str, stop: Stop, size: int) -> FormatError:
     """Return the error to raise where a walk over an archive of `size` bytes stopped."""
-    place = f"{path}: record {stop.samples} (byte {stop.at})"
-    if stop.status == _native.TAR_TRUNCATED:
-        return FormatError(
-            f"{place}: expected a whole sample, found the end of the file at byte {size}; leave it out with "
-            f"{option('truncated', 'drop')}"
-        )
-    if stop.status == _native.TAR_MORE:
-        return FormatError(
-            f"{place}: expected extended headers of up to {LARGEST_HEADERS} bytes in a compressed "
-            "archive, found larger ones; decompress it"
-        )
-    if stop.status == _native.TAR_DUPLICATE:
-        assert stop.details is not None
-        key, extension = stop.details
-        return FormatError(f"{place}: sample {key!r}: expected each extension once, found {extension!r} twice")
-    return FormatError(f"{place}: {_DAMAGE[stop.status]}")
+    expected = _FOUND[stop.status].format(
+        size=size, drop=option("truncated", "drop"), limit=LARGEST_HEADERS, details=stop.details
+    )
+    return FormatError(f"{path}: record {stop.samples} (byte {stop.at}): expected {expected}")
 
 
 def members(record: "memoryview | bytes", limit: int = 2**62) -> tuple[str, list[tuple[str, int, int]]]:

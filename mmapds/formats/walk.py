@@ -33,11 +33,7 @@ class Walk(ABC):
 
     @abstractmethod
     def scan(self, part: Part, data: Data) -> Iterator[None]:
-        """Take in the next part, and put into the slot the records that end there. Yield to have the slot emptied.
-
-        Raises:
-          FormatError: there is something that is not a record.
-        """
+        """Take in the next part, and put into the slot the records that end there. Yield to have the slot emptied."""
 
     @abstractmethod
     def piece(self) -> Piece:
@@ -45,11 +41,7 @@ class Walk(ABC):
 
     @abstractmethod
     def end(self) -> tuple[End, int]:
-        """Return the totals, once all parts came, and how many incomplete records are left out.
-
-        Raises:
-          FormatError: the last record is incomplete, and must not be left out.
-        """
+        """Return the totals, once all parts came, and how many incomplete records are left out."""
 
 
 def walked(

@@ -1,5 +1,6 @@
 """Whether an index is right: its checksums, and its sources indexed again beside it."""
 
+import json
 import os
 from bisect import bisect_right
 from collections import Counter
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .. import formats
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
-from ..formats.format import Format, OptionError, is_same_parameter
+from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage.blocks import BlockTable, unpacked_point
 from ..storage.current import COVERED, check_content, each, fingerprint, full_hash, stat_source
@@ -258,7 +259,7 @@ def _parameters(index: Index, chosen: Format) -> dict[str, Any]:
         raise index.damaged(f"{error} among the parameters, or it is from a newer mmapds") from error
     for name, value in expected.items():
         found = index.parameters.get(name)
-        if not is_same_parameter(value, found):
+        if json.dumps(value) != json.dumps(found):  # a schema says by its order where its fields lie
             what = f"{name} = {found!r}, expected {value!r}, as {paths[0]} has it, or it is from a newer mmapds"
             raise index.damaged(what)
     return expected

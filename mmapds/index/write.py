@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from .. import __version__, _native, formats
 from ..clusters import Engine, Task, groups, part_name
-from ..compression.content import opened
 from ..errors import ColumnError, DecodeError, FormatError, SourceError, either
 from ..formats.format import End, Piece
 from ..formats.measuring import Measuring
@@ -24,10 +23,6 @@ from .plan import Grown, Job, Plan, Scan, Stored
 
 Report = Callable[[int], object]
 """Called with the number of bytes of sources that were done since the last call."""
-
-_BOM = b"\xef\xbb\xbf"
-_LOOKED_AT = 1000  # lines of a source among which one is sought that explains an error
-_LONGEST = 64 << 20  # bytes of such a line
 
 
 class Written(NamedTuple):
@@ -382,12 +377,5 @@ def _check_something_is_left(job: Job, done: Sequence[IndexedSource], filled: Se
             f"{path}: expected JSON in one line or more, found it in 0 of {bad:,}; give "
             f"{either('--format F', 'format=...')} if it is not JSON Lines"
         )
-    from ..formats.unmeasured import error_of_all, lacks, parsed  # start-up time: only an error needs it
-
-    has = "it" if empty or len(columns) == 1 else "all columns"
-    with opened(path) as file:
-        lines = (file.readline(_LONGEST).removeprefix(_BOM) for _ in range(_LOOKED_AT))
-        for line in (line for line in lines if parsed(line) is not None):
-            for column in (column for column in empty or columns if lacks(line, column)):
-                raise error_of_all(path, line, f"0 of {records or skipped - bad:,} with {has}", column)
-    raise ColumnError(f"{path}: expected one record or more with {has}, found 0 of {records or skipped:,}")
+    wanted = " and ".join(repr(column.text) for column in empty or columns)
+    raise ColumnError(f"{path}: expected one record or more with {wanted}, found 0 of {records or skipped - bad:,}")

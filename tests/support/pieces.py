@@ -12,17 +12,22 @@ from mmapds.storage.sources import Source
 
 def jsonl_in_blocks(block_size):
     """JSONL in blocks of some bytes."""
-    return JsonLines(part_size=block_size)
+    return with_sizes(JsonLines(), part_size=block_size)
 
 
 def prefixed_in_pieces(room, step):
     """Prefixed records in pieces of up to `room` records and some `step` bytes."""
-    return Prefixed(room=room, step=step)
+    return with_sizes(Prefixed(), room=room, step=step)
 
 
 def megatron_in_pieces(step):
     """Megatron's pairs in pieces of `step` sequences."""
-    return Megatron(step=step)
+    return with_sizes(Megatron(), step=step)
+
+
+def with_sizes(chosen, **sizes):
+    vars(chosen).update(sizes)
+    return chosen
 
 
 def walked(new_walk, data, cuts):
