@@ -31,7 +31,7 @@ def ran(*arguments, cwd, tool=(sys.executable, "-m", "mmapds")):
 def test_a_printed_command_can_be_pasted(tmp_path, name):
     (tmp_path / name).write_text('{"n": 1}\n')
     said = ran("head", name if name[0] != "-" else f"./{name}", cwd=tmp_path).stderr
-    command = said.rpartition("; run: ")[2].partition(" (or add --build)")[0]
+    command = said.rpartition("; run: ")[2].rstrip()
     assert printable(command) == command
     env = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
     pasted = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
@@ -167,3 +167,20 @@ say(sum(map(len, DataLoader(range(8), 2))))
         assert said[1].startswith("shuffle = True, expected a sampler that shares the samples among the 2 processes")
         check(said[1])
         assert said[2:] == [4, 8, 8]
+
+
+# ---- columns of several indexes ---------------------------------------------------------------------------------
+
+
+def words(sample):
+    return len(sample["t"].split())
+
+
+def test_info_says_that_a_column_is_of_several_things(write):
+    a, b = (write([{"t": "wörd " * number} for number in range(1, 51)], f"{name}.jsonl") for name in "ab")
+    mmapds.build(a, length="chars(t)")
+    mmapds.build(b, length=words)
+    for given, meaning in (([a], "chars(t)"), ([b], "function"), ([a, b], "several")):
+        done = ran("info", *given, cwd=os.path.dirname(a))
+        (line,) = (line for line in done.stdout.splitlines() if line.split()[:1] == ["length"])
+        assert line.split()[1] == meaning

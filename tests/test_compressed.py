@@ -420,8 +420,6 @@ def test_a_large_frame_is_not_read_out_of_order(large, name):
         packed[2000]
     assert packed[0]["id"] == 0, "a pass may begin again"
     assert packed[2000]["id"] == 2000
-    with pytest.raises(mmapds.Error, match=r"found access = 'random'; run: .*seekable"):
-        mmapds.open(large / name, access="random")
 
 
 def test_a_large_frame_whose_records_are_kept_is_read_in_any_order(large):

@@ -98,9 +98,7 @@ def test_split_covers_everything_once_and_depends_on_the_seed(ds):
     assert list(map(ids, ds.split([0.5, 0.5], seed=None))) == [list(range(500)), list(range(500, 1000))]
 
 
-@pytest.mark.parametrize(
-    "fractions", [[], [0.5], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1], [[0.5, 0.5]], [[0.5], 0.5], ["a"]]
-)
+@pytest.mark.parametrize("fractions", [[], [0.5], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1], [[0.5, 0.5]]])
 def test_split_refuses_fractions_that_are_none(ds, fractions):
     with pytest.raises(mmapds.Error, match="expected numbers from 0 to 1 that add up to 1"):
         ds.split(fractions)

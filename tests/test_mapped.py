@@ -184,7 +184,7 @@ def test_mapped_datasets_of_one_function_are_put_one_after_another(ds):
         ds.map(identifiers) + ds.map(identifiers, batched=True)
     with pytest.raises(
         mmapds.Error,
-        match=r"datasets\[1\]: expected a dataset of mmapds.open, as datasets\[0\], found one of ds.map$",
+        match=r"datasets\[1\]: expected IndexedDataset, as in datasets\[0\], found MappedDataset$",
     ):
         ds + ds.map(doubled)
 

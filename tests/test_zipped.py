@@ -104,9 +104,7 @@ def test_zips_of_the_same_names_are_put_one_after_another(pairs, a, b):
         mmapds.Error, match=rf"datasets\['b'\]: expected {N} records, as in datasets\['a'\], found {N - 1}"
     ):
         mmapds.zip(a=a, b=b[1:])
-    with pytest.raises(
-        mmapds.Error, match=r"expected a dataset of mmapds.zip, as datasets\[0\], found one of mmapds.open"
-    ):
+    with pytest.raises(mmapds.Error, match=r"expected ZippedDataset, as in datasets\[0\], found IndexedDataset"):
         pairs + a
 
 

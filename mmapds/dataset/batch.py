@@ -17,23 +17,18 @@ from ..storage.workers import sendable
 
 Refused = Callable[[int, Exception], NoReturn]
 """Raises the error of a batch's record, which is given by its place in the batch."""
-DECODING_ERRORS = ValueError, EOFError, MemoryError, SystemError
+_DECODING_ERRORS = ValueError, EOFError, MemoryError, SystemError
 """What is raised of a record that is decoded; where memory is short, orjson makes it SystemError."""
-NativeBatch = _native.ArrayBatch | _native.JsonBatch
 
 
 class StoredField(NamedTuple):
     """A field of numbers or arrays that becomes a tensor without making any sample."""
 
-    batch: NativeBatch
-    number: int
-    """By which `batch` calls it."""
-    dtype: str
-    """Of the arrays, as the schema calls it."""
-    numbers: NDArray[Any] | None
-    """The numbers as their tensor has them: shape (samples,); None for arrays."""
-    shapes: NDArray[Any] | None = None
-    """The shape of each array, int64: shape (samples, axes), one axis or more; None for numbers."""
+    batch: _native.ArrayBatch | _native.JsonBatch
+    number: int  # by which `batch` calls it
+    dtype: str  # of the arrays, as the schema calls it
+    numbers: NDArray[Any] | None  # as their tensor has them: shape (samples,); None for arrays
+    shapes: NDArray[Any] | None = None  # of each array, int64: shape (samples, axes); None for numbers
 
 
 class Columns(ABC):
@@ -117,9 +112,8 @@ class LazyBatch(Sequence[Any]):
     """Samples that are dicts, each made when it is asked for. Equal to a list of the samples; pickled as that list."""
 
     names: Collection[str]
-    """The names of the fields that every sample has."""
     ragged: Collection[str] = ()
-    """The fields whose values are lists of arrays."""
+    """Both as those of `Columns`."""
 
     @abstractmethod
     def values(self, name: str) -> Sequence[Any]:
@@ -175,12 +169,9 @@ class FailedSamples(Sequence[Any]):
     def __getitem__(self, key: Any) -> Any:
         raise self._error
 
-    def __iter__(self) -> NoReturn:  # that of sequences takes an IndexError for the end
-        raise self._error
-
 
 class ZippedBatch(LazyBatch):
-    """Samples of several datasets side by side: their batches by name, all of one length."""
+    """Samples of several datasets side by side, made of their batches by name."""
 
     def __init__(self, parts: Mapping[str, Sequence[Any]]) -> None:
         self.parts = dict(parts)
@@ -207,7 +198,7 @@ class RecordBatch(LazyBatch):
 
     def __init__(
         self,
-        found: NativeBatch,
+        found: _native.ArrayBatch | _native.JsonBatch,
         columns: Columns,
         make: Callable[[Any], Any],
         refused: Refused,
@@ -226,7 +217,7 @@ class RecordBatch(LazyBatch):
     def sample(self, k: int) -> Any:
         try:
             sample = self._make(self._found[k])
-        except DECODING_ERRORS as error:
+        except _DECODING_ERRORS as error:
             self._refused(k, error)
         if self._check is not None:
             self._check(k)
@@ -238,6 +229,6 @@ class RecordBatch(LazyBatch):
     def values(self, name: str) -> list[Any]:
         try:
             values = self._columns.values(self._found, name)
-        except DECODING_ERRORS:
+        except _DECODING_ERRORS:
             values = None  # a sample raises it with the place of the record
         return [sample[name] for sample in self] if values is None else values

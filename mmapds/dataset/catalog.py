@@ -4,6 +4,7 @@ import json
 import os
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -12,41 +13,34 @@ from xxhash import xxh3_64
 
 from .. import _native, formats
 from ..compression.content import line_number
-from ..compression.reader import CACHE, BlockCache, BlockReader, random_access_error
-from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, FormatError, SourceError, StaleIndexError, shortened, warn
+from ..compression.reader import CACHE, BlockCache, BlockReader
+from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, FormatError, SourceError, StaleIndexError
 from ..storage.blocks import BlockTable
 from ..storage.current import check_source
-from ..storage.files import IoChoice, check_io, io_of, open_file
+from ..storage.files import IoChoice, io_of, open_file
 from ..storage.index_file import Index
 from ..storage.sources import Roots, kind_of_file, reason
 
-_ADVICE = {
-    "auto": _native.ADVISE_RANDOM,
-    "random": _native.ADVISE_RANDOM,
-    "sequential": _native.ADVISE_SEQUENTIAL,
-}
-_MOST = 2**63  # records, as positions are signed
+_ADVICE = {"auto": _native.ADVISE_RANDOM, "random": _native.ADVISE_RANDOM, "sequential": _native.ADVISE_SEQUENTIAL}
 
 Located = tuple[int, int, int, int]
 """What `Records.locate` returns: the source, the number of the record there, and where its payload begins and ends."""
 
 
 class Location(NamedTuple):
-    """Where a record lies."""
+    """Where a record lies: the path of its file, the byte there at which its payload begins, and the payload's bytes.
+
+    In a compressed file, `offset` is a byte of the content. An attribute `block` is the byte of the file at which the
+    block begins that has it.
+    """
 
     source: str
-    """Path of the file."""
     offset: int
-    """Byte of the file at which the payload begins; of a compressed file, byte of its content."""
     size: int
-    """Bytes in the payload."""
 
 
-class BlockLocation(Location):
-    """Where a record of a compressed file lies: also where in the file."""
-
+class _BlockLocation(Location):
     block: int
-    """Byte of the file at which the block begins that has the first byte of the payload."""
 
 
 class Catalog:
@@ -59,9 +53,6 @@ class Catalog:
     def __init__(self, indexes: Sequence[Index], access: str, io: IoChoice, block_cache: int = CACHE) -> None:
         if access not in _ADVICE:
             raise Error(f"access = {access!r}, expected one of {', '.join(map(repr, _ADVICE))}")
-        check_io(io)
-        if type(block_cache) is not int or block_cache < 0:
-            raise Error(f"block_cache = {shortened(block_cache)}, expected a number of bytes, 0 or more")
         self.blocks = BlockCache(block_cache)
         """Decoded blocks of compressed sources."""
         self.indexes = indexes
@@ -71,14 +62,10 @@ class Catalog:
         """Every source: its index, and its number there."""
         counts = [index.sources[number].records for index, number in self.members]
         self._paths: dict[int, str] = {}
-        if sum(counts) >= _MOST:
+        if sum(counts) >= 2**63:  # as positions are signed
             raise indexes[0].damaged(f"expected less than 2**63 records in all, found {sum(counts)}")
         self.starts = np.cumsum([0, *counts], dtype=np.uint64)
         """Number of the first record of each source, and how many records there are: shape (sources + 1,)."""
-        for index, number in self.members if access == "random" else ():
-            source = index.sources[number]
-            if source.compression is not None and not source.compression.is_random:
-                raise random_access_error(index.source_path(number), source, "access = 'random'")
         for index in indexes:
             index.map.advise(_ADVICE[access])
 
@@ -86,11 +73,6 @@ class Catalog:
     def compares(self) -> bool:
         """Whether sources are compared with what they were when they were indexed; not with `check="none"`."""
         return all(index.check != "none" for index in self.indexes)
-
-    def records(self, *, views: bool) -> _native.Records:
-        """Return the payloads of all records, as bytes or as views of their sources, which are mapped at first use."""
-        ahead, ask = self.access == "auto", self.access != "sequential"
-        return _native.Records(self.starts, self, readahead=ahead, will_need=ask, views=views)
 
     def fingerprint(self, rows: bytes) -> str:
         """Return what identifies the records of all sources, as they were indexed, and a selection of them."""
@@ -102,14 +84,13 @@ class Catalog:
                 mark.update(json.dumps(index.measuring, sort_keys=True).encode())
         return mark.hexdigest()
 
-    def packed(self) -> tuple[Any, ...]:
-        """Return what `reopened` takes in another process: the paths of the indexes, and how they are read."""
+    def __reduce__(self) -> tuple[Any, ...]:
         directory = os.getcwd()
         paths = [each.path if each.opened_in == directory else each.absolute(each.path) for each in self.indexes]
         packed = zlib.compress("\0".join(paths).encode(errors="surrogateescape"))
         lasting = [roots.lasting() for roots in {index.roots for index in self.indexes}]
         how = self.access, self.io, self.blocks.limit, self.compares
-        return directory, packed, _identity(self.indexes), sorted(set().union(*lasting)), how
+        return _reopened, (directory, packed, _identity(self.indexes), sorted(set().union(*lasting)), how)
 
     # ---- sources, which the core asks for ----------------------------------------------------------------------
 
@@ -157,11 +138,8 @@ class Catalog:
         except OSError as error:
             raise index.unreadable(number, reason(error)) from None
         index.check_size(number, found.st_size)
-        try:
-            size = os.stat(index.absolute(index.path)).st_size
-        except OSError:
-            size = index.map.size
-        if size < index.map.size:
+        path_of_index = index.absolute(index.path)
+        if os.path.exists(path_of_index) and os.path.getsize(path_of_index) < index.map.size:
             raise index.cut_short()
         expected = index.sources[number].size
         raise SourceError(f"{path}: expected {expected} bytes, found fewer; check the disk (a source of {index.path})")
@@ -192,7 +170,7 @@ class Catalog:
         if index.sources[number].compression is None:
             return Location(path, begin, end - begin)
         table = BlockTable(index, number)
-        found = BlockLocation(path, begin, end - begin)
+        found = _BlockLocation(path, begin, end - begin)
         found.block = table.place(table.find(begin)).begin
         return found
 
@@ -200,18 +178,13 @@ class Catalog:
         """Return where a record lies, as messages say it: `train.jsonl:41 (byte 51200)`."""
         member, record, offset, _ = located
         index, number = self.members[member]
-        line = self._line(index, number, record, offset) if formats.of_index(index).is_text else None
-        return f"{index.source_path(number)}{f': record {record}' if line is None else f':{line}'} (byte {offset})"
-
-    def _line(self, index: Index, number: int, record: int, offset: int) -> int | None:
-        """Return the line of a record, counted from 1; None where its source cannot be read to count them."""
-        source = index.sources[number]
-        if source.lines == source.records:
-            return record + 1
-        try:
-            return line_number(index.absolute(index.readable_path(number)), offset)
-        except (SourceError, FormatError, MemoryError):
-            return None
+        source, line = index.sources[number], f": record {record}"
+        if formats.of_index(index).is_text and source.lines == source.records:
+            line = f":{record + 1}"
+        elif formats.of_index(index).is_text:
+            with suppress(SourceError, FormatError, MemoryError):  # where lines cannot be counted
+                line = f":{line_number(index.absolute(index.readable_path(number)), offset)}"
+        return f"{index.source_path(number)}{line} (byte {offset})"
 
     def check_line(self, located: Located) -> None:
         """Raise FormatError where a record that cannot be decoded is not a whole line: the index is to blame."""
@@ -239,7 +212,7 @@ def _identity(indexes: Sequence[Index]) -> int:
     return zlib.crc32(b"".join(index.checksum.to_bytes(8, "little") for index in indexes))
 
 
-def reopened(
+def _reopened(
     directory: str, packed: bytes, identity: int, roots: list[str], how: tuple[str, IoChoice, int, bool]
 ) -> Catalog:
     """Open a pickled catalog again. Sources are compared when they are first read, as with "stat" or "none"."""
@@ -254,15 +227,3 @@ def reopened(
     for index in indexes:
         index.check = "stat" if compares else "none"
     return Catalog(indexes, access, io, block_cache)
-
-
-def warn_of_meanings(indexes: Sequence[Index]) -> None:
-    """Warn of the first column that an index measured or computed in another way than the first one."""
-    first = indexes[0]
-    made = {**first.expressions, **first.functions}
-    for index in indexes:
-        for name, found in (index.expressions | index.functions).items():
-            if made.get(name, found) != found:
-                expected, found = made[name].removesuffix(":"), found.removesuffix(":")  # without a version
-                warn(f"{index.path}: column {name!r}: expected {expected}, as in {first.path}, found {found}")
-                return

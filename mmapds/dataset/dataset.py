@@ -38,8 +38,6 @@ class Dataset(_Samples):
     fork; pickles by path. Iteration, `in`, `index` and `count` are those of any sequence.
     """
 
-    _MADE_BY = ""
-    """How users come by datasets of the class, for messages."""
     _inner: "Dataset"
     """What the dataset is made of, if it is made of another; it has what that one has, unless its class says more."""
 
@@ -62,7 +60,6 @@ class Dataset(_Samples):
           DecodeError: the record is not what the decoder expects.
         """
 
-    @abstractmethod
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
         """Return the samples at `positions`, in that order. DataLoaders call it for each batch, as `__getitems__`.
 
@@ -73,20 +70,23 @@ class Dataset(_Samples):
           positions: int sequence, array or tensor, shape (k,).
         Returns:
           A list of k samples; of fewer with `on_error="skip"`, where some records cannot be decoded. For array files
-          (`.mma`) and `decode=Fields(...)` a sequence that makes each sample when it is asked for; `pad_collate` fills
-          its tensors without making any.
+          and `Fields` a sequence that makes each sample when it is asked for; `pad_collate` makes none.
         Raises:
           IndexError: a position is outside the dataset, or they are a mask; nothing is returned.
           DecodeError: a record is not what the decoder expects; with `on_error="skip"`, none of the batch is.
         """
+        samples, _ = self.take_kept(positions)
+        return samples if len(samples) or not len(positions) else [self[positions[0]]]  # which raises
 
+    def __getitems__(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
+        return self.take(positions)
+
+    @abstractmethod
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
         """Return the samples at `positions` that can be decoded, maybe none, and where in `positions` each of them was.
 
         These places ascend, shape (samples,). With `on_error="raise"`, they are all.
         """
-        samples = self.take(positions)
-        return samples, np.arange(len(samples), dtype=np.int64)
 
     @property
     def skipped(self) -> list[int]:
@@ -184,8 +184,7 @@ class Dataset(_Samples):
     def column(self, name: str) -> NDArray[Any]:
         """Return a column, a number for each sample: shape (len(self),), uint32, uint64, int64 or float64, read-only.
 
-        For a dataset of one index, or a slice of it, the column is mapped. For other views, and for several indexes, it
-        is a copy; above 16 MB, it lies in a scratch file.
+        That of one index, or of a slice of it, is mapped; any other is a copy, above 16 MB in a scratch file.
 
         Raises:
           ColumnError: an index does not have the column; the message has the command that adds it.
@@ -217,11 +216,7 @@ class Dataset(_Samples):
         Raises:
           Error: a fraction is negative, they do not add up to 1, or the seed is not an integer.
         """
-        fractions, length = list(fractions), len(self)
-        try:
-            sizes = np.asarray(fractions, float)
-        except (TypeError, ValueError):
-            sizes = np.empty(0)
+        sizes, length = np.asarray(list(fractions), float), len(self)
         if sizes.ndim != 1 or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
             raise Error(f"fractions = {shortened(fractions)}, expected numbers from 0 to 1 that add up to 1")
         ends = np.rint(np.cumsum(sizes) * length).astype(np.int64).tolist()
@@ -241,10 +236,9 @@ class Dataset(_Samples):
         Args:
           path: of the file, which ends in ".mmx"; a saved view there is replaced.
         Raises:
-          Error: the dataset is mapped or zipped; or the file cannot be written, or would replace one that is not a
-            saved view.
+          Error: the dataset is mapped or zipped, or the file would replace one that is not a saved view.
         """
-        raise Error(f"save: expected a dataset of mmapds.open, found one of {self._MADE_BY}")
+        raise Error(f"save: expected a dataset of mmapds.open, found a {type(self).__name__}")
 
     def stream(
         self, sampler: Any = None, *, batch_size: int | None = None, shuffle: bool = False, **options: Any
@@ -261,13 +255,10 @@ class Dataset(_Samples):
         Raises:
           OrderError: an argument is out of range, or stands beside a sampler.
         """
-        # Start-up time: torch. It stands above this room, as samplers need no dataset.
-        from ..samplers.stream import make_stream
+        from ..samplers.stream import make_stream  # start-up time: torch; it stands above this room
 
-        if shuffle:
-            options["shuffle"] = True
-        elif sampler is None and options.get("order") is None:
-            options["shuffle"] = False
+        if shuffle or (sampler is None and options.get("order") is None):
+            options["shuffle"] = shuffle
         return make_stream(self, sampler, batch_size, options)
 
     def __add__(self, other: "Dataset") -> "Dataset":  # type: ignore[override]
@@ -288,10 +279,6 @@ class Dataset(_Samples):
         """Whether it has other records than all of its indexes, in their order."""
         return False
 
-    def _columns_named(self, name: str) -> list[str]:
-        """Return the columns that a name may mean."""
-        return [name] if name in self.columns else []
-
     def _view(self, key: Any) -> "Dataset":
         """Return the view that a key stands for: a slice, an array of ints, or a mask."""
         return self._select(rows_of(key, len(self)))
@@ -300,8 +287,6 @@ class Dataset(_Samples):
 class MappedDataset(Dataset):
     """A dataset whose samples are a function of those of another: what `ds.map` returns."""
 
-    _MADE_BY = "ds.map"
-
     def __init__(self, inner: Dataset, function: Callable[[Any], Any], is_batched: bool) -> None:
         self._inner = inner
         self._function = function
@@ -309,14 +294,6 @@ class MappedDataset(Dataset):
 
     def __getitem__(self, key: Any) -> Any:
         return self._mapped([self._inner[key]], [key])[0] if is_position(key) else self._view(key)
-
-    def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
-        samples, _ = self.take_kept(positions)
-        if not len(samples):
-            self._inner.take(positions)  # which raises, unless there are no positions
-        return samples
-
-    __getitems__ = take
 
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
         samples, kept = self._inner.take_kept(positions)
@@ -370,9 +347,6 @@ class MappedDataset(Dataset):
                 )
         return MappedDataset(concat(part._inner for part in parts), first._function, first._is_batched)
 
-    def _columns_named(self, name: str) -> list[str]:
-        return self._inner._columns_named(name)
-
     def _name(self) -> str:
         """Return the function as messages and reprs show it."""
         return decoder_name(self._function) + (" (batched)" if self._is_batched else "")
@@ -387,8 +361,6 @@ class MappedDataset(Dataset):
 class ZippedDataset(Dataset):
     """Datasets of equal length side by side: what `mmapds.zip` returns."""
 
-    _MADE_BY = "mmapds.zip"
-
     def __init__(self, members: Mapping[str, Dataset]) -> None:
         self._members = dict(members)
         self._inner = next(iter(self._members.values()))  # whose sources a `ChunkedSampler` keeps together
@@ -398,27 +370,17 @@ class ZippedDataset(Dataset):
             return self._view(key)
         return {name: member[key] for name, member in self._members.items()}
 
-    def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
-        if self._on_error == "skip":
-            samples, _ = self.take_kept(positions)
-            return samples if len(samples) or not len(positions) else [self[positions[0]]]  # which raises
-        parts = {name: member.take(positions) for name, member in self._members.items()}
-        if any(isinstance(part, LazyBatch) for part in parts.values()):
-            return ZippedBatch(parts)
-        named = list(parts.items())
-        return [{name: part[k] for name, part in named} for k in range(len(named[0][1]))]
-
-    __getitems__ = take
-
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
-        if self._on_error == "raise":
-            return super().take_kept(positions)
-        found = {name: member.take_kept(positions) for name, member in self._members.items()}
+        found = [(name, *member.take_kept(positions)) for name, member in self._members.items()]
         kept = np.arange(len(positions), dtype=np.int64)
-        for _, each in found.values():
+        if self._on_error == "raise":
+            if any(isinstance(samples, LazyBatch) for _, samples, _ in found):
+                return ZippedBatch({name: samples for name, samples, _ in found}), kept
+            return [{name: samples[k] for name, samples, _ in found} for k in range(len(kept))], kept
+        for _, _, each in found:
             kept = np.intersect1d(kept, each, assume_unique=True)
-        rows = {name: (samples, np.searchsorted(each, kept)) for name, (samples, each) in found.items()}
-        return [{name: samples[at[k]] for name, (samples, at) in rows.items()} for k in range(len(kept))], kept
+        rows = [(name, samples, np.searchsorted(each, kept)) for name, samples, each in found]
+        return [{name: samples[at[k]] for name, samples, at in rows} for k in range(len(kept))], kept
 
     @property
     def skipped(self) -> list[int]:
@@ -453,10 +415,6 @@ class ZippedDataset(Dataset):
         return xxh3_64(" ".join(named).encode(errors="surrogatepass")).hexdigest()
 
     @property
-    def block_starts(self) -> NDArray[np.int64]:
-        raise Error(f"block_starts: expected a dataset of mmapds.open, found one of {self._MADE_BY}")
-
-    @property
     def columns(self) -> list[str]:
         return [f"{name}.{column}" for name, member in self._members.items() for column in member.columns]
 
@@ -471,11 +429,9 @@ class ZippedDataset(Dataset):
 
     def _owners(self, name: str) -> list[tuple[str, str]]:
         """Return the columns that a name may mean: the name of the dataset, and that of the column there."""
-        exact = [(key, own) for key, each in self._members.items() for own in each.columns if f"{key}.{own}" == name]
-        return exact or [(key, own) for key, each in self._members.items() for own in each._columns_named(name)]
-
-    def _columns_named(self, name: str) -> list[str]:
-        return [f"{key}.{own}" for key, own in self._owners(name)]
+        every = [(key, own) for key, each in self._members.items() for own in each.columns]
+        exact = [pair for pair in every if ".".join(pair) == name]
+        return exact or [pair for pair in every if f".{pair[1]}".endswith(f".{name}")]
 
     @property
     def length_order(self) -> LengthOrder | None:
@@ -512,13 +468,12 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
     parts = list(datasets)
     if not parts:
         raise Error("datasets: expected one dataset or more, found 0")
+    expected = type(parts[0]) if isinstance(parts[0], Dataset) else Dataset
     for k, part in enumerate(parts):
-        if not isinstance(part, Dataset):
-            raise Error(f"datasets[{k}]: expected a dataset of mmapds.open, found {type(part).__qualname__}")
-        if type(part) is not type(parts[0]):
-            expected = f"a dataset of {parts[0]._MADE_BY}, as datasets[0]"
-            raise Error(f"datasets[{k}]: expected {expected}, found one of {part._MADE_BY}")
-    return type(parts[0])._chained(parts)
+        if not isinstance(part, expected):
+            found = type(part).__qualname__
+            raise Error(f"datasets[{k}]: expected {expected.__name__}, as in datasets[0], found {found}")
+    return expected._chained(parts)
 
 
 def zip(*unnamed: Dataset, **datasets: Dataset) -> Dataset:  # noqa: A001 - mmapds.zip is the public name
@@ -526,7 +481,7 @@ def zip(*unnamed: Dataset, **datasets: Dataset) -> Dataset:  # noqa: A001 - mmap
 
     `raw` and `where` return dicts too. Columns are those of all datasets, by names as "a.length"; a column that one
     dataset has alone needs no more than its own name, so that `lengths` are those of the one dataset that has them.
-    `source_starts` and `find` are those of the first dataset.
+    `source_starts`, `block_starts` and `find` are those of the first dataset.
 
     Args:
       datasets: one or more datasets of mmapds, by the name that they have in samples.

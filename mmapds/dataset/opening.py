@@ -25,17 +25,17 @@ from ..errors import (
     shortened,
     warn,
 )
-from ..formats.format import ArrayOf, FieldsOf
+from ..formats.format import FieldsOf
 from ..index.build import Request, build_and_warn
 from ..index.keys import candidates
 from ..storage import current
 from ..storage.files import Io, IoChoice, check_io, io_of
 from ..storage.index_file import Index, SavedView, SavedViewFoundError, is_saved_view, names_index
 from ..storage.runs import LengthOrder
-from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, check_name, expand, given_twice, listed, way_to_index
+from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, expand, given_twice, listed, way_to_index
 from . import saving
 from .batch import RecordBatch, Refused
-from .catalog import Catalog, Location, reopened, warn_of_meanings
+from .catalog import Catalog, Location
 from .dataset import Dataset
 from .decode import (
     Decoder,
@@ -84,9 +84,8 @@ def open(  # noqa: A001 - mmapds.open is the public name
         RGB), "tf_example" (see `mmapds.dataset.payloads`), `Fields`, or a picklable callable of the record's bytes.
         Each format has a default: "json" for JSONL, arrays for binary records with a dtype, "files" for tars. "torch"
         gives tensors where the default gives arrays; they share memory with the file, so they must not be written to.
-      access: how records will be read. "random" turns off the kernel's readahead, which would fetch 32 pages for each
-        one that is read. "sequential" leaves it on, for chunked orders and whole passes in file order. "auto" is
-        "random", with readahead of our own where reads turn out to be in file order.
+      access: how records will be read. "random" turns off the kernel's readahead. "sequential" leaves it on, for
+        chunked orders and whole passes in file order. "auto" is "random", with our own readahead for reads in order.
       check: how each source is compared with the one that was indexed. "stat" compares size and time and, where the
         time is another, as that of a copy, the fingerprint: 16 blocks of 16 KiB, which is all of a source of up to
         256 KiB. Of a larger one that is a sample, so it warns. "sample" compares all fingerprints, and does not warn.
@@ -98,15 +97,14 @@ def open(  # noqa: A001 - mmapds.open is the public name
       on_error: "skip" leaves a record that cannot be decoded out of what `take` returns, with a warning, and counts it
         in `ds.skipped`. `len`, positions and states stay as they are, and `ds[i]` raises. See docs/formats.md.
       build: build missing and stale indexes first, instead of raising: see `mmapds.build`. Views are not saved again.
-      roots: directories, with all below them, in which the sources of an index may lie besides the directory of the
-        index itself; those in the environment variable `MMAPDS_ROOTS` are added. Sources that `source_or_index` names
-        need none. An index from somebody else could name any file of yours: see SECURITY.md.
+      roots: directories, with all below them, in which the sources of an index may lie besides its own directory, and
+        besides those in the environment variable `MMAPDS_ROOTS`. Sources that `source_or_index` names need none. An
+        index from somebody else could name any file of yours: see SECURITY.md.
     Raises:
       SourceError: a source is missing, a pattern matches nothing, or an index names a file outside the roots.
       IndexMissingError, StaleIndexError: an index must be built first; the message has the command.
       FormatError: an index is damaged, or a newer mmapds wrote it.
       Error: `check` is "full" and an index has no hashes.
-      TypeError: an argument is unknown.
     """
     for name, value, known in (("check", check, current.CHECKS), ("on_error", on_error, ("raise", "skip"))):
         if value not in known:
@@ -120,7 +118,6 @@ def open(  # noqa: A001 - mmapds.open is the public name
     if build and paths:
         build_and_warn([path for path in paths if not is_saved_view(path)], Request(by_sample=True, roots=allowed))
     indexes, rows = saving.unfolded(_opened(paths, patterns, allowed, io))
-    warn_of_meanings(indexes)
     _warn_of_samples(current.check(indexes, check), patterns)
     return make_dataset(Catalog(indexes, access, io, block_cache), _decoder(indexes, decode), on_error, rows)
 
@@ -129,7 +126,8 @@ def make_dataset(
     catalog: Catalog, decode: str | Decoder, on_error: OnError = "raise", rows: Rows | None = None
 ) -> IndexedDataset:
     """Return the dataset of a catalog, whose records it opens."""
-    records = catalog.records(views=wants_view(resolve(decode)))
+    how = {"readahead": catalog.access == "auto", "will_need": catalog.access != "sequential"}
+    records = Records(catalog.starts, catalog, views=wants_view(resolve(decode)), **how)
     return IndexedDataset(catalog, records, decode, rows, set() if on_error == "skip" else None)
 
 
@@ -140,8 +138,6 @@ class IndexedDataset(Samples, Dataset):
       rows: which of the records of the catalog; None for all, in order.
       skips: the numbers of those that were left out, which views share; None if such a record is an error.
     """
-
-    _MADE_BY = "mmapds.open"
 
     def __init__(
         self, catalog: Catalog, records: Records, decode: str | Decoder, rows: Rows | None, skips: set[int] | None
@@ -177,16 +173,12 @@ class IndexedDataset(Samples, Dataset):
             sample = self._decoded(record, number)
         except Exception as error:
             self._raise_at(number, key, error)
-        self._check_view(number)
+        if self._takes_views:
+            self._records.check(number)  # the sample may have zeros, if the source was cut short meanwhile
         return sample
 
     def _decoded(self, record: Any, number: int) -> Any:
         return self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
-
-    def _check_view(self, number: int) -> None:
-        """Raise the error for a source that was cut short while a view of it was decoded: the sample may have zeros."""
-        if self._takes_views:
-            self._records.check(number)
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
         decode, positions = self._decode, batch_of(positions, self._length)
@@ -194,8 +186,7 @@ class IndexedDataset(Samples, Dataset):
         if self._gives_arrays:
             return array_batch(self._records, numbers, decode, self._refused(numbers, positions))
         if self._skips is not None:
-            samples, _ = self.take_kept(positions)
-            return samples if samples or not len(positions) else [self[positions[0]]]  # which raises
+            return super().take(positions)
         if isinstance(decode, Fields):
             return self._take_fields(decode, numbers, positions)[0]
         if decode is as_bytes:
@@ -206,11 +197,9 @@ class IndexedDataset(Samples, Dataset):
             return self._records.decode(numbers, lambda record: decode(record, next(places)), refused)
         return self._records.decode(numbers, decode, refused)
 
-    __getitems__ = take
-
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
         if self._skips is None or self._gives_arrays:
-            return super().take_kept(positions)
+            return self.take(positions), np.arange(len(positions), dtype=np.int64)
         positions = batch_of(positions, self._length)
         numbers = self._record_numbers(positions)
         if isinstance(self._decode, Fields):
@@ -224,10 +213,11 @@ class IndexedDataset(Samples, Dataset):
                 if is_short_of_memory(error) or isinstance(error, RecursionError):
                     self._raise_at(number, positions[k], error)
                 self._leave_out(number, reason_of(error, self._given_decode))
-            else:
-                self._check_view(number)
-                samples.append(sample)
-                kept.append(k)
+                continue
+            if self._takes_views:
+                self._records.check(number)
+            samples.append(sample)
+            kept.append(k)
         return samples, np.array(kept, np.int64)
 
     def _take_fields(self, decode: Fields, numbers: Any, positions: Any) -> tuple[RecordBatch, NDArray[np.int64]]:
@@ -240,10 +230,7 @@ class IndexedDataset(Samples, Dataset):
                 self._raise_at(number, positions[place], DecodeError(reason))
             self._leave_out(number, reason)
         kept = np.frombuffer(found.places, np.uint64).astype(np.int64)
-
-        def refused(k: int, error: Exception) -> NoReturn:
-            self._raise_at(numbers[kept[k]], positions[kept[k]], error)
-
+        refused = self._refused(numbers, positions, kept)
         return RecordBatch(found, decode.reader, decode.reader.finished, refused), kept
 
     @property
@@ -281,11 +268,12 @@ class IndexedDataset(Samples, Dataset):
             raise self._catalog.short_of_memory(located, what) from error
         raise_at(self._catalog.place(located), error, self._given_decode, f" (ds[{int(position) % self._length}])")
 
-    def _refused(self, numbers: Any, positions: Any) -> Refused:
-        """Return what raises the errors of some records; see `_raise_at`."""
+    def _refused(self, numbers: Any, positions: Any, kept: Any = None) -> Refused:
+        """Return what raises the errors of some records, by their place in what was kept; see `_raise_at`."""
 
         def refused(k: int, error: Exception) -> NoReturn:
-            self._raise_at(numbers[k], positions[k], error)
+            at = k if kept is None else kept[k]
+            self._raise_at(numbers[at], positions[at], error)
 
         return refused
 
@@ -383,7 +371,6 @@ class IndexedDataset(Samples, Dataset):
                 raise Error(
                     f"datasets[{k}]: expected decode, access, io, check and on_error as of datasets[0], found others"
                 )
-        warn_of_meanings([part._catalog.indexes[0] for part in parts])  # `open` compares those of one dataset
         indexes = [index for part in parts for index in part._catalog.indexes]
         limit = max(part._catalog.blocks.limit for part in parts)
         rows = None
@@ -420,12 +407,7 @@ class IndexedDataset(Samples, Dataset):
         return f"<mmapds.Dataset {names}: {of}{counted(len(self._records), 'record')}, decode={name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._catalog.packed(), self._given_decode, self._on_error, self._rows)
-
-
-def _reopen(packed: tuple[Any, ...], decode: str | Decoder, on_error: OnError, rows: Rows | None) -> IndexedDataset:
-    """Open a pickled dataset again."""
-    return make_dataset(reopened(*packed), decode, on_error, rows)
+        return make_dataset, (self._catalog, self._given_decode, self._on_error, self._rows)
 
 
 # ---- indexes --------------------------------------------------------------------------------------------------------
@@ -457,7 +439,13 @@ def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoC
             raise StaleIndexError(f"{index.path}: STALE: expected the index of {path}, found a saved view; rename it")
         indexes.append(index)
     if missing:
-        raise _not_indexed(missing, patterns)
+        first, more = missing[0], f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        if os.path.exists(first):
+            formats.check_in_place(first)
+        if first.endswith(INDEX_SUFFIX):
+            raise IndexMissingError(f"{first}{more}: no such index; {way_to_index(first)}")
+        command = build_command(missing if len(missing) == 1 else list(patterns))
+        raise IndexMissingError(f"{first}{more}: not indexed yet; run: {command}")
     _check_given_once(paths, patterns, indexes)
     return indexes
 
@@ -470,19 +458,6 @@ def _index_path(path: str) -> str:
     if not os.path.lexists(beside) and os.path.islink(path):
         followed = os.path.realpath(path) + INDEX_SUFFIX
     return followed if os.path.exists(followed) else beside
-
-
-def _not_indexed(missing: list[str], patterns: Sequence[str]) -> IndexMissingError:
-    """Return the error for sources without an index; raise what says that they cannot have one."""
-    first, more = missing[0], f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-    if os.path.exists(first):
-        formats.check_in_place(first)
-    if first.endswith(INDEX_SUFFIX):
-        return IndexMissingError(f"{first}{more}: no such index; {way_to_index(first)}")
-    for path in missing:
-        check_name(path)
-    command = build_command(missing if len(missing) == 1 else list(patterns))
-    return IndexMissingError(f"{first}{more}: not indexed yet; run: {command}")
 
 
 def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Sequence[Index | SavedView]) -> None:
@@ -540,14 +515,7 @@ def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Dec
                 f"{index.path}: expected records for decode = {decoder_name(found[0])}, as in {indexes[0].path}, found "
                 f"records for {decoder_name(decode)}; give decode="
             )
-    if given != "torch":
-        return found[0]
-    try:
-        return TensorDecoder(found[0])
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise Error("decode = 'torch' needs torch; run: pip install 'mmapds[torch]'") from None
+    return TensorDecoder(found[0]) if given == "torch" else found[0]
 
 
 def _decoder_of(index: Index, fields: Fields | None) -> str | Decoder:
@@ -556,9 +524,4 @@ def _decoder_of(index: Index, fields: Fields | None) -> str | Decoder:
         sample = formats.of_index(index).decoder(index.parameters)
         if fields is None:
             return format_decoder(sample)
-        if isinstance(sample, FieldsOf):
-            return StoredFields(fields, sample.schema, index.path)
-        if isinstance(sample, ArrayOf) or sample == "files":
-            found = decoder_name(format_decoder(sample))
-            raise Error(f"decode = {fields!r}, expected records of JSON or named arrays, found records for {found}")
-        return fields
+        return StoredFields(fields, sample.schema, index.path) if isinstance(sample, FieldsOf) else fields

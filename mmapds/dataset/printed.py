@@ -28,32 +28,29 @@ def printed(sample: Any, *, full: bool = False) -> str:
     Raises:
       Exception: JSON cannot say it: it has text beyond Unicode, or a number too long, or it is nested too deep.
     """
-    if isinstance(sample, bytes | memoryview):
-        return _bytes(sample, full)
+    size = len(sample) if isinstance(sample, str | bytes | memoryview) else 0
+    shown, unit = size if full else _TEXT, "characters" if isinstance(sample, str) else "bytes"
     if isinstance(sample, str):
-        lines = (sample if full else sample[:_TEXT]).split("\n")
-        return "\n".join(map(printable, lines)) + _rest(len(sample), _TEXT, "characters", full)
-    text = json.dumps(_short(sample, full), indent=2, ensure_ascii=False)
-    text = _NOTES.sub(lambda found: printable(json.loads(found[0])[1:]), text)
-    text = _LISTS_OF_NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
-    return "\n".join(map(printable, text.split("\n")))
+        text = sample[:shown]
+    elif isinstance(sample, bytes | memoryview):
+        found = _as_text(sample, shown)
+        shown = shown if found is not None or full else _DUMPED
+        text = _dump(bytes(sample[:shown])) if found is None else found
+    else:
+        text = json.dumps(_short(sample, full), indent=2, ensure_ascii=False)
+        text = _NOTES.sub(lambda found: printable(json.loads(found[0])[1:]), text)
+        text = _LISTS_OF_NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
+    rest = f"\n… {size:,} {unit} in all; --full prints them" if size > shown else ""
+    return "\n".join(map(printable, text.split("\n"))) + rest
 
 
-def _bytes(record: bytes | memoryview, full: bool) -> str:
-    """Return the bytes of a record; what is cut is not read."""
-    text = _as_text(record, len(record) if full else _TEXT)
-    if text is not None:
-        return "\n".join(map(printable, text.split("\n"))) + _rest(len(record), _TEXT, "bytes", full)
+def _dump(data: bytes) -> str:
     lines = []
-    for begin in range(0, len(record) if full else min(_DUMPED, len(record)), 16):
-        row = bytes(record[begin : begin + 16])
+    for begin in range(0, len(data), 16):
+        row = data[begin : begin + 16]
         letters = "".join(chr(each) if 0x20 <= each < 0x7F else "." for each in row)
         lines.append(f"{begin:08x}  {row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}  {letters}")
-    return "\n".join(lines) + _rest(len(record), _DUMPED, "bytes", full)
-
-
-def _rest(size: int, shown: int, unit: str, full: bool) -> str:
-    return "" if full or size <= shown else f"\n… {size:,} {unit} in all; --full prints them"
+    return "\n".join(lines)
 
 
 def _short(value: Any, full: bool) -> Any:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -254,13 +255,7 @@ def length_order(indexes: Sequence[Index], rows: Rows | None, dataset: Any) -> L
             np.frombuffer(index.section(name), index.sections[name].dtype) for name in LENGTH_SECTIONS
         )
         ordered.append(FileOrder(order, values, counts, begin, end, index.damaged))
-    return LengthOrder(ordered, _numbers(parts, "length"), (_order_of, (dataset,)))
-
-
-def _order_of(dataset: Any) -> LengthOrder:
-    """Return the length order of a dataset that has one: what a pickle of it calls."""
-    found: LengthOrder = dataset.length_order
-    return found
+    return LengthOrder(ordered, _numbers(parts, "length"), (attrgetter("length_order"), (dataset,)))
 
 
 def block_starts(indexes: Sequence[Index], rows: Rows | None) -> NDArray[np.int64]:

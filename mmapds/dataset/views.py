@@ -98,12 +98,10 @@ class ArrayRows(Rows):
 
 
 class BitRows(Rows):
-    """Records in ascending order: takes a bit for each record that there is, and 3 % for a directory.
+    """Records in ascending order: takes a bit for each record that there is, and 3 % for a directory, `before`.
 
-    Args:
-      words: u64: bit i % 64 of words[i // 64] says whether record i is one of them.
-      before: u64, the directory; see `_native.bits_count`. By default it is made.
-      file: the one that has both, if one does: lookups raise EOFError where it was cut short.
+    Bit i % 64 of words[i // 64] says whether record i is one of them. Where a file has both, and is cut short, lookups
+    raise EOFError.
     """
 
     def __init__(
