@@ -9,22 +9,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from . import __version__
 from ._native import NUMBER_I64, NUMBER_U64
 from .arrays.array_file import ArrayFile, ArrayFileWriter, Head
-from .arrays.infer import UndecidedError, infer_schema
 from .arrays.schema import Field, Schema
-from .arrays.values import pack
+from .arrays.values import Inference, pack
 from .errors import Error, FormatError
 from .storage.lock import locked
 from .storage.numbers import BY_CELL, BY_DTYPE, Spool
 from .storage.sections import COLUMN
 from .storage.sources import INDEX_SUFFIX, StrPath
-
-if TYPE_CHECKING:
-    from .arrays.columns import Columns
 
 _FLUSH_BYTES = 1 << 20  # of records that wait in memory
 _FLUSH_RECORDS = 1 << 13
@@ -69,6 +65,7 @@ class Writer:
         self._buffer = bytearray()
         self._records = 0
         self._state = "open"
+        self._metadata: dict[str, Any] = {"writer": f"mmapds {__version__}"}
         planned = None if schema is None else self._checked(Schema(schema))
         self._file = ArrayFileWriter(self.path)
         if planned is not None:
@@ -80,20 +77,15 @@ class Writer:
         if self._length is not None:
             field = fields.get(self._length)
             if field is None or not field.gives_lengths:
-                fit = ", ".join(repr(other.name) for other in schema.fields if other.gives_lengths) or "none"
                 raise FormatError(
-                    f"{self.path}: length = {self._length!r}, expected an integer field or one with a ragged first "
-                    f"axis (the schema has {fit})"
+                    f"{self.path}: length = {self._length!r}, expected an integer field or one with a ragged first axis"
                 )
             if field.name != "length" and any(other.column == "length" for other in schema.fields):
                 raise FormatError(
-                    f"{self.path}: length = {self._length!r}, expected 'length', as the schema has a field of that "
-                    "name; rename that field"
+                    f"{self.path}: length = {self._length!r}, expected 'length', as the schema has a field of that name"
                 )
         elif "length" in fields and fields["length"].is_scalar and not fields["length"].gives_lengths:
-            raise FormatError(
-                f"{self.path}: field 'length': expected integers, found {fields['length']}; give the field another name"
-            )
+            raise FormatError(f"{self.path}: field 'length': expected integers, found {fields['length']}")
         return schema
 
     def _begin(self, schema: Schema) -> None:
@@ -108,7 +100,7 @@ class Writer:
         self._signed_length = next((k for k in lengths if self._columns[k].number_type == NUMBER_I64), None)
         self._described, self._expressions = schema.describe(), columns
         with self._losing_the_file():
-            self._first = self._at = self._file.begin_records(self._described, columns)
+            self._at = self._file.begin_records(self._described, columns)
         self._schema = schema
 
     @contextmanager
@@ -160,8 +152,6 @@ class Writer:
     def append_file(self, path: StrPath | ArrayFile) -> int:
         """Append all records of another array file, as they lie there; return how many they are.
 
-        Args:
-          path: of the file, or the file itself.
         Raises:
           FormatError: the file is damaged, or has another schema or other lengths; nothing of it was written.
           SourceError: it cannot be read.
@@ -179,24 +169,20 @@ class Writer:
                 raise FormatError(f"{file.path}: {what}: expected {expected}, as in {self.path}, found {found}")
         file.check_records()
         self._flush()
-        with self._losing_the_file():
-            self._adopt(file)
-        return file.records
-
-    def _adopt(self, file: ArrayFile) -> None:
-        """Copy the records of a file that was checked, where they begin, and their numbers."""
-        for piece in file.pieces("records"):
-            self._file.write(piece)
         offsets, *columns = self._spools
         moved = self._at - file.sections["records"].offset
-        with self._file.writing():
-            for starts in file.starts():
-                offsets.append(NUMBER_U64, memoryview(array("Q", [start + moved for start in starts])))
-        for field, spool in zip(self._columns, columns, strict=True):
-            name = f"{COLUMN}{field.column}"
-            spool.append_stored(BY_DTYPE[file.sections[name].dtype], file.records, partial(file.pieces, name))
+        with self._losing_the_file():
+            for piece in file.pieces("records"):
+                self._file.write(piece)
+            with self._file.writing():
+                for starts in file.starts():
+                    offsets.append(NUMBER_U64, memoryview(array("Q", [start + moved for start in starts])))
+            for field, spool in zip(self._columns, columns, strict=True):
+                name = f"{COLUMN}{field.column}"
+                spool.append_stored(BY_DTYPE[file.sections[name].dtype], file.records, partial(file.pieces, name))
         self._at += file.sections["records"].size
         self._records += file.records
+        return file.records
 
     def _flush(self) -> None:
         with self._losing_the_file():
@@ -219,38 +205,25 @@ class Writer:
         if self._state != "open":
             raise Error(f"{self.path}: nothing was written, as the writer is {self._state}; make a new Writer")
         if self._schema is None:
-            self._begin(Schema({}) if self._length is None else self._checked(Schema({})))
+            self._begin(self._checked(Schema({})))
         self._flush()
-        with locked(self._file.target + INDEX_SUFFIX):  # so that nobody indexes the file, or replaces it, in between
-            self._finish()
-
-    def _finish(self) -> None:
-        """Complete the file, and put it and its index into their places.
-
-        A process that is killed in between leaves the new file with the index of an older one, which is STALE, or with
-        none.
-        """
         offsets, *spools = self._spools
         columns = {str(field.column): spool for field, spool in zip(self._columns, spools, strict=True)}
-        with self._losing_the_file():
-            self._file.finish(offsets, columns, self._metadata())
-            self._file.place()
-        self._abandon("closed")
-        if self._index:
-            self._build_index()
+        with locked(self._file.target + INDEX_SUFFIX):  # so that nobody indexes the file, or replaces it, in between
+            with self._losing_the_file():
+                self._file.finish(offsets, columns, self._metadata)
+                self._file.place()
+            self._abandon("closed")
+            if self._index:
+                self._build_index()
 
     def _build_index(self) -> None:
-        """Index the file in its place; the index of an older file stays until then, but nothing of it is kept."""
         from .index.build import Request, build_each  # which the writing process may do without
 
         try:
             list(build_each([self._file.target], Request(fresh=True)))
         except Error as error:
             raise Error(f"{self.path}: the array file is in its place, but not indexed: {error}") from error
-
-    def _metadata(self) -> dict[str, Any]:
-        """Return what the file says of itself."""
-        return {"writer": f"mmapds {__version__}"}
 
     def _abandon(self, state: str) -> None:
         """Close the writer; remove the temporary file, unless it was committed."""
@@ -280,16 +253,14 @@ class Writer:
 
 
 def _inferred(record: Mapping[str, Any]) -> Schema:
+    inference = Inference()
+    inference.add(record)
     if not record:
-        raise FormatError("expected one field or more, found 0; give a schema")
-    try:
-        schema = infer_schema([record])
-    except UndecidedError as error:
-        raise FormatError(f"{error}; give a schema") from None
+        raise FormatError("expected one field or more, found 0")
     for name, value in record.items():
         if value is None:
-            raise FormatError(f"field {name!r}: expected a value whose type can be inferred, found null; give a schema")
-    return schema
+            raise FormatError(f"field {name!r}: expected a value whose type can be inferred, found null")
+    return Schema(inference.described())
 
 
 def _spool(spool: Spool, number_type: int, numbers: list[Any]) -> None:
@@ -298,33 +269,3 @@ def _spool(spool: Spool, number_type: int, numbers: list[Any]) -> None:
         cell = number_type if number_type != NUMBER_I64 or min(numbers) < 0 else NUMBER_U64
         spool.append(cell, memoryview(array(BY_CELL[cell].code, numbers)).cast("B").cast("Q"))
         numbers.clear()
-
-
-def append_columns(writer: Writer, columns: Columns) -> bool:
-    """Append records that are columns already to a writer that was given their schema.
-
-    Returns:
-      Whether they were written. They are not where a length is negative: `write` says which.
-    Raises:
-      Error: the system cannot write, and the file is lost.
-    """
-    numbers = list(columns.numbers(writer._columns))
-    if writer._signed_length is not None and numbers[writer._signed_length][0] == NUMBER_I64:
-        return False
-    writer._flush()
-    with writer._losing_the_file():
-        for records, starts in columns.pieces(writer._at):
-            writer._file.write(records)
-            with writer._file.writing():
-                writer._spools[0].append(NUMBER_U64, starts)
-            writer._at += len(records)
-        with writer._file.writing():
-            for spool, (kind, cells) in zip(writer._spools[1:], numbers, strict=True):
-                spool.append(kind, cells)
-    writer._records += columns.count
-    return True
-
-
-def bytes_of(writer: Writer) -> int:
-    """Return how many bytes the records have that were written."""
-    return writer._at - writer._first

@@ -18,8 +18,8 @@ import pytest
 import mmapds
 from mmapds import clusters, executors
 from mmapds.clusters import run_task
+from mmapds.convert import _mark_of as mark_of
 from mmapds.convert import convert
-from mmapds.convert.parts import mark_of
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.commands import command, run

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import mmapds
-from mmapds.convert import SUFFIXES, convert, target
+from mmapds.convert import SUFFIXES, convert
 from mmapds.errors import as_command
 from tests.support.commands import run
 from tests.support.conversions import save, utterances
@@ -68,22 +68,21 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
         (
             (path,),
             {},
-            r"a.parquet: row 1: field 'x': expected int64, found null; leave such records out with --missing skip",
+            r"a.parquet: row 1: field 'x': expected int64, found null; give --defaults or --missing skip",
         ),
         ((path,), {"fields": "x"}, "fields = 'x', expected a list of names"),
         ((path,), {"fields": ["z"]}, "fields: expected fields among 'x', 'y', found 'z'"),
-        ((path,), {"fields": ["xx"]}, r"fields: .*, found 'xx' \(did you mean 'x'\)"),
         ((path,), {"schema": {"z": "str"}}, "schema: expected fields among 'x', 'y', found 'z'"),
         ((path,), {"schema": {"x": "int9"}}, r"schema\['x'\] = 'int9', expected 'bytes', 'str'"),
         ((path,), {"missing": 3}, "missing = 3, expected 'error' or 'skip'"),
         ((path,), {"length": "y"}, "length = 'y', expected an integer field"),
         ((path,), {"prefix": "u32le"}, "prefix = 'u32le', expected no options for format 'parquet'"),
         ((text,), {"group": "a"}, "group = 'a', expected one of the options truncated, "),
-        ((path,), {"decode": "json"}, "decode = 'json', expected None, as records of Parquet have types"),
+        ((path,), {"decode": "json"}, "decode = 'json', expected None, as records of parquet have types"),
         (
             (path,),
             {"format": "arrow"},
-            "a.parquet: not a readable Arrow file: .*; copy the file again, or choose its format",
+            "a.parquet: not a readable Arrow file: ",
         ),
         ((path,), {"format": "hdf5"}, "a.parquet: not a readable HDF5 file: "),
         ((text,), {"format": "parquet"}, "train.jsonl: not a readable Parquet file: "),
@@ -96,13 +95,12 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
         (
             ([path, text],),
             {},
-            "out: expected the name of one array file for 2 sources, found none; give it with -o OUT.mma",
+            "out: expected the name of one array file for 2 sources, found none; give -o OUT.mma",
         ),
         (([],), {}, "sources: expected one source or more, found 0"),
         ((tmp_path / "no.parquet",), {}, "no.parquet: no such file"),
-        ((path, tmp_path / "b.parquet"), {}, "b.parquet: cannot write the array file here"),
-        ((path, tmp_path / "no" / "b.mma"), {}, "b.mma: cannot write the array file here"),
-        ((text, tmp_path / "no" / "b.mma"), {}, "b.mma: cannot write the array file here"),
+        ((path, tmp_path / "no" / "b.mma"), {}, "b.mma: expected a file to write in a directory"),
+        ((text, tmp_path / "no" / "b.mma"), {}, "b.mma: expected a file to write in a directory"),
     ]
     for arguments, options, message in cases:
         with pytest.raises(mmapds.Error, match=message):
@@ -153,15 +151,15 @@ def test_the_command(tmp_path):
     for arguments, message in [
         (
             (path,),
-            "a.parquet: row 1: field 'x': expected int64, found null; leave such records out with --missing skip",
+            "a.parquet: row 1: field 'x': expected int64, found null; give --defaults or --missing skip",
         ),
         (
             (path, "--schema", "{"),
-            "--schema: expected a JSON object, or the name of a file that holds one, found '{' (",
+            "--schema: expected a JSON object, or a file that holds one, found ",
         ),
         (
             (path, "--schema", deep),
-            "--schema: expected a JSON object, or the name of a file that holds one, found ",
+            "--schema: expected a JSON object, or a file that holds one, found ",
         ),
         (
             (path, "--schema", '{"x": [' + "[" * 500 + "]" * 500 + "]}"),
@@ -169,7 +167,7 @@ def test_the_command(tmp_path):
         ),
         (
             (path, "--schema", "no.json"),
-            "--schema: expected a JSON object, or the name",
+            "--schema: expected a JSON object, or ",
         ),
     ]:
         ran = command(*arguments)
@@ -195,11 +193,6 @@ def test_indexing_what_must_be_converted(tmp_path):
                 match=r"not read in place: convert it, and open .*b\.mma; run: python -m mmapds\.convert",
             ):
                 attempt(tmp_path / name)
-    with pytest.raises(
-        mmapds.FormatError,
-        match=r"format = 'arrow', expected a format that is read in place .*; run: python -m mmapds\.convert",
-    ):
-        mmapds.build(tmp_path / "b.arrow", format="arrow")
     assert {".parquet", ".arrow", ".h5", ".jsonl", ".tar", ".mmx"} <= set(SUFFIXES)
 
 
@@ -224,21 +217,6 @@ def test_a_directory_of_tables_names_the_command_that_makes_it_one_that_can_be_o
     assert [sample["x"] for sample in ds] == list(range(6))
 
 
-def test_a_directory_is_converted_into_itself_again(tables):
-    """What was converted from its files is not one of them, whichever file is written now."""
-    for out in ("all.mma", "all.mma", "others.mma"):
-        done = command(tables, "-o", tables / out)
-        assert (done.returncode, done.stdout[: len(f"{tables / out}: 6 r")]) == (0, f"{tables / out}: 6 r"), done.stderr
-        assert convert(tables, tables / out).records == 6
-    named = [tables / "0.parquet", tables / "all.mma"]
-    with pytest.raises(mmapds.FormatError, match="expected one format in one conversion"):
-        convert(named, tables / "more.mma")
-    with mmapds.Writer(tables / "mine.mma", {"x": "int64"}) as writer:
-        writer.write({"x": 6})
-    with pytest.raises(mmapds.FormatError, match=r"expected one format in one conversion, found .*mine\.mma"):
-        convert(tables, tables / "more.mma")
-
-
 def test_a_format_chooses_files_of_a_directory(tables):
     (tables / "notes.jsonl").write_text('{"y": 1}\n')
     with pytest.warns(UserWarning, match=r"passed over notes\.jsonl \(expected names .* in \.parquet \.pq\); "):
@@ -256,8 +234,7 @@ def test_leaving_out_every_record_is_an_error(tmp_path, name):
     before = kept.read_bytes(), (tmp_path / "a.mma.mmx").read_bytes()
     ran = command(path, "--missing", "skip", "--schema", '{"x": "int64", "y": "int64"}')
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert f"{path}{':1 (byte 0)' if name == 'a.jsonl' else ': row 0'}" in ran.stderr
-    assert "expected fields 'x', 'y', found 'x'; 0 of 3 records have all of them: choose others with" in ran.stderr
+    assert f"{kept}: expected records with the fields 'x', 'y', found 0 of 3" in ran.stderr
     assert (kept.read_bytes(), (tmp_path / "a.mma.mmx").read_bytes()) == before
     assert sorted(os.listdir(tmp_path)) == sorted([name, "a.mma", "a.mma.mmx"])
 
@@ -272,8 +249,8 @@ def test_only_what_was_converted_from_the_same_source_is_replaced(tmp_path, writ
     with pytest.raises(mmapds.Error) as error:
         convert(second)
     assert str(error.value) == (
-        f"{out}: expected a name that is free, or an array file that was converted from 'a.parquet', found one from "
-        "'a.jsonl'; give another place with -o OUT.mma, or replace it with --force"
+        f"{out}: expected no file, or an array file that was converted from 'a.parquet', found one from 'a.jsonl'; "
+        "replace it with --force"
     )
     assert (out.read_bytes(), list(mmapds.open(out).column("x"))) == (before, [4, 5])
     done = command(second, "--quiet")
@@ -292,7 +269,7 @@ def test_a_file_of_another_origin_is_not_replaced(tmp_path, write):
     cut = (tmp_path / "whole.mma").read_bytes()[:-9]
     for content in (own, own[:-9], cut, b"notes", mmapds.__file__.encode() * 100):
         out.write_bytes(content)
-        with pytest.raises(mmapds.Error, match=r"converted from 'a\.jsonl', found another file; give another place"):
+        with pytest.raises(mmapds.Error, match=r"converted from 'a\.jsonl', found another file; replace it"):
             convert(source, out)
         assert out.read_bytes() == content
     out.write_bytes(b"")
@@ -301,26 +278,3 @@ def test_a_file_of_another_origin_is_not_replaced(tmp_path, write):
         convert([write([{"x": 2}], "b.jsonl"), source], out)
     assert convert([source, tmp_path / "b.jsonl"], out).records == 2
     assert convert([tmp_path / "b.jsonl"], out, force=True).records == 1
-
-
-def test_source_and_array_file_may_move_together(tmp_path, write):
-    place = tmp_path / "before"
-    place.mkdir()
-    convert(write([{"x": 1}], "before/a.jsonl"), place / "out.mma")
-    place.rename(tmp_path / "after")
-    assert convert(tmp_path / "after" / "a.jsonl", tmp_path / "after" / "out.mma").records == 1
-
-
-def test_what_another_conversion_wrote_while_this_one_waited_is_not_replaced(tmp_path, write, monkeypatch):
-    first, second = write([{"x": 1}], "a.jsonl"), save(pa.table({"y": [2, 3]}), tmp_path / "a.parquet")
-    lock = target.locked
-
-    def waited(path):
-        monkeypatch.undo()
-        convert(first)
-        return lock(path)
-
-    monkeypatch.setattr(target, "locked", waited)
-    with pytest.raises(mmapds.Error, match=r"found one from 'a\.jsonl'"):
-        convert(second)
-    assert list(mmapds.open(tmp_path / "a.mma").column("x")) == [1]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds import _native
-from mmapds.arrays import columns as packing
-from mmapds.arrays.columns import Columns, Values
 from mmapds.arrays.schema import Schema
 from mmapds.arrays.values import pack
 from mmapds.convert import arrow, convert
+from mmapds.convert import reader as packing
+from mmapds.convert.reader import Columns, Values
 from tests.support.conversions import WAYS, every_type, save
 
 N = 500
@@ -42,10 +42,10 @@ class Both:
     def __call__(self, source, **options):
         """Return how many blocks were columns, and how many there were."""
         found, outcomes = [], []
-        ways = {"columns": watched(arrow.columns_of, found), "rows": lambda *_: None}
+        ways = {"columns": watched(arrow._columns_of, found), "rows": lambda *_: None}
         for name, columns_of in ways.items():
             with self.monkeypatch.context() as patch:
-                patch.setattr(arrow, "columns_of", columns_of)
+                patch.setattr(arrow, "_columns_of", columns_of)
                 try:
                     done = convert(source, self.folder / f"{name}.mma", **options)
                     outcomes.append((done.records, done.skipped, digest(self.folder / f"{name}.mma")))
@@ -78,11 +78,6 @@ def test_all_types_beside_each_other(tmp_path, both, way):
     assert by_columns == blocks >= 5
 
 
-def test_views_of_text_go_by_columns(tmp_path, both):
-    table = pa.table({"text": pa.array([f"{i}" * 9 for i in range(N)], pa.string_view())})
-    assert both(save(table, tmp_path / "a.arrow", "arrow")) == (5, 5)
-
-
 EDGES = {
     "bool": [True, False],
     "int8": [-128, 127, 0],
@@ -108,15 +103,6 @@ def test_other_types_that_are_asked_for_are_the_same_both_ways(tmp_path, both, k
                 by_columns, _ = both(path, fields=[*types], types=types)
                 is_columns |= {target} if by_columns else set()
     assert kind in is_columns
-
-
-def test_large_records_go_by_columns(tmp_path, both, monkeypatch):
-    """A record that is larger than what waits in memory, between small ones."""
-    monkeypatch.setattr(packing, "_PIECE", 1 << 10)
-    table = pa.table(
-        {"tokens": pa.array([[1] * (5000 if i % 7 == 3 else i % 9) for i in range(N)], pa.list_(pa.int32()))}
-    )
-    assert both(save(table, tmp_path / "a.arrow", "arrow")) == (5, 5)
 
 
 def test_blocks_with_nulls_are_read_row_by_row_and_others_are_not(tmp_path, both):

@@ -94,28 +94,30 @@ def test_what_hdf5_is_refused(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["a"], file["b"], file["one"] = [1, 2], [1, 2, 3], 5
-        file["loop"] = h5py.SoftLink("/")
+        file["g/loop"] = file["/"]
     for options, message in [
-        ({}, r"expected groups up to 32 deep, found deeper ones; choose a group with --group PATH \(links may"),
-        ({"group": "no"}, "a.h5: expected a group 'no', found a, b, loop, one; choose one with --group PATH"),
-        ({"group": "a"}, "expected a group 'a', found a dataset; choose one with --group PATH"),
+        ({}, "expected groups that have one name each, found another"),
+        ({"group": "no"}, r"a.h5: expected a group 'no', found none among \['a', 'b', 'g', 'one'\]"),
+        ({"group": "a"}, "expected a group 'a', found none among"),
         ({"records": "columns"}, "records = 'columns', expected 'rows' or 'groups'"),
     ]:
         with pytest.raises(mmapds.FormatError, match=message):
             convert(path, **options)
     with h5py.File(path, "a") as file:
-        del file["loop"]
+        del file["g"]
         file["ref"] = file["a"].ref
         file["gone"] = h5py.SoftLink("/nowhere")
-    with pytest.raises(mmapds.FormatError, match="not a readable HDF5 file: "):
+    with pytest.raises(mmapds.FormatError, match="expected data in this group, found a link to '/nowhere'"):
         convert(path)
     with h5py.File(path, "a") as file:
         del file["gone"]
-    with pytest.raises(mmapds.FormatError, match=r"dataset '/ref': expected .*, found references; leave it out"):
+    with pytest.raises(mmapds.FormatError, match=r"dataset '/ref': expected .*, found references"):
         convert(path)
-    with pytest.raises(mmapds.FormatError, match="dataset 'b': expected 2 rows, as in 'a', found 3; choose"):
+    with pytest.raises(mmapds.FormatError, match="dataset 'b': expected 2 rows, as in the datasets before, found 3"):
         convert(path, fields=["a", "b"])
-    with pytest.raises(mmapds.FormatError, match="dataset 'one': expected 2 rows, as in 'a', found a single value"):
+    with pytest.raises(
+        mmapds.FormatError, match="dataset 'one': expected 2 rows, as in the datasets before, found a single value"
+    ):
         convert(path, fields=["a", "one"])
     assert samples(convert(path, fields=["b"]).path) == [{"b": 1}, {"b": 2}, {"b": 3}]
     save(pa.table([[1], [2]], names=["x", "x"]), tmp_path / "a.arrow", "arrow")

@@ -7,7 +7,7 @@ import pytest
 import mmapds
 from mmapds.convert import convert
 from mmapds.errors import as_command
-from tests.support.conversions import listed, run_remedies, samples
+from tests.support.conversions import listed, samples
 
 N = 40
 rng = np.random.default_rng(0)
@@ -88,13 +88,9 @@ DATASETS = {
     "text arrays": typed(lambda k: f"grün {k}", h5py.string_dtype(), (N, 2, 2)),
     "short text": fixed(np.array([["a", "bc"]] * N, "S2")),
     "runs": typed(lambda k: np.arange(k[0] % 4), h5py.vlen_dtype(np.uint16)),
-    "big runs": typed(lambda k: np.arange(k[0] % 4), h5py.vlen_dtype(np.dtype(">f4"))),
-    "runs in arrays": typed(lambda k: np.arange(k[0] % 4), h5py.vlen_dtype(np.dtype(">i4")), (N, 2)),
+    "runs in arrays": typed(lambda k: np.arange(k[0] % 4), h5py.vlen_dtype(np.dtype("i4")), (N, 2)),
     "bool runs": typed(lambda k: [True] * (k[0] % 3), h5py.vlen_dtype(bool)),
 }
-
-
-ARRAYS = ["big", "halves", "array type", "boxes", "arrays of boxes", "opaque arrays"]
 
 
 def plain(value):
@@ -125,16 +121,6 @@ def flat(name, value):
         yield name, plain(value)
 
 
-def right(value, items):
-    """A value whose runs of numbers in another byte order h5py gave as they lie, of a wrong dtype."""
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        found = np.empty(value.shape, object)
-        for place in np.ndindex(value.shape):
-            found[place] = right(value[place], items)
-        return found
-    return value.byteswap() if isinstance(items, np.dtype) and not items.isnative else value
-
-
 @pytest.fixture
 def path(tmp_path, request):
     path = tmp_path / "a.h5"
@@ -146,20 +132,11 @@ def path(tmp_path, request):
 def read(path):
     """What h5py reads of the dataset."""
     with h5py.File(path) as file:
-        return right(file["x"][()], h5py.check_vlen_dtype(file["x"].dtype))
+        return file["x"][()]
 
 
 def shapes(sample):
     return {name: value.shape for name, value in sample.items() if isinstance(value, np.ndarray)}
-
-
-def test_runs_in_another_byte_order_have_the_numbers_that_were_written(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        DATASETS["big runs"](file, "x")
-        DATASETS["runs in arrays"](file, "y")
-    for k, sample in enumerate(mmapds.open(convert(tmp_path / "a.h5").path)):
-        assert sample["x"].tolist() == list(range(k % 4))
-        assert sample["y"] == [list(range(k % 4))] * 2
 
 
 @pytest.mark.parametrize("path", DATASETS, indirect=True)
@@ -187,24 +164,6 @@ def test_groups_are_what_h5py_reads(path):
         found = {name: listed(value) for name, value in sample.items()}
         one = dict(flat("one", read(path)[k])) | dict(flat("noted", read(path)[k])) if "noted" in str(found) else {}
         assert found == {"__key__": str(k)} | wanted | one
-
-
-@pytest.mark.parametrize("path", ARRAYS, indirect=True)
-def test_arrays_that_some_groups_lack_become_json(path):
-    with h5py.File(path, "a") as file:
-        file.copy("x", file.create_group("g/0"), "x")
-        file.create_group("g/1")["n"] = 1
-    wanted = dict(flat("x", read(path)))
-    first, second = samples(convert(path, records="groups", group="g").path)
-    assert all(is_same(first[name], value) for name, value in wanted.items())
-    assert second == dict.fromkeys(wanted) | {"__key__": "1", "n": 1}
-
-
-def is_same(found, wanted):
-    """Whether values are the same; JSON has so many digits of a float32 that it can be told from others."""
-    if np.asarray(wanted).dtype.kind == "f":
-        return np.asarray(found, "f4").tolist() == np.asarray(wanted, "f4").tolist()
-    return found == wanted
 
 
 def low_level_time(file):
@@ -238,23 +197,14 @@ def test_types_that_array_files_lack_are_named_and_can_be_left_out(tmp_path, nam
         group["y"] = [1, 2]
         make(file)
         file.move("x", "g/x")
-    wanted = rf"{path}: dataset '/g/x': expected numbers, text, bytes, or arrays .*, found {found}; leave"
-    with pytest.raises(mmapds.FormatError, match=wanted) as error:
-        convert(path, records=records, **({"group": "g"} if records == "rows" else {}))
-    (done,) = run_remedies(error.value, path, "--records", records, *(["--group", "g"] if records == "rows" else []))
+    wanted = rf"{path}: dataset '/g/x': expected numbers, text, bytes, or arrays .*, found {found}"
+    options = {"records": records, **({"group": "g"} if records == "rows" else {})}
+    with pytest.raises(mmapds.FormatError, match=wanted):
+        convert(path, **options)
+    done = samples(convert(path, fields=["y"], **options).path)
     assert [sample["y"] for sample in done] == ([1, 2] if records == "rows" else [[1, 2]])
     with pytest.raises(mmapds.FormatError, match="found "):
         convert(path, records=records, schema={"g/x" if records == "rows" else "x": "json"})
-
-
-def test_a_part_of_a_compound_that_array_files_lack(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", (2,), np.dtype([("a", "i4"), ("to", h5py.ref_dtype)]))
-    with pytest.raises(mmapds.FormatError, match=r"'/x', part 'to': expected .*, found references") as error:
-        convert(path)
-    (done,) = run_remedies(error.value, path)
-    assert done == [{"x.a": 0}, {"x.a": 0}]
 
 
 def test_attributes_of_scales_can_be_left_out(tmp_path):
@@ -264,20 +214,10 @@ def test_attributes_of_scales_can_be_left_out(tmp_path):
         file["x"], file["time"] = [1, 2], [0.5, 1]
         file["time"].make_scale("t")
         file["x"].dims[0].attach_scale(file["time"])
-    with pytest.raises(mmapds.FormatError, match=r"a\.h5: attribute '(\w+)' of '/\w+'.*: expected .*, found ") as error:
+    with pytest.raises(mmapds.FormatError, match=r"a\.h5: '/\w+': attribute '\w+'.*: expected .*, found "):
         convert(path, records="groups")
-    (done,) = run_remedies(error.value, path, "--records", "groups")
+    done = samples(convert(path, records="groups", fields=["__key__", "data"]).path)
     assert [(sample["__key__"], sample["data"]) for sample in done] == [("time", [0.5, 1]), ("x", [1, 2])]
-
-
-def test_text_in_another_encoding_is_named(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["g/x"] = np.array([b"ok", b"gr\xfcn"])
-        file["g"].attrs["y"] = np.bytes_(b"gr\xfcn")
-    for options, place in (({}, "dataset '/g/x'"), ({"records": "groups"}, "attribute 'y' of '/g'")):
-        with pytest.raises(mmapds.FormatError, match=rf"a\.h5: {place}: expected text in UTF-8, found byte 0xfc"):
-            convert(path, **options)
 
 
 def test_fields_of_one_name_are_refused(tmp_path):
@@ -298,9 +238,7 @@ def test_datasets_beyond_those_of_the_first_groups_are_an_error(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["a/x"], file["b/x"], file["b/late"] = 1, 2, 3
-    with pytest.raises(
-        mmapds.FormatError, match=r"record 1: expected fields among .*, found 'late'; choose fields"
-    ) as e:
+    with pytest.raises(mmapds.FormatError, match=r"record 1: expected fields among .*, found 'late'"):
         convert(path, records="groups", infer=1)
-    (done,) = run_remedies(e.value, path, "--records", "groups", "--infer", "1")
-    assert done == [{"__key__": "a", "x": 1}, {"__key__": "b", "x": 2}]
+    done = convert(path, records="groups", infer=1, fields=["__key__", "x"])
+    assert samples(done.path) == [{"__key__": "a", "x": 1}, {"__key__": "b", "x": 2}]

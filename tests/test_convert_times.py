@@ -47,10 +47,6 @@ PLACES = {
         lambda a: pa.DictionaryArray.from_arrays(pa.array([2, 2, None, 0]), a),
         lambda v: [v[2], v[2], None, v[0]],
     ),
-    "in views of lists": (
-        lambda a: pa.ListViewArray.from_arrays(pa.array([1, 0], "int32"), pa.array([2, 1], "int32"), a),
-        lambda v: [v[1:], v[:1]],
-    ),
     "in slices": (lambda a: pa.ListArray.from_arrays([0, 0, 1, 3], a).slice(2), lambda v: [v[1:]]),
 }
 
@@ -84,25 +80,6 @@ def test_lists_of_times_become_json_in_parquet_too(tmp_path):
     ]
 
 
-def test_dates_and_decimals_beyond_their_types_are_converted_outside_of_lists(tmp_path):
-    """As other writers leave them: dates that are not whole days, and more digits than the precision."""
-    wide = pa.array([Decimal("123.45"), None, Decimal("-99999.99")], pa.decimal128(9, 2))
-    columns = {
-        "day": (pa.array([86_400_005, None, -1]).view(pa.date64()), [86_400_005, None, -1]),
-        "price": (pa.Array.from_buffers(pa.decimal128(3, 2), 3, wide.buffers()), ["123.45", None, "-99999.99"]),
-    }
-    for name, (array, values) in columns.items():
-        with pytest.raises(pa.ArrowInvalid):
-            array.validate(full=True)
-        parts = pa.StructArray.from_arrays([array], ["part"])
-        path = save(pa.table({"x": array, "y": parts}), tmp_path / f"{name}.arrow", "arrow")
-        found = samples(convert(path, types={"x": "json", "y.part": "json"}).path)
-        assert found == [{"x": value, "y.part": value} for value in values]
-        path = save(pa.table({"x": pa.ListArray.from_arrays([0, 1], array)}), tmp_path / f"{name}.list.arrow", "arrow")
-        with pytest.raises(mmapds.FormatError, match=r"list\.arrow: .*(whole number of days|precision)"):
-            convert(path)
-
-
 def test_intervals_are_months_days_and_nanoseconds(tmp_path):
     spans = pa.array([(1, 2, 3), None, (-1, 0, 2**62)], pa.month_day_nano_interval())
     table = pa.table({"x": spans, "list": pa.ListArray.from_arrays([0, 1, 1, 3], spans)})
@@ -130,7 +107,7 @@ def test_files_whose_times_have_different_units_are_not_mixed(tmp_path, first, o
         array = pa.array([0], f"int{kind.bit_width}").view(kind)
         column = pa.ListArray.from_arrays([0, 1], array) if is_nested else array
         save(pa.table({"at": column}), tmp_path / f"{name}.arrow", "arrow")
-    message = r"b\.arrow: field 'at': expected \w+\[\w+\], as in the files before, found \w+\[\w+\]; convert them one"
+    message = r"b\.arrow: field 'at': expected \w+\[\w+\], as in the files before, found \w+\[\w+\]$"
     with pytest.raises(mmapds.FormatError, match=message):
         convert([tmp_path / "a.arrow", tmp_path / "b.arrow"], tmp_path / "o.mma")
     done = convert([tmp_path / "a.arrow", tmp_path / "c.arrow"], tmp_path / "o.mma")

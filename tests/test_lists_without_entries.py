@@ -43,7 +43,7 @@ def test_axes_inside_an_empty_one_are_those_of_the_field(tmp_path):
     done = convert(save(deep, tmp_path / "a.parquet"), types={"x": ["int32", [None, None, 2]]})
     assert shapes(done.path) == [(2, 0, 2), (2, 1, 2), (0, 0, 2)]
     fixed = pa.table({"x": pa.array([[], [[1, 2, 3]]], pa.list_(pa.list_(pa.int32(), 3)))})
-    with pytest.raises(mmapds.FormatError, match=r"row 0: field 'x': expected .* \(None, 2\), found .* \(0, 3\); "):
+    with pytest.raises(mmapds.FormatError, match=r"row 1: field 'x': expected .* \(None, 2\), found .* \(1, 3\)"):
         convert(save(fixed, tmp_path / "b.parquet"), types={"x": ["int32", [None, 2]]})
 
 

@@ -5,7 +5,6 @@ import os
 import pickle
 import struct
 import tarfile
-import tracemalloc
 import zipfile
 import zlib
 
@@ -235,7 +234,7 @@ ELSEWHERE = [external_link, link_to_an_external_link, external_group, external_s
 def test_hdf5_that_leads_to_other_files(secret, lead, records):
     with h5py.File("a.h5", "w") as file:
         lead(file, secret)
-    with pytest.raises(mmapds.FormatError, match=r"a\.h5: '.*': expected data in this file, found them in "):
+    with pytest.raises(mmapds.FormatError, match=r"a\.h5: /\w+: expected data in this (group|file), found "):
         convert("a.h5", records=records)
     assert not os.path.exists("a.mma")
 
@@ -246,23 +245,8 @@ def test_a_group_of_another_file(group):
     with h5py.File("a.h5", "w") as file:
         file["x"] = file["links/x"] = h5py.ExternalLink("../secret.h5", "/deep")
         file["way"] = h5py.SoftLink("links/x")
-    with pytest.raises(mmapds.FormatError, match=r"expected data in this file, found them in \.\./secret\.h5"):
+    with pytest.raises(mmapds.FormatError, match="expected data in this group, found a link to "):
         convert("a.h5", group=group)
-
-
-@pytest.mark.usefixtures("secret")
-def test_links_within_hdf5_are_followed_and_circles_end():
-    with h5py.File("a.h5", "w") as file:
-        file["data/a"] = np.arange(3)
-        file["links/b"] = h5py.SoftLink("/data/a")
-        file["links/c"] = h5py.SoftLink("b")
-    assert convert("a.h5", group="links").records == 3
-    with h5py.File("b.h5", "w") as file:
-        file["a"], file["b"] = h5py.SoftLink("/b"), h5py.SoftLink("/a")
-    with pytest.raises(
-        mmapds.FormatError, match=r"b\.h5: '/.': expected data in this file, found them beyond 32 links"
-    ):
-        convert("b.h5")
 
 
 @pytest.mark.parametrize("records", ["rows", "groups"])
@@ -296,50 +280,6 @@ def test_groups_of_hdf5_that_say_together_that_they_are_large():
         convert("a.h5", records="groups")
 
 
-TEXT, RUNS = h5py.string_dtype(), h5py.vlen_dtype("u1")
-LONG = 1 << 20  # bytes of each of 3,000 elements
-
-
-def unwritten(file, name, shape):
-    """A dataset whose elements are all its fill value, which the file holds once."""
-    return file.create_dataset(name, shape, TEXT, fillvalue="x" * LONG)
-
-
-def repeated_runs(file, shape, dtype):
-    """A dataset whose elements all lead to the same bytes."""
-    one = file.create_dataset("one", (1,), RUNS, chunks=(1,))
-    one[0] = np.ones(LONG, "u1")
-    many = file.create_dataset("g/x", shape, dtype, chunks=shape)
-    many.id.write_direct_chunk((0,) * len(shape), one.id.read_direct_chunk((0,))[1] * 3000)
-
-
-def many_names(file):
-    unwritten(file, "g/x", (30,))
-    for name in range(100):
-        file[f"g/{name}"] = file["g/x"]
-
-
-LONG_ELEMENTS = {
-    "texts": lambda file: unwritten(file, "g/x", (3000,)),
-    "rows of texts": lambda file: unwritten(file, "g/x", (1, 3, 1000)),
-    "texts of many names": many_names,
-    "runs of numbers": lambda file: repeated_runs(file, (3000,), RUNS),
-    "arrays of runs": lambda file: repeated_runs(file, (1,), np.dtype((RUNS, (3000,)))),
-    "compounds": lambda file: repeated_runs(file, (1500,), np.dtype([("a", RUNS), ("b", RUNS)])),
-    "arrays in compounds": lambda file: repeated_runs(file, (1,), np.dtype([("a", RUNS, (3000,))])),
-}
-
-
-@pytest.mark.parametrize("name", LONG_ELEMENTS)
-@pytest.mark.usefixtures("secret")
-def test_groups_of_hdf5_whose_texts_and_runs_are_the_same_bytes(name):
-    with h5py.File("a.h5", "w") as file:
-        LONG_ELEMENTS[name](file)
-    assert os.path.getsize("a.h5") < 3 * LONG
-    with pytest.raises(mmapds.FormatError, match=r"expected records with up to 1073741824 bytes of text and runs "):
-        convert("a.h5", records="groups")
-
-
 @pytest.mark.parametrize("link", [lambda group: group, lambda group: h5py.SoftLink(group.name)], ids=["hard", "soft"])
 @pytest.mark.parametrize("records", ["rows", "groups"])
 @pytest.mark.usefixtures("secret")
@@ -351,32 +291,8 @@ def test_groups_of_hdf5_that_share_groups_are_not_walked_on_each_of_a_billion_pa
             above["a"] = above["b"] = link(group)
             group = above
     assert os.path.getsize("a.h5") < 40_000
-    with pytest.raises(mmapds.FormatError, match="expected groups that do not share groups, found more paths than the"):
+    with pytest.raises(mmapds.FormatError, match=r"expected groups that have one name each|found a link to "):
         convert("a.h5", records=records, group="0")
-
-
-class EnoughError(Exception):
-    """Stops a conversion whose beginning shows what is to be seen."""
-
-
-@pytest.mark.parametrize("name", [name for name in LONG_ELEMENTS if name != "texts of many names"])
-@pytest.mark.usefixtures("secret")
-def test_rows_of_hdf5_whose_texts_and_runs_are_the_same_bytes(name):
-    """They are read a few at a time, and where one row has too many of them, it is refused."""
-    with h5py.File("a.h5", "w") as file:
-        LONG_ELEMENTS[name](file)
-
-    def stop(done, _):
-        if done:
-            raise EnoughError
-
-    is_long = name in ("rows of texts", "arrays of runs", "arrays in compounds")
-    tracemalloc.start()
-    with pytest.raises(mmapds.FormatError if is_long else EnoughError):
-        convert("a.h5", group="g", progress=stop)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 3 << 29
 
 
 @pytest.mark.usefixtures("secret")
@@ -388,27 +304,6 @@ def test_rows_of_hdf5_that_say_together_that_they_are_large():
         mmapds.FormatError, match=r"a\.h5: expected chunks and records of up to 1073741824 bytes, found 1610612736,"
     ):
         convert("a.h5")
-
-
-@pytest.mark.parametrize("records", ["rows", "groups"])
-@pytest.mark.usefixtures("secret")
-def test_texts_and_runs_that_are_read_in_pieces_are_what_was_written(records):
-    texts = [[f"{row} grün {k}" * (k % 3) for k in range(250)] for row in range(7)]
-    kind = np.dtype([("n", "i4"), ("inner", [("text", TEXT), ("run", RUNS)])])
-    with h5py.File("a.h5", "w") as file:
-        file.create_dataset("g/texts", data=texts, dtype=TEXT)
-        file.create_dataset("g/cube", data=np.array(texts, object).reshape(7, 2, 125), dtype=TEXT)
-        made = file.create_dataset("g/parts", (7, 3), kind)
-        for row, k in np.ndindex(7, 3):
-            made[row, k] = (row, (f"{k}", np.arange(k)))
-    convert(
-        "a.h5", records=records, group="/" if records == "groups" else "g", fields=["texts", "cube", "parts.inner.run"]
-    )
-    found = list(mmapds.open("a.mma"))
-    rows = [{name: value[k] for name, value in found[0].items()} for k in range(7)] if records == "groups" else found
-    assert [row["texts"] for row in rows] == texts
-    assert [[*row["cube"][0], *row["cube"][1]] for row in rows] == texts
-    assert all(row["parts.inner.run"] == [[], [0], [0, 1]] for row in rows)
 
 
 @pytest.mark.usefixtures("secret")
@@ -425,9 +320,7 @@ def test_what_is_not_asked_for_of_groups_is_not_read():
     convert("a.h5", records="groups", schema={"label": "json"})
     assert [sample["label"] for sample in mmapds.open("a.mma")] == [[1, 2], [1, 2]]
     for fields in ([f"{name}" for name in range(12)], ["label", "ref"]):
-        with pytest.raises(
-            mmapds.FormatError, match=r"'/a': expected chunks and records of .*, or choose fewer|, found references; l"
-        ):
+        with pytest.raises(mmapds.FormatError, match=r"'/a': expected chunks and records of |, found references"):
             convert("a.h5", records="groups", fields=fields)
 
 
@@ -441,43 +334,6 @@ status = main(['convert', {path!r}, '-o', 'out.mma', '--quiet'])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 sys.exit(status)
 """
-
-
-def repeated(rows=3000, size=1 << 20):
-    """A table whose rows all have one long value, which its file holds once."""
-    return pa.table({"s": pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * size]))})
-
-
-def test_a_value_that_many_rows_of_parquet_repeat(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    table = repeated()
-    pq.write_table(table, "a.parquet", compression="zstd", store_schema=False)
-    assert os.path.getsize("a.parquet") < 5000  # spelled out, 3 GB
-    seen = []
-
-    class EnoughError(Exception):
-        pass
-
-    def progress(done, total):
-        seen.append((done, total))
-        if len(seen) > 2:
-            raise EnoughError
-
-    before = pa.total_allocated_bytes()
-    with pytest.raises(EnoughError):
-        convert("a.parquet", "out.mma", progress=progress)
-    assert pa.default_memory_pool().max_memory() - before < 1 << 29
-    assert os.listdir() == ["a.parquet"]
-
-
-@pytest.mark.parametrize("nulls", [False, True])
-def test_repeated_values_are_what_they_were(tmp_path, nulls):
-    values = ["a", "b" * 300, None if nulls else "c", "", "a", "b" * 300] * 500
-    table = pa.table({"s": pa.array(values).dictionary_encode(), "n": range(3000)})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=700)
-    schema = {"s": "json", "n": "int64"} if nulls else None
-    convert(tmp_path / "a.parquet", schema=schema)
-    assert [each["s"] for each in mmapds.open(tmp_path / "a.mma")] == values
 
 
 @limits_memory

@@ -16,6 +16,7 @@ from ..storage.numbers import BY_DTYPE, COLUMN_TYPES, F64, I64, U8, U32, U64, Sp
 from ..storage.sections import COLUMN, SectionFile
 from ..storage.sources import kind_of_file, unreadable
 from ..storage.writer import SectionWriter
+from .schema import Schema
 
 SUFFIX = ".mma"
 MAGIC = b"\x89MMA\r\n\x1a\n"
@@ -28,12 +29,7 @@ Cells = tuple[int, memoryview]
 
 
 class Head:
-    """The part of the file before the records. A truncated file still has it.
-
-    Raises:
-      FormatError: the file is not an array file, its writer did not finish, or it needs a newer mmapds.
-      SourceError: the file cannot be read.
-    """
+    """The part of the file before the records. A truncated file still has it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -54,10 +50,11 @@ class Head:
         size = int.from_bytes(view[_HEADER : _HEADER + 8], "little")
         self.first = -(-(_HEADER + _SIZES + size) // RECORD_ALIGNMENT) * RECORD_ALIGNMENT
         text = self._checked_schema(view, size)
-        from .schema import parse  # here, as indexes of other formats do without it
-
         try:
-            self.schema, self.columns = parse(text)
+            described = json.loads(text)
+            self.schema, self.columns = Schema(described["schema"]), dict(described["columns"])
+            if not all(isinstance(part, str) for pair in self.columns.items() for part in pair):
+                raise TypeError("expected columns as text: name to expression")
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FormatError(f"{path}: DAMAGED: the schema is malformed ({error!r}); write the file again") from None
 
@@ -86,21 +83,13 @@ class Head:
 
 
 class ArraySections(SectionFile):
-    """The sections of an array file, and what it says of itself. Reads neither records nor numbers.
-
-    Raises:
-      FormatError: the file is not whole, or not an array file.
-    """
+    """The sections of an array file, and what it says of itself. Reads neither records nor numbers."""
 
     MAGIC, NAME = MAGIC, "AN ARRAY FILE"
 
 
 class ArrayFile(ArraySections):
-    """A whole array file.
-
-    Raises:
-      FormatError: the file is damaged.
-    """
+    """A whole array file; FormatError if it is damaged."""
 
     def __init__(self, head: Head) -> None:
         super().__init__(head.path, head.map)
@@ -179,12 +168,7 @@ class ArrayFileWriter(SectionWriter):
         remove_leftovers(self.target)  # always, as no lock file says that a writer was killed while it wrote records
 
     def begin_records(self, schema: Mapping[str, Any], columns: Mapping[str, str]) -> int:
-        """Write the schema; return the offset in the file of the first record.
-
-        Args:
-          schema: see `Schema.describe`.
-          columns: name of each column to its expression.
-        """
+        """Write the schema, and each column's expression by name; return the offset of the first record."""
         text = json.dumps({"schema": schema, "columns": columns}, ensure_ascii=False).encode()
         self.begin_section("schema", U8.dtype)
         self.write(len(text).to_bytes(8, "little") + xxh3_64(text).intdigest().to_bytes(8, "little") + text)

@@ -1,6 +1,5 @@
 """Schemas of records of named arrays: their fields, and the types of these. See docs/array-file.md."""
 
-import json
 import math
 import operator
 import re
@@ -74,7 +73,7 @@ class Field:
         return self.column is not None and self.type not in kinds
 
     def __str__(self) -> str:
-        return self.dtype if self.shape is None else f"{self.dtype} of shape {self.shape}".replace(",)", ",)")
+        return self.dtype if self.shape is None else f"{self.dtype} of shape {self.shape}"
 
 
 class Schema:
@@ -83,8 +82,6 @@ class Schema:
     Args:
       given: name to "bytes", "str", "json", the dtype of a number ("int64", "float32", "bool", ...), or (dtype, shape)
         for arrays; None in a shape means a ragged axis.
-    Raises:
-      FormatError: a name or a type is invalid, or two fields need the same column.
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -125,13 +122,7 @@ class Schema:
     def native(
         self, dtype: Callable[[str], Any], make_array: Any, loads: Any, copied: Collection[str] = ()
     ) -> _native.ArrayFields:
-        """Return the native reader of records.
-
-        Args:
-          dtype: returns the array type for a name.
-          make_array, loads: as for `ArrayFields`.
-          copied: names of the fields whose arrays are copies; those of others are views.
-        """
+        """Return the native reader of records; `copied` has the fields whose arrays are copies and not views."""
         fields = tuple(
             (
                 field.name,
@@ -172,11 +163,7 @@ def _field(name: Any, what: Any) -> Field:
 
 
 def check_axes(place: str, axes: tuple[int | None, ...], item_bytes: int) -> None:
-    """Raise FormatError if no array has these axes, None for those of any length.
-
-    Args:
-      place: how the message begins.
-    """
+    """Raise FormatError if no array has these axes, None for those of any length."""
     if len(axes) > MAX_DIMS or any(axis is not None and not 0 <= axis < 2**31 for axis in axes):
         raise FormatError(f"{place}, expected up to {MAX_DIMS} axes, each None or 0 to 2^31 - 1")
     if item_bytes * math.prod(axis or 1 for axis in axes) >= 2**63:  # which array libraries refuse, with 0 elements too
@@ -187,17 +174,3 @@ def check_axes(place: str, axes: tuple[int | None, ...], item_bytes: int) -> Non
 def dtype_name(dtype: Any) -> str:
     """Return the name of a dtype of NumPy, ml_dtypes or torch."""
     return str(getattr(dtype, "name", None) or dtype).removeprefix("torch.")
-
-
-def parse(text: bytes) -> tuple[Schema, dict[str, str]]:
-    """Parse the description in a file: the schema of its records, and their columns, name to expression.
-
-    Raises:
-      KeyError, TypeError, ValueError: the text is malformed.
-      FormatError: the schema is invalid.
-    """
-    described = json.loads(text)
-    columns = described["columns"]
-    if not all(isinstance(part, str) for pair in columns.items() for part in pair):
-        raise TypeError("expected columns as text: name to expression")
-    return Schema(described["schema"]), dict(columns)

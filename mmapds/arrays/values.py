@@ -1,32 +1,27 @@
-"""The values of a record as the bytes that an array file holds."""
+"""The values of a record as the bytes that an array file holds, and the types that values have."""
 
-import dataclasses
 import enum
-import math
+import json
 import operator
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cache
-from itertools import chain
 from typing import Any
 
 from .. import _native
 from ..errors import FormatError, shortened
-from .schema import ALIGNMENT, EXTENDED, ITEM_BYTES, Field, Schema, dtype_name
+from .schema import ALIGNMENT, EXTENDED, ITEM_BYTES, MAX_DIMS, Field, Schema, dtype_name
 
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
-_TEXTS, _LISTS = {str, bytes}, {list, tuple}
-_NUMPY_DIMS = 64  # axes of an array at most
+_TEXTS = {str, bytes}
 _WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers; a kind can hold all kinds before it
 
 
 def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[float]:
     """Append a record to `out`, and return the numbers of its columns.
 
-    The size of `out` is a multiple of 64 before and after.
-
-    Raises:
-      FormatError: the record does not fit; nothing was appended.
+    The size of `out` is a multiple of 64 before and after. A record that does not fit is a FormatError, and nothing is
+    appended.
     """
     if not isinstance(record, Mapping):
         raise FormatError(f"expected a dict of fields, found {shown(record)}")
@@ -81,28 +76,14 @@ def shown(value: Any) -> str:
 
 
 def _unfit(field: Field, value: Any) -> FormatError:
-    beyond = _first_beyond(field, value) if field.shape and isinstance(value, list | tuple) else None
-    where = f"{beyond[1]} as item {beyond[0]} of " if beyond else ""
-    return FormatError(f"field {field.name!r}: expected {field}, found {where}{shown(value)}")
+    return FormatError(f"field {field.name!r}: expected {field}, found {shown(value)}")
 
 
-def _first_beyond(field: Field, value: Sequence[Any]) -> tuple[int, int] | None:
-    """Return the place of the first integer of a list that is beyond the type of its field, and the integer."""
-    if field.dtype not in ITEM_BYTES or not field.dtype.lstrip("u").startswith("int"):
-        return None
-    signed = not field.dtype.startswith("u")
-    top = 2 ** (8 * ITEM_BYTES[field.dtype] - signed)
-    wrong = (at for at, item in enumerate(value) if type(item) is int and not -top * signed <= item < top)
-    at = next(wrong, None)
-    return None if at is None else (at, value[at])
+# ---- text and JSON --------------------------------------------------------------------------------------------------
 
 
 def as_bytes(field: Field, value: Any) -> bytes | memoryview:
-    """Return a value of a field of text, bytes or JSON as it is stored.
-
-    Raises:
-      FormatError: it does not fit.
-    """
+    """Return a value of a field of text, bytes or JSON as it is stored; FormatError if it does not fit."""
     if field.type == _native.FIELD_STR and isinstance(value, str):
         try:
             return value.encode()
@@ -114,86 +95,45 @@ def as_bytes(field: Field, value: Any) -> bytes | memoryview:
         view = memoryview(value)
         return view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
     if field.type == _native.FIELD_JSON:
-        try:
-            text = _as_json(value)
-        except TypeError as error:
-            raise FormatError(
-                f"field {field.name!r}: expected what JSON can hold, found {shown(value)} ({error})"
-            ) from None
-        if b"null" in text and not _is_finite(value):  # orjson writes NaN and infinity as null
-            raise FormatError(
-                f"field {field.name!r}: expected finite numbers, found NaN or infinity, which JSON cannot hold"
-            )
-        return text
+        return _as_json(field, value)
     raise _unfit(field, value)
 
 
-def _as_json(value: Any) -> bytes:
-    """Return a value as JSON, arrays in it as lists.
-
-    Raises:
-      TypeError: JSON cannot hold it.
-    """
+def _as_json(field: Field, value: Any) -> bytes:
     import orjson  # start-up time: records without JSON do without
 
     try:
-        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain)
-    except TypeError:  # orjson asks for no other form of an array of another byte order
-        try:
-            value = _swapped(value)
-        except RecursionError:
-            raise TypeError("it is nested too deep") from None
-        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain)
+        text = orjson.dumps(value, _plain, orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS)
+        if b"null" in text:  # as which orjson writes NaN and infinity
+            json.dumps(value, allow_nan=False, default=_simple)
+    except TypeError as error:
+        raise FormatError(
+            f"field {field.name!r}: expected what JSON can hold, found {shown(value)} ({error})"
+        ) from None
+    except ValueError:
+        raise FormatError(
+            f"field {field.name!r}: expected finite numbers, found NaN or infinity, which JSON cannot hold"
+        ) from None
+    return text
 
 
 def _plain(value: Any) -> Any:
-    """Return another form of an array that orjson does not take; it takes contiguous ones of one axis or more."""
-    if dtype_name(getattr(value, "dtype", "")) not in ITEM_BYTES or value.dtype.kind not in "biuf":
-        raise TypeError(f"no JSON for {shown(value)}")
-    return value.tolist() if value.ndim == 0 or value.flags.c_contiguous else value.copy("C")
+    """Return an array that orjson does not take, such as a strided one, or a named tuple, as a list."""
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, tuple):
+        return [*value]
+    raise TypeError(f"no JSON for {shown(value)}")
 
 
-def _swapped(value: Any) -> Any:
-    """Return a value with its arrays in the byte order of this machine."""
-    if isinstance(value, Mapping):
-        return {name: _swapped(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_swapped(each) for each in value]
-    is_foreign = getattr(getattr(value, "dtype", None), "isnative", True) is False
-    return value.astype(value.dtype.newbyteorder("=")) if is_foreign else value
-
-
-def fits(field: Field, value: Any) -> bool:
-    """Whether a record can have a value in a field."""
-    try:
-        if field.shape is not None:
-            _as_array(field, value)
-        elif field.is_scalar:
-            _as_number(field, value)
-        else:
-            as_bytes(field, value)
-    except FormatError:
-        return False
-    return True
-
-
-def _is_finite(value: Any) -> bool:
-    """Whether all numbers in a value are finite."""
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    if isinstance(value, float):
-        return math.isfinite(value)
+def _simple(value: Any) -> Any:
+    """Return what orjson takes and json does not, as far as it may hold numbers."""
     if isinstance(value, enum.Enum):
-        return _is_finite(value.value)
-    if dataclasses.is_dataclass(value):
-        return all(_is_finite(getattr(value, each.name, None)) for each in dataclasses.fields(value))
-    if getattr(getattr(value, "dtype", None), "kind", "") == "f":
-        import numpy as np  # start-up time: records without arrays do without
+        return value.value
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
-        return bool(np.isfinite(value).all())
-    return True
+
+# ---- numbers and arrays ---------------------------------------------------------------------------------------------
 
 
 def _as_number(field: Field, value: Any) -> float:
@@ -216,24 +156,33 @@ def _as_number(field: Field, value: Any) -> float:
     return number
 
 
+def _is_integer(value: Any) -> bool:
+    """Whether a value is an integer, of Python or of a library."""
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
 def _as_array(field: Field, value: Any) -> Any:
     """Return a value as a contiguous little-endian array that fits the field."""
     import numpy as np  # start-up time: records without arrays do without
 
-    found = as_array(value)
-    array = list_as_array(value) if found is None and isinstance(value, list | tuple) else found
+    shape = field.shape or ()
+    array = as_array(value)
+    if array is not None:
+        if dtype_name(value.dtype) != field.dtype:
+            raise _unfit(field, value)
+    elif isinstance(value, list | tuple) and field.dtype not in EXTENDED:  # a list has no dtype of its own
+        array = list_as_array(value)
+        array = cast(array, field.dtype) if array is not None and _is_exact(value, array, field.dtype) else None
+        if array is not None and array.size == 0:
+            array = array.reshape(with_axes_of((*array.shape, *[0] * (len(shape) - array.ndim)), shape))
     if array is None:
         raise _unfit(field, value)
-    wanted = EXTENDED.get(field.dtype, field.dtype)
-    if found is None and array.size == 0 and field.shape and field.shape[0] is None and array.ndim == 1:
-        array = array.reshape(0, *(axis or 0 for axis in field.shape[1:]))  # an empty list has no axes of its own
-    if found is None:  # a list has no dtype of its own
-        array = _of_list(value, array, wanted) if field.dtype not in EXTENDED else None
-    elif dtype_name(value.dtype) != field.dtype:
-        array = None
-    fits = array is not None and array.ndim == len(field.shape or ())
-    if not fits or any(axis not in (None, size) for axis, size in zip(field.shape or (), array.shape, strict=True)):
-        raise _unfit(field, value if found is not None or array is None else array)
+    if array.ndim != len(shape) or any(axis not in (None, size) for axis, size in zip(shape, array.shape, strict=True)):
+        raise _unfit(field, array if isinstance(value, list | tuple) else value)
     return np.asarray(array, order="C", dtype=_little(array.dtype))
 
 
@@ -287,66 +236,35 @@ def list_as_array(value: Any) -> Any:
     """Return a list of numbers, at any depth, as an array; None for any other list."""
     import numpy as np  # start-up time: records without arrays do without
 
-    if _has_text(value):  # of which NumPy would make an array that gives each the room of the longest
-        return None
+    first = value
+    while isinstance(first, list | tuple) and first:
+        if not _TEXTS.isdisjoint(map(type, first)):  # NumPy would give each the room of the longest
+            return None
+        first = first[0]
     try:
         array = np.asarray(value)
-        if array.dtype.kind == "f" and (np.abs(array) >= 2**63).any() and all(map(_is_integer, _items(value))):
-            array = np.asarray(value, np.uint64)  # NumPy has floats for those on both sides of 2**63
+        if array.dtype.kind == "f" and (np.abs(array) >= 2**63).any():
+            items = np.array(value, object)
+            if all(map(_is_integer, items.flat)):
+                array = items.astype(np.uint64)  # NumPy has floats for those on both sides of 2**63
     except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of tensors that need a gradient
         return None
     return array if array.dtype.kind in "biufc" and _is_exact(value, array, array.dtype) else None
-
-
-def _has_text(value: Sequence[Any]) -> bool:
-    """Whether a list, in which all lists of a depth are beside lists alone, has text or bytes in it."""
-    items = value
-    for _ in range(_NUMPY_DIMS):
-        kinds = set(map(type, items))
-        if not kinds.isdisjoint(_TEXTS):
-            return True
-        if not kinds or not kinds <= _LISTS:
-            return False
-        items = list(chain.from_iterable(items))
-    return False
-
-
-def _of_list(value: Any, array: Any, dtype: str) -> Any:
-    """Return the array of a list as another dtype; None where `cast` does, or where an integer would be rounded."""
-    import numpy as np  # start-up time: records without arrays do without
-
-    return cast(array, dtype) if _is_exact(value, array, np.dtype(dtype)) else None
 
 
 def _is_exact(value: Any, array: Any, dtype: Any) -> bool:
     """Whether no integer in a list is rounded when the list, of which `array` was made, becomes floats of a dtype."""
     import numpy as np  # start-up time: records without arrays do without
 
-    if array.dtype.kind not in "fc" or dtype.kind not in "fc" or not array.size:
+    to = np.dtype(dtype)
+    if array.dtype.kind not in "fc" or to.kind not in "fc":
         return True
-    to = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+    to = np.empty(0, to).real.dtype
     if not (np.abs(array) >= 2 ** (np.finfo(to).nmant + 1)).any():
         return True
+    integers = filter(_is_integer, np.array(value, object).flat)
     with np.errstate(over="ignore"):
-        return all(float(to.type(item)) == operator.index(item) for item in _items(value) if _is_integer(item))
-
-
-def _items(value: Any) -> Iterator[Any]:
-    """Yield the items of a list, at any depth."""
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _items(item)
-    else:
-        yield value
-
-
-def _is_integer(value: Any) -> bool:
-    """Whether a value is an integer, of Python or of a library."""
-    try:
-        operator.index(value)
-    except TypeError:
-        return False
-    return True
+        return all(float(to.type(item)) == operator.index(item) for item in integers)
 
 
 def cast(array: Any, dtype: str) -> Any:
@@ -392,3 +310,140 @@ def masked_count(value: Any) -> int:
         return 0
     mask = np.ascontiguousarray(np.ma.getmaskarray(value))
     return int(mask.reshape(-1).view(bool).sum())  # of records, one for each field
+
+
+# ---- types that values have -----------------------------------------------------------------------------------------
+
+_PYTHON = {bool: "bool", int: "int64", float: "float64", bytes: "bytes", str: "str", dict: "json"}
+_NULL, _EMPTY = "null", ("null", (None,))  # the types of null and of an empty list, which fit several others
+
+
+class Inference:
+    """Infers a schema that all of some records fit.
+
+    The first axis of an array is ragged, and so is every other axis whose length differs between records. A field
+    whose values have several types becomes "json", if JSON can hold them. So does one of fractions beside integers that
+    a float64 does not hold.
+
+    Args:
+      nulls: a field that some records lack, or have as null, becomes "json" too. Otherwise these records do not count.
+      defaults: fields of which they do not count in any case.
+    """
+
+    def __init__(self, *, nulls: bool = True, defaults: Container[str] = ()) -> None:
+        self._nulls, self._defaults = nulls, defaults
+        self._count = 0
+        self._found: dict[str, Any] = {}
+        self._only_null: dict[str, Any] = {}
+        self._exact: set[str] = set()
+        """Fields with integers that a float64 does not hold."""
+
+    def _counts(self, name: str) -> bool:
+        """Whether it counts that a field is missing or null."""
+        return self._nulls and name not in self._defaults
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Look at one more record; FormatError if no type can hold a value, or no one type those of a field."""
+        if not isinstance(record, Mapping):
+            raise FormatError(f"expected a dict of fields, found {shown(record)}")
+        found = self._found
+        for name in found.keys() - record.keys():
+            if self._counts(name):
+                found[name] = _joined(name, found[name], _NULL)
+        for name, value in record.items():
+            if value is not None or self._counts(name):
+                inferred = _inferred(name, value)
+                before = found.get(name, _NULL if self._count and self._counts(name) else inferred)
+                found[name] = _joined(name, before, inferred)
+                if name not in self._exact and not _fits_floats(value, inferred):
+                    self._exact.add(name)
+            else:
+                self._only_null[name] = _NULL
+        self._count += 1
+
+    def described(self) -> dict[str, Any]:
+        """Return the schema, as `Schema` takes it."""
+        described = {}
+        for name, what in (self._only_null | self._found).items():
+            dtype = _dtype_of(what)
+            is_json = dtype == _NULL or (name in self._exact and dtype == "float64")
+            described[name] = "json" if is_json else what
+        return described
+
+
+def common_type(one: Any, other: Any) -> Any:
+    """Return the type, as schemas have it, that holds numbers or arrays of two types; None if there is none."""
+    if one == other or other == _NULL:
+        return one
+    if one == _NULL:
+        return other
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        dtype = common_type(one[0], other[0]) if len(one[1]) == len(other[1]) else None
+        return dtype and (dtype, tuple(a if a == b else None for a, b in zip(one[1], other[1], strict=True)))
+    if isinstance(one, tuple) or isinstance(other, tuple):
+        return None
+    kinds = {one[0], other[0]}
+    if not kinds <= set("iufc") or not {one, other} <= ITEM_BYTES.keys() - EXTENDED.keys():
+        return None
+    import numpy as np  # start-up time: records without arrays do without
+
+    found = np.promote_types(one, other)
+    return None if found.kind == "f" and "f" not in kinds else found.name  # integers stay what they are, or are refused
+
+
+def _joined(name: Any, one: Any, other: Any) -> Any:
+    """Return the type that holds values of two types; FormatError if none does."""
+    if _NULL in (one, other):
+        what = other if one == _NULL else one
+        return "json" if what != _NULL and _is_in_json(what) else what  # else writing refuses the record that lacks it
+    if isinstance(one, tuple) and isinstance(other, tuple) and _EMPTY in (one, other):
+        return other if one == _EMPTY else one
+    found = common_type(one, other)
+    if found is not None:
+        return found
+    if not (_is_in_json(one) and _is_in_json(other)):
+        raise FormatError(f"field {name!r}: expected one type in all records, found {one} and {other}")
+    return "json"
+
+
+def _dtype_of(what: Any) -> Any:
+    """Return the dtype of numbers or of arrays; any other type as it is."""
+    return what[0] if isinstance(what, tuple) else what
+
+
+def _is_in_json(what: Any) -> bool:
+    """Whether JSON can hold the values of a type."""
+    dtype = _dtype_of(what)
+    return dtype != "bytes" and dtype not in EXTENDED and not dtype.startswith("complex")
+
+
+def _fits_floats(value: Any, inferred: Any) -> bool:
+    """Whether a value does not change where its numbers become float64."""
+    if _dtype_of(inferred) not in ("int64", "uint64"):
+        return True
+    if type(value) is int:
+        return float(value) == value
+    array = list_as_array(value) if isinstance(value, list) else as_array(value)
+    return array is None or cast(array, "float64") is not None
+
+
+def _inferred(name: Any, value: Any) -> Any:
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        return "uint64" if 0 <= value < 2**64 else "json"
+    if type(value) in _PYTHON:
+        return _PYTHON[type(value)]
+    if value is None:
+        return _NULL
+    if isinstance(value, list):
+        array = list_as_array(value)
+        if array is None or array.ndim > MAX_DIMS:
+            return "json"
+        return array.dtype.name if array.size else _NULL, (None, *array.shape[1:])
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        dtype = dtype_name(value.dtype)
+        if value.shape:
+            return dtype, (None, *value.shape[1:])
+        return (dtype, ()) if dtype in EXTENDED or dtype.startswith("complex") else dtype
+    raise FormatError(
+        f"field {name!r}: expected a number, text, bytes, a list, a dict or an array, found {shown(value)}"
+    )

@@ -1,36 +1,43 @@
 """Converting sources to array files, also those that cannot be read in place: `convert()`, `python -m mmapds.convert`.
 
-Parquet, Arrow and HDF5 are read by libraries of their own, each by a `FileReader`; see `reader`. Whatever mmapds can
-index is read through an index that is removed afterwards; see `indexed`. `formats.CONVERTIBLE` has the names and first
-bytes that Parquet, Arrow and HDF5 files are recognised by, because indexing needs them too.
+Parquet, Arrow and HDF5 are read by libraries of their own. Whatever mmapds can index is read through an index that is
+removed afterwards.
 """
 
 from __future__ import annotations  # help() shows them as they are written
 
 import os
+import pickle
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from xxhash import xxh3_128
+
 from .. import formats
+from ..arrays.array_file import SUFFIX, ArrayFile, Head
 from ..arrays.schema import Schema
-from ..clusters import Engine
+from ..clusters import GROUP, Engine, Task, groups, part_name
 from ..dataset.decode import Decoder
-from ..errors import FormatError, counted, refuse_unknown, warn
-from ..storage.sources import (
-    INDEX_SUFFIX,
-    StrPath,
-    check_unchanged,
-    expand,
-    given_twice,
-    inspect,
-    listed,
+from ..errors import Error, FormatError, counted, refuse_unknown, warn
+from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, inspect
+from ..writer import Writer
+from .records import (
+    OTHER_OPTIONS,
+    Copied,
+    Reading,
+    Rules,
+    Wanted,
+    alone,
+    check_ahead,
+    check_written,
+    copy_records,
+    default_bytes,
+    origin_of,
+    target_of,
 )
-from .fit import Wanted
-from .parts import Written, write_parts
-from .records import OTHER_OPTIONS, Reading, copy_records
-from .target import ConvertedWriter, alone, check_ahead, default_bytes, target_of, without_converted
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -120,36 +127,13 @@ def convert(
       Error: the library that a format needs is missing, or the file cannot be written, has no room or another origin.
     """
     check_arguments(types, fields, defaults, missing, infer, max_bytes, options)
-    paths = _expanded(sources, format)
+    paths = expanded(sources, format, warn)
     target = target_of(paths, out)
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
     reading = Reading(format, decode, roots, options)
     engine = Engine.of(executor, parts)
     return _convert(paths, target, reading, wanted, engine, index=index, force=force, progress=progress)
-
-
-def _expanded(sources: StrPath | Iterable[StrPath], format_name: str | None) -> list[str]:
-    """Return the sources that are meant; warn of what is passed over in directories, and of sources given twice."""
-    paths = expanded(sources, format_name, warn)
-    is_read_here = format_name in OTHER_OPTIONS or (format_name is None and formats.convertible(paths[0]))
-    if is_read_here and (line := given_twice(paths)):  # building the index of others warns
-        warn(line)
-    return paths
-
-
-def expanded(
-    sources: StrPath | Iterable[StrPath], format_name: str | None, report: Callable[[str], object]
-) -> list[str]:
-    """Return the sources that are meant; report what is passed over in directories.
-
-    Array files that were converted from others of them are left out, unless they are named: to convert a directory
-    again, or into itself, is to convert what was there first. With a format that is only converted, its files alone
-    are taken from directories.
-    """
-    given = listed(sources)
-    suffixes = formats.CONVERTIBLE[format_name][1] if format_name in formats.CONVERTIBLE else SUFFIXES
-    return without_converted(expand(given, suffixes, report), {os.fspath(path) for path in given})
 
 
 def _convert(
@@ -163,31 +147,45 @@ def _convert(
     force: bool,
     progress: Callable[[int, int | None], object],
 ) -> Converted:
-    """Convert expanded sources, here or by an engine."""
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
     if wanted.max_bytes is None and len(before) == len(paths) and not callable(reading.decode):
-        wanted = wanted._replace(max_bytes=default_bytes(before))  # others name files, or load files, of any size
+        size = sum(source.size for source in before)  # others name files, or load files, of any size
+        wanted = wanted._replace(max_bytes=default_bytes(size))
     enough = None  # records, where this process reads no more than it takes to know the schema
     if engine is not None:
         reading, enough = reading.settled(paths), 0 if wanted.schema is not None else wanted.infer
-    opened = partial(reading.open_first, paths, target, enough)
-    with alone(target, [] if force else paths), closing(opened()) as reader:
+    with alone(target, [] if force else paths), closing(reading.open_first(paths, target, enough)) as reader:
         rules = wanted.rules(reader, target)
         if reader.total and not rules.skip:
-            check_ahead(target, rules.schema, reader.total, rules.max_bytes)
-        with ConvertedWriter(target, rules.schema.describe(), paths, length=rules.length, index=index) as writer:
+            check_ahead(target, rules, reader.total)
+        with Writer(target, rules.described, length=rules.length, index=index) as writer:
+            writer._metadata["origin"] = origin_of(target, paths)
+            tasks: list[Task] = []
             if engine is None:
-                written = Written(copy_records(reader, rules, writer, progress))
+                copied = copy_records(reader, rules, writer, progress)
             else:
                 total = None if reading.is_indexing(paths) else reader.total
-                written = write_parts(paths, reading, rules, writer, engine, lambda done: progress(done, total))
-            written.copied.check_something_is_left()
+                tasks = _tasks(paths, reading, rules, engine.directory_for(target))
+                copied = _write_parts(tasks, rules, writer, engine, lambda done: progress(done, total))
+            if copied.skipped == copied.read > 0:
+                shown = ", ".join(map(repr, rules.described))
+                raise FormatError(f"{target}: expected records with the fields {shown}, found 0 of {copied.read:,}")
             for source in before:
                 check_unchanged(source)
         if engine is not None:
-            engine.remove_parts(written.tasks, target)
-        kept = None if wanted.length is not None else rules.length
-        return Converted(target, written.copied.left, written.copied.skipped, rules.schema, kept)
+            engine.remove_parts(tasks, target)
+    kept = None if wanted.length is not None else rules.length
+    return Converted(target, copied.read - copied.skipped, copied.skipped, Schema(rules.described), kept)
+
+
+def expanded(
+    sources: StrPath | Iterable[StrPath], format_name: str | None, report: Callable[[str], object]
+) -> list[str]:
+    """Return the sources that are meant; report what is passed over in directories.
+
+    With a format that is only converted, its files alone are taken from directories.
+    """
+    return expand(sources, formats.CONVERTIBLE.get(format_name or "", ("", SUFFIXES))[1], report)
 
 
 def check_arguments(
@@ -212,3 +210,75 @@ def check_arguments(
         raise FormatError(f"missing = {missing!r}, expected 'error' or 'skip'")
     if not isinstance(infer, int) or infer < 1:
         raise FormatError(f"infer = {infer!r}, expected 1 or more")
+
+
+# ---- parts that workers of an executor write ------------------------------------------------------------------------
+
+
+def _tasks(paths: list[str], reading: Reading, rules: Rules, directory: str) -> list[Task]:
+    """Return what workers do: small sources together, each index alone."""
+    sources = []
+    for path in paths:
+        found = os.stat(path)
+        sources.append(Source(os.path.abspath(path), found.st_size, found.st_mtime_ns))
+    covered = reading.format_name, reading.roots, reading.options, repr(rules), _mark_of(reading.decode)
+    tasks = []
+    for group in groups([GROUP if source.path.endswith(INDEX_SUFFIX) else source.size for source in sources]):
+        chosen = sources[group.start : group.stop]
+        name = part_name([chosen, *covered], SUFFIX)
+        tasks.append(Task(os.path.join(directory, name), convert_part, (chosen, reading, rules)))
+    return tasks
+
+
+def _write_parts(
+    tasks: list[Task], rules: Rules, writer: Writer, engine: Engine, report: Callable[[int], object]
+) -> Copied:
+    """Let an engine convert sources, and append the parts that it leaves to an array file, in their order."""
+    report(0)
+    engine.run(tasks, writer.path, lambda task: report(_read(task.path)[1].read))
+    read = skipped = 0
+    begin = writer._at
+    for task in tasks:
+        file, copied = _read(task.path)
+        writer.append_file(file)
+        read, skipped = read + copied.read, skipped + copied.skipped
+        check_written(writer._at - begin, rules, partial(str, task.arguments[0][0].path))
+    return Copied(read, skipped)
+
+
+def convert_part(path: str, sources: list[Source], reading: Reading, rules: Rules) -> None:
+    """Write the array file of some sources, in a worker."""
+    for source in sources:
+        check_unchanged(source)
+    hidden = f"{path}.{os.urandom(4).hex()}"  # as the same task may run twice at the same time
+    opened = reading.open([source.path for source in sources], hidden)
+    with closing(opened) as reader, Writer(path, rules.described, length=rules.length, index=False) as writer:
+        writer._metadata["part"] = copy_records(reader, rules, writer, lambda *_: None)
+        for source in sources:
+            check_unchanged(source)
+
+
+def _read(path: str) -> tuple[ArrayFile, Copied]:
+    """Return a part, and what became of the records of its sources."""
+    file = ArrayFile(Head(path))
+    with file.reporting_malformed_metadata():
+        read, skipped = file.metadata["part"]
+        return file, Copied(int(read), int(skipped))
+
+
+def _mark_of(decode: str | Decoder | None) -> str:
+    """Return what tells one decoder from another: its pickle, and the file of its module."""
+    if decode is None or isinstance(decode, str):
+        return str(decode)
+    try:
+        mark = xxh3_128(pickle.dumps(decode, protocol=4))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise Error(f"decode = {decode!r}, expected a decoder that workers can load ({error})") from None
+    made_of = getattr(decode, "func", decode)  # of a partial
+    module = sys.modules.get(getattr(made_of, "__module__", None) or type(made_of).__module__)
+    path = getattr(module, "__file__", None)
+    if path is None:  # as in a notebook: nobody sees what changed, so no part is kept
+        return os.urandom(16).hex()
+    with open(path, "rb") as file:
+        mark.update(file.read())
+    return mark.hexdigest()

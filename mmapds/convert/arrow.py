@@ -5,19 +5,20 @@ for each value. Where a value is null or does not fit its field, the rows of its
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as is_type
+from numpy.typing import NDArray
 
-from ..arrays.schema import Schema
+from ..arrays.schema import EXTENDED, Field, Schema
+from ..arrays.values import as_bytes, cast
 from ..errors import Error, FormatError
-from .arrow_columns import Part, columns_of, described, is_temporal, objects_of, parts_of, storage_type, stored
-from .reader import Batch, FileReader, Refused, cannot_be_read
+from .reader import Batch, Columns, FileReader, Values, unsupported
 
 _ROWS = 4096  # at a time: of 65,536, as pyarrow decodes Parquet by default, caches do not hold the columns
 _MAGIC = b"ARROW1"  # of a file of Arrow; a stream has none
@@ -40,9 +41,6 @@ class TableReader(FileReader):
     Numbers, text and bytes stay what they are. Lists of numbers become arrays, and each part of a struct a field,
     "image.bytes". Dates, times and durations become integers in their own unit, decimals text, also in JSON, which maps
     and lists of anything else become.
-
-    Raises:
-      FormatError: a source cannot be read, or a field has another type than in the sources before.
     """
 
     RECORD = "row"
@@ -72,13 +70,12 @@ class TableReader(FileReader):
         except Error:
             raise
         except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-            raise cannot_be_read(path, self.TITLE, error) from error
+            raise self._unreadable(path, error) from error
 
     def _read(
         self, path: str, schema: Schema | None, _: Container[str] | None, defaults: Container[str]
-    ) -> Generator[Batch, None, int]:
+    ) -> Iterator[Batch]:
         types = {field.name: field.dtype for field in schema.fields} if schema else self._types
-        count = 0
         with self._naming(path), self.open(path) as table:
             wanted = [
                 field.name
@@ -88,21 +85,19 @@ class TableReader(FileReader):
             for batch in table.batches(wanted):
                 for begin in range(0, batch.num_rows, _ROWS):
                     rows = batch.slice(begin, _ROWS)
-                    parts = [part for name in wanted for part in parts_of(name, rows.column(name), types)]
-                    columns = None if schema is None else columns_of(parts, schema, defaults, rows.num_rows)
-                    yield Batch(self._records(path, parts, types, rows.num_rows), columns)
-                count += batch.num_rows
-        return count
+                    parts = dict(part for name in wanted for part in _parts_of(name, rows.column(name), types))
+                    columns = None if schema is None else _columns_of(parts, schema, defaults, rows.num_rows)
+                    yield Batch(rows.num_rows, self._records(path, parts, types, rows.num_rows), columns)
 
     def _records(
-        self, path: str, parts: list[Part], types: Mapping[str, Any], count: int
+        self, path: str, parts: Mapping[str, Any], types: Mapping[str, Any], count: int
     ) -> Iterator[Mapping[str, Any]]:
         with self._naming(path):
-            names = [part.name for part in parts]
-            if not names:
+            if not parts:
                 yield from ({} for _ in range(count))
-            for row in zip(*(objects_of(part, types[part.name] == "json") for part in parts), strict=True):
-                yield dict(zip(names, row, strict=True))
+            values = [_objects_of(array, types[name] == "json") for name, array in parts.items()]
+            for row in zip(*values, strict=True):
+                yield dict(zip(parts, row, strict=True))
 
 
 class ParquetReader(TableReader):
@@ -115,29 +110,10 @@ class ParquetReader(TableReader):
     def open(path: str) -> Iterator[Table]:
         """Open a file and read its footer."""
         # Without pre_buffer, pages are read as they are decoded; with it, whole row groups are held.
-        open_file = partial(pq.ParquetFile, path, pre_buffer=False, buffer_size=1 << 20)
-        with open_file() as file:
-            schema, rows, repeating = file.schema_arrow, file.metadata.num_rows, _dictionaries(file)
-        with open_file(read_dictionary=repeating) as file:
-            yield Table(schema, rows, lambda columns: file.iter_batches(_ROWS, columns=columns))
-
-
-def _dictionaries(file: Any) -> list[str]:
-    """Return the columns of text and bytes to read as indices into a dictionary, as the file has them.
-
-    Spelled out, a long value that every row repeats takes its size times the rows: a file of 1 KB can hold terabytes.
-    """
-    binary = {
-        column.path: number
-        for number, column in enumerate(file.schema)
-        if column.physical_type == "BYTE_ARRAY" and not column.max_repetition_level and "." not in column.path
-    }
-    groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
-    return [
-        name
-        for name, number in binary.items()
-        if any("DICTIONARY" in encoding for group in groups for encoding in group.column(number).encodings)
-    ]
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+            yield Table(
+                file.schema_arrow, file.metadata.num_rows, lambda columns: file.iter_batches(_ROWS, columns=columns)
+            )
 
 
 class ArrowReader(TableReader):
@@ -159,32 +135,23 @@ class ArrowReader(TableReader):
 
 def _checked(batch: Any) -> Any:
     """Return a batch once its offsets are found valid: pyarrow does not check those of a mapped file."""
-    batch.validate()
-    for array in batch.columns:
-        _check(array)
+    batch.validate(full=True)
     return batch
 
 
-def _check(array: Any) -> None:
-    """Raise pa.ArrowInvalid for offsets or text that are not valid.
-
-    Dates and decimals have neither. Others write dates that are not whole days, and more digits than the type says.
-    """
-    array = stored(array)
-    array.validate()
-    if is_type.is_struct(array.type):
-        for number in range(array.type.num_fields):
-            _check(array.field(number))
-    elif not (is_temporal(array.type) or is_type.is_decimal(array.type)):
-        array.validate(full=True)
+# ---- types ----------------------------------------------------------------------------------------------------------
 
 
-# ---- fields ---------------------------------------------------------------------------------------------------------
+def _storage(found: Any) -> Any:
+    """Return the type that an extension type is stored as; tensors are left as they are."""
+    while isinstance(found, pa.BaseExtensionType) and not isinstance(found, pa.FixedShapeTensorType):
+        found = found.storage_type
+    return found
 
 
 def _flat_fields(name: str, found: Any) -> Iterator[tuple[str, Any]]:
     """Yield the name and Arrow type of a field, or of the parts of a struct."""
-    found = storage_type(found)
+    found = _storage(found)
     if is_type.is_struct(found) and found.num_fields:
         for part in found:
             yield from _flat_fields(f"{name}.{part.name}", part.type)
@@ -192,40 +159,270 @@ def _flat_fields(name: str, found: Any) -> Iterator[tuple[str, Any]]:
         yield name, found
 
 
+def _plain(found: Any) -> Any:
+    """Return the type of Arrow, laid out as array files need it, to which pyarrow casts arrays of a type.
+
+    Dates, times and durations become integers in their own unit, decimals text, lists of any kind large lists.
+
+    Raises:
+      TypeError: there is none.
+    """
+    found = _storage(found)
+    if is_type.is_dictionary(found) and not is_type.is_nested(found.value_type):
+        return _plain(found.value_type)
+    if is_type.is_decimal(found):
+        return pa.string()
+    if is_type.is_temporal(found) and not is_type.is_interval(found):
+        return pa.int32() if found.bit_width == 32 else pa.int64()
+    if is_type.is_string_view(found) or is_type.is_binary_view(found):
+        return pa.large_string() if is_type.is_string_view(found) else pa.large_binary()
+    if is_type.is_struct(found):
+        return pa.struct([pa.field(part.name, _plain(part.type)) for part in found])
+    if is_type.is_map(found):
+        return pa.map_(_plain(found.key_type), _plain(found.item_type))
+    if is_type.is_list(found) or is_type.is_large_list(found) or is_type.is_fixed_size_list(found):
+        return pa.large_list(_plain(found.value_type))
+    is_odd = is_type.is_nested(found) or is_type.is_dictionary(found) or isinstance(found, pa.BaseExtensionType)
+    if is_odd or str(found) == "month_interval":  # unions, runs, views of lists
+        raise TypeError(found)
+    return found
+
+
 def _type_of(path: str, name: str, found: Any) -> Any:
-    """Return the type of a field as schemas have it; a Refused for what pyarrow does not read well."""
-    is_refused = any(is_type.is_union(part) or part.id == pa.lib.Type_INTERVAL_MONTHS for part in _within(found))
-    return Refused(f"{path}: field {name!r}", str(found)) if is_refused else described(found)
+    """Return the type of a field as schemas have it; an error for one that array files lack."""
+    try:
+        is_tensor = isinstance(found, pa.FixedShapeTensorType)
+        if not is_tensor or found.permutation not in (None, [*range(len(found.shape))]):
+            _plain(found)
+    except TypeError:
+        return unsupported(f"{path}: field {name!r}", found)
+    return _described(found)
 
 
-def _within(found: Any) -> Iterator[Any]:
-    """Yield a type, and those of its parts at any depth."""
-    yield found
-    parts = [found.field(part).type for part in range(found.num_fields)]
+def _described(found: Any) -> Any:
+    found = _storage(found)
+    if isinstance(found, pa.FixedShapeTensorType):
+        return np.dtype(found.value_type.to_pandas_dtype()).name, (*found.shape,)
     if is_type.is_dictionary(found):
-        parts.append(found.value_type)
-    elif isinstance(found, pa.BaseExtensionType):
-        parts.append(found.storage_type)
-    for part in parts:
-        yield from _within(part)
+        return _described(found.value_type)
+    if _is_number(found):
+        return np.dtype(found.to_pandas_dtype()).name
+    if is_type.is_temporal(found) and not is_type.is_interval(found):
+        return f"int{found.bit_width}"
+    for dtype, kinds in (("null", [is_type.is_null]), ("str", _TEXTS), ("bytes", _BYTES)):
+        if any(is_kind(found) for is_kind in kinds):
+            return dtype
+    shape: list[int | None] = []
+    while is_type.is_list(found) or is_type.is_large_list(found) or is_type.is_fixed_size_list(found):
+        shape.append(found.list_size if is_type.is_fixed_size_list(found) else None)
+        found = _storage(found.value_type)
+    if shape and is_type.is_null(found):
+        return "null"
+    return (np.dtype(found.to_pandas_dtype()).name, tuple(shape)) if shape and _is_number(found) else "json"
+
+
+_TEXTS = (is_type.is_string, is_type.is_large_string, is_type.is_string_view, is_type.is_decimal)
+_BYTES = (is_type.is_binary, is_type.is_large_binary, is_type.is_binary_view, is_type.is_fixed_size_binary)
+
+
+def _is_number(found: Any) -> bool:
+    """Whether values are integers, floats or booleans."""
+    return bool(is_type.is_integer(found) or is_type.is_floating(found) or is_type.is_boolean(found))
+
+
+def _times(found: Any) -> Iterator[str]:
+    """Yield the dates, times and durations in a type, with their units."""
+    found = _storage(found)
+    if is_type.is_temporal(found):
+        yield f"timestamp[{found.unit}]" if is_type.is_timestamp(found) else str(found)
+    elif is_type.is_dictionary(found):
+        yield from _times(found.value_type)
+    for part in range(found.num_fields):
+        yield from _times(found.field(part).type)
 
 
 def _check_units(path: str, fields: Iterable[tuple[str, Any]], units: dict[str, list[str]]) -> None:
-    """Raise FormatError if dates, times or durations have another unit than those of the files before.
-
-    Args:
-      units: those of each field, at any depth and without time zones; the fields of this file are added.
-    """
+    """Raise FormatError if dates, times or durations have another unit than those of the files before, in `units`."""
     for name, found in fields:
-        here = [
-            f"timestamp[{part.unit}]" if is_type.is_timestamp(part) else str(part)
-            for part in _within(found)
-            if is_temporal(part)
-        ]
-        before = units.setdefault(name, here)
-        if here and before and here != before:
+        here = [*_times(found)]
+        before = units.setdefault(name, here) or here
+        if here and here != before:
             raise FormatError(
-                f"{path}: field {name!r}: expected {', '.join(before)}, as in the files before, found "
-                f"{', '.join(here)}; convert them one by one"
+                f"{path}: field {name!r}: expected {', '.join(before)}, as in the files before, found {', '.join(here)}"
             )
-        units[name] = before or here
+        units[name] = before
+
+
+# ---- columns and rows -----------------------------------------------------------------------------------------------
+
+
+def _parts_of(name: str, array: Any, wanted: Container[str]) -> Iterator[tuple[str, Any]]:
+    """Yield a column, or each part of a struct, by name and as its plain type, if its name is wanted."""
+    while isinstance(array, pa.ExtensionArray) and not isinstance(array, pa.FixedShapeTensorArray):
+        array = array.storage
+    if is_type.is_struct(array.type) and array.type.num_fields:
+        for part, values in zip(array.type, array.flatten(), strict=True):  # null where the struct is null
+            yield from _parts_of(f"{name}.{part.name}", values, wanted)
+    elif name in wanted:
+        if isinstance(array, pa.FixedShapeTensorArray):
+            array = _lists_of_tensors(array)
+        yield name, array.cast(_plain(array.type))
+
+
+def _lists_of_tensors(array: Any) -> Any:
+    shape, storage, size = array.type.shape, array.storage, array.storage.type.list_size
+    items = storage.values.slice(storage.offset * size, len(storage) * size)
+    for length in reversed(shape[1:]):
+        items = pa.FixedSizeListArray.from_arrays(items, length)
+    return pa.FixedSizeListArray.from_arrays(items, shape[0], mask=storage.is_null())
+
+
+class _Lists(NamedTuple):
+    """Lists of numbers at any depth, as one array of all numbers."""
+
+    values: Any
+    begins: NDArray[Any]
+    """Where the numbers of each row begin in it."""
+    ends: NDArray[Any]
+    lengths: list[NDArray[Any]]
+    """How long the lists of each row are, by axis; 0 where it has none."""
+    is_array: NDArray[Any]
+    """Which rows make an array: none of their lists and numbers is null, and the lists of an axis have one length."""
+
+
+def _lists_of(array: Any) -> _Lists | None:
+    """Return lists; None if they are not of numbers."""
+    begins = np.arange(len(array), dtype=np.int64)
+    ends, is_array, lengths = begins + 1, np.ones(len(array), bool), []
+    while is_type.is_large_list(array.type):
+        is_array &= ~_has_null(array, begins, ends)
+        # Arrays without lists may be stored without an offset.
+        bounds = array.offsets.to_numpy() if len(array) else np.zeros(1, np.int64)
+        array = array.values.slice(bounds[0], bounds[-1] - bounds[0])
+        bounds = bounds - bounds[0]
+        sizes, length = np.diff(bounds), np.zeros(len(begins), np.int64)
+        rows = np.flatnonzero(ends > begins)
+        first, last = begins[rows], ends[rows] - 1
+        length[rows] = sizes[first]
+        changes = np.concatenate([[0], np.cumsum(sizes[1:] != sizes[:-1])])
+        is_array[rows] &= changes[first] == changes[last]
+        lengths.append(length)
+        begins, ends = bounds[begins], bounds[ends]
+    if not lengths or not _is_number(array.type):
+        return None
+    is_array &= ~_has_null(array, begins, ends)
+    if array.null_count and not is_type.is_floating(array.type):  # NumPy has no null: they would become floats
+        array = array.fill_null(pa.scalar(0).cast(array.type))
+    return _Lists(array.to_numpy(zero_copy_only=False), begins, ends, lengths, is_array)
+
+
+def _has_null(array: Any, begins: NDArray[Any], ends: NDArray[Any]) -> Any:
+    """Return which rows have a null among the entries from `begins` to `ends`."""
+    if not array.null_count:
+        return np.zeros(len(begins), bool)
+    nulls = np.concatenate([[0], np.cumsum(array.is_null().to_numpy(zero_copy_only=False))])
+    return nulls[ends] > nulls[begins]
+
+
+def _columns_of(arrays: Mapping[str, Any], schema: Schema, defaults: Container[str], count: int) -> Columns | None:
+    """Return rows as columns; None where their values must be looked at one by one.
+
+    That is so where a value is null or does not fit its field. A null of a field of JSON is a value, unless the field
+    is among those with `defaults`.
+    """
+    values = []
+    for field in schema.fields:
+        array = arrays.get(field.name)
+        found = None if array is None else _values(field, array, field.name in defaults)
+        if found is None:
+            return None
+        values.append(found)
+    return Columns(schema, values, count) if values else None
+
+
+def _values(field: Field, array: Any, has_default: bool) -> Values | None:
+    """Return the values of a field; None where they must be looked at one by one."""
+    if field.dtype == "json":
+        values = array.to_pylist()
+        if has_default and None in values:
+            return None
+        try:
+            texts = [as_bytes(field, value) for value in values]
+        except FormatError:
+            return None
+        sizes = np.fromiter(map(len, texts), np.uint64, len(texts))
+        return Values(data=b"".join(texts), begins=np.cumsum(sizes) - sizes, sizes=sizes)
+    if array.null_count:
+        return None
+    if field.shape is not None:
+        return _arrays(field, array)
+    if field.is_scalar:
+        return _numbers(field, array)
+    return _runs(array) if _described(array.type) == field.dtype else None
+
+
+def _as_dtype(values: Any, field: Field) -> Any:
+    """Return numbers as the dtype of a field; None where they do not fit."""
+    if values.dtype.name == field.dtype:
+        return values
+    return None if field.dtype in EXTENDED else cast(values, field.dtype)
+
+
+def _numbers(field: Field, array: Any) -> Values | None:
+    """Return numbers as 64-bit words."""
+    values = _as_dtype(array.to_numpy(zero_copy_only=False), field) if _is_number(array.type) else None
+    if values is None:
+        return None
+    wide = {"i": np.int64, "f": np.float64}.get(values.dtype.kind, np.uint64)
+    return Values([values.astype(wide).view(np.uint64)])
+
+
+def _runs(array: Any) -> Values | None:
+    """Return text or bytes; None for text that is not UTF-8."""
+    if is_type.is_fixed_size_binary(array.type):
+        array = array.cast(pa.binary())
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return None
+    is_large = is_type.is_large_string(array.type) or is_type.is_large_binary(array.type)
+    dtype = np.dtype(np.int64 if is_large else np.int32)
+    _, offsets, data = array.buffers()
+    if offsets is None:  # of an array without values
+        offsets = bytes(8)
+    bounds = np.frombuffer(offsets, dtype, len(array) + 1, array.offset * dtype.itemsize).astype(np.uint64)
+    return Values(data=data or b"", begins=bounds[:-1], sizes=np.diff(bounds))
+
+
+def _arrays(field: Field, array: Any) -> Values | None:
+    """Return lists as arrays; None where one does not make an array of the field's shape."""
+    lists, shape = _lists_of(array), field.shape or ()
+    if lists is None or len(lists.lengths) != len(shape) or not lists.is_array.all():
+        return None
+    values, words = _as_dtype(lists.values, field), []
+    if values is None:
+        return None
+    has_lists = np.ones(len(array), bool)
+    for axis, length in zip(shape, lists.lengths, strict=True):
+        if axis is None:
+            words.append(length.astype(np.uint64))
+        elif ((length != axis) & (has_lists | (length != 0))).any():
+            return None
+        has_lists &= length != 0
+    item = values.dtype.itemsize
+    begins, sizes = lists.begins * item, (lists.ends - lists.begins) * item
+    data = np.ascontiguousarray(values).view(np.uint8)
+    return Values(words, data, begins.astype(np.uint64), sizes.astype(np.uint64))
+
+
+def _objects_of(array: Any, is_json: bool) -> list[Any]:
+    """Return the values of all rows: lists of numbers as arrays, unless they do not make one or become JSON."""
+    lists = None if is_json else _lists_of(array)
+    if lists is None:
+        return list(array.to_pylist())
+    bounds = zip(lists.begins.tolist(), lists.ends.tolist(), strict=True)
+    shapes = zip(*(length.tolist() for length in lists.lengths), strict=True)
+    return [
+        lists.values[begin:end].reshape(shape) if is_array else array[row].as_py()
+        for row, ((begin, end), shape, is_array) in enumerate(zip(bounds, shapes, lists.is_array, strict=True))
+    ]

@@ -3,25 +3,22 @@
 Loaded only where HDF5 is read, as h5py is optional.
 """
 
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
-from ..arrays.schema import Schema
-from ..errors import Error, FormatError, either, option
-from .hdf5_values import TEXTS, Part, Room, alone, check_sizes, dtype_of, parts_of, place_of, size_of, texts_in
-from .reader import Batch, FileReader, Refused, cannot_be_read
+from ..arrays.schema import ITEM_BYTES, Schema
+from ..errors import Error, FormatError
+from .reader import Batch, FileReader, unsupported
 
-_SHOWN = 8  # names in a message
 _CHUNK_BYTES = 8 << 20  # of a dataset's chunks, kept as decompressed: text is read in parts of a chunk
 _BYTES, _ROWS = 8 << 20, 1024  # read at a time, unless a chunk has more
-_LINK_BYTES = 4  # fewer than any link takes in a file: groups may have several names
-_MAX_DEPTH = 32  # of groups and links, which may form a circle
+_MOST_BYTES, _MOST_TIMES = 1 << 30, 100  # at once, and how many times what the file holds: compression has its limits
 
 
 class Hdf5Reader(FileReader):
@@ -30,9 +27,6 @@ class Hdf5Reader(FileReader):
     With "rows", record k has entry k of every dataset below the group, and a field's name is the path of its dataset.
     With "groups", every dataset in the group is a record, its values being the field "data". So is every group below
     that holds datasets, which are its fields. Attributes are fields too, and the path is the field "__key__".
-
-    Raises:
-      FormatError: a source cannot be read, or the group is not there.
     """
 
     TITLE = "HDF5"
@@ -49,8 +43,8 @@ class Hdf5Reader(FileReader):
         """Add the fields of a file's rows to the schema; return how many rows it has."""
         with self._reading(path) as root:
             datasets = list(_datasets(root))
-            parts = [(dataset, part) for name, dataset in datasets for part in _row_parts(name, dataset)]
-            self._add_fields(path, [(part.field, part.type(place_of(dataset))) for dataset, part in parts])
+            parts = [part for name, dataset in datasets for part in _row_parts(name, dataset)]
+            self._add_fields(path, [(part.field, part.type()) for part in parts])
             return max((dataset.shape[0] for _, dataset in datasets if dataset.shape), default=0)
 
     @contextmanager
@@ -58,179 +52,195 @@ class Hdf5Reader(FileReader):
         """Open a file; yield the group that holds its records, and name the file in errors of h5py."""
         try:
             with h5py.File(path, "r", rdcc_nbytes=_CHUNK_BYTES) as file:
-                try:
-                    root = _member(file, self._group)
-                except KeyError:
-                    root = None
+                root = file["/"]
+                for name in filter(None, self._group.split("/")):
+                    root = _member(root, name) if isinstance(root, h5py.Group) and name in root else None
                 if not isinstance(root, h5py.Group):
-                    shown = [*islice(file, _SHOWN), *(["..."] if len(file) > _SHOWN else [])]
-                    found = "a dataset" if root is not None else ", ".join(shown) or "an empty file"
-                    raise FormatError(
-                        f"{path}: expected a group {self._group!r}, found {found}; choose one with "
-                        f"{either('--group PATH', 'group=...')}"
-                    )
+                    raise FormatError(f"{path}: expected a group {self._group!r}, found none among {[*file]}")
                 yield root
         except Error:
             raise
         except (MemoryError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise cannot_be_read(path, self.TITLE, error) from error
+            raise self._unreadable(path, error) from error
 
     def _read(
         self, path: str, schema: Schema | None, fields: Container[str] | None, defaults: Container[str]
-    ) -> Generator[Batch, None, int]:
+    ) -> Iterator[Batch]:
         wanted = fields if schema is None else schema.names
-        count = 0
         with self._reading(path) as root:
             for records in _rows(path, root, wanted) if self._are_rows else _groups(root, wanted):
-                if schema is not None:
-                    _check_types(records, schema)
-                yield Batch(records)
-                count += len(records)
-        return count
-
-
-def _check_types(records: Sequence[Mapping[str, Any]], schema: Schema) -> None:
-    """Raise FormatError if array files lack the type of a field of the first record; the others have the same types."""
-    refused = {name: value for name, value in records[0].items() if isinstance(value, Refused)}
-    if refused:
-        raise next(iter(refused.values())).error(sorted(schema.names - refused.keys()))
-
-
-def _check_names(place: str, names: Container[str], parts: Iterable[Part]) -> None:
-    """Raise FormatError if two parts of a record make fields of one name."""
-    for part in parts:
-        if part.field in names:
-            raise FormatError(f"{place}: expected fields of different names, found two {part.field!r}; rename one")
-
-
-@contextmanager
-def _decoding(place: str) -> Iterator[None]:
-    """Name what holds text that is not UTF-8."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise FormatError(
-            f"{place}: expected text in UTF-8, found byte 0x{error.object[error.start]:02x}; choose other fields with "
-            f"{either('--fields', 'fields=...')}"
-        ) from None
+                yield Batch(len(records), records)
 
 
 # ---- what a file holds ----------------------------------------------------------------------------------------------
 
 
-def _walk(root: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the path and object of every dataset and group below a group; each group after all that it holds.
-
-    Raises:
-      FormatError: groups are too deep, or more links are met than the file can hold: few make many paths, where groups
-        share groups.
-    """
-    left = root.file.id.get_filesize() // _LINK_BYTES
-
-    def walk(group: Any, prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-        nonlocal left
-        left -= 1 + len(group)
-        if depth > _MAX_DEPTH or left < 0:
-            found = "groups that do not share groups, found more paths than the file can hold"
-            if depth > _MAX_DEPTH:
-                found = f"groups up to {_MAX_DEPTH} deep, found deeper ones"
-            raise FormatError(
-                f"{group.file.filename}: expected {found}; choose a group with {either('--group PATH', 'group=...')} "
-                "(links may form a circle)"
-            )
-        for name in group:
-            found = _member(group, name)
-            if isinstance(found, h5py.Group):
-                yield from walk(found, f"{prefix}{name}/", depth + 1)
-            if isinstance(found, h5py.Group | h5py.Dataset):
-                yield prefix + name, found
-
-    return walk(root, "", 0)
+def _walk(group: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield the path and object of every dataset and group below a group; each group after all that it holds."""
+    seen = set() if seen is None else seen
+    address = h5py.h5o.get_info(group.id).addr
+    if address in seen:  # few groups make many paths then, or a circle
+        raise FormatError(
+            f"{group.file.filename}: expected groups that have one name each, found another, {group.name!r}"
+        )
+    seen.add(address)
+    for name in group:
+        found = _member(group, name)
+        if isinstance(found, h5py.Group):
+            yield from _walk(found, f"{prefix}{name}/", seen)
+        if isinstance(found, h5py.Group | h5py.Dataset):
+            yield prefix + name, found
 
 
 def _datasets(root: Any) -> Iterator[tuple[str, Any]]:
     return ((path, found) for path, found in _walk(root) if isinstance(found, h5py.Dataset))
 
 
-def _member(group: Any, path: str, hops: int = 0) -> Any:
-    """Return what a path leads to, from a group or, if it begins with a slash, from the root.
-
-    Links are followed here and not by the library, which would open whatever file an external link names.
-
-    Raises:
-      FormatError: the path leads into another file, or in circles; or the data of a dataset lie in another file.
-      KeyError: nothing is there.
-    """
-    found = group.file["/"] if path.startswith("/") else group
-    for name in filter(None, path.split("/")):
-        link = found.get(name, getlink=True) if isinstance(found, h5py.Group) else None
-        if link is None:
-            raise KeyError(path)
-        if isinstance(link, h5py.SoftLink) and hops < _MAX_DEPTH:
-            found = _member(found, link.path, hops + 1)
-        elif isinstance(link, h5py.HardLink):
-            found = found[name]
-        else:
-            elsewhere = getattr(link, "filename", None)
-            raise _outside(group, path, f"in {elsewhere}" if elsewhere is not None else f"beyond {hops} links")
-    if isinstance(found, h5py.Dataset) and found.external:
-        raise _outside(found, found.name, f"in {found.external[0][0]}")
-    if isinstance(found, h5py.Dataset) and found.is_virtual:
-        raise _outside(found, found.name, f"in {found.virtual_sources()[0].file_name}")
+def _member(group: Any, name: str) -> Any:
+    """Return what a group holds, and never what lies in another file, which its author may choose."""
+    link = group.get(name, getlink=True)
+    where = f"{group.file.filename}: {group.name.rstrip('/')}/{name}"
+    if not isinstance(link, h5py.HardLink):
+        raise FormatError(f"{where}: expected data in this group, found a link to {link.path!r}")
+    found = group[name]
+    if isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
+        raise FormatError(f"{where}: expected data in this file, found them in others")
     return found
 
 
-def _outside(found: Any, name: str, where: str) -> FormatError:
-    return FormatError(
-        f"{found.file.filename}: {name!r}: expected data in this file, found them {where}; convert the files that hold "
-        "the data (or copy the data into one file, if you trust who made it)"
-    )
+class _Part(NamedTuple):
+    """What becomes a field: a dataset or an attribute, or one of the parts of its compound type."""
+
+    place: str
+    """What messages call the dataset or attribute."""
+    field: str
+    within: tuple[str, ...]
+    """The parts of compounds that lead to it."""
+    dtype: Any
+    """The dtype of its elements, which is neither a compound nor an array type; None if NumPy has no such type."""
+    axes: tuple[int, ...]
+    """The shape of the value in one record."""
+
+    def type(self) -> Any:
+        """Return the type of the field as schemas have it; an error if array files have none."""
+        dtype, axes = self.dtype, self.axes
+        items = None if dtype is None else h5py.check_vlen_dtype(dtype)
+        if dtype is None:
+            return unsupported(self.place, "a type that NumPy lacks")
+        if h5py.check_string_dtype(dtype) is not None:
+            return "json" if axes else "str"
+        if isinstance(items, np.dtype) and _is_number(items) and items.isnative and (items.kind != "c" or not axes):
+            return "json" if axes else (items.name, (None,))
+        if dtype.kind in "mM":
+            return ("int64", axes) if axes else "int64"
+        if dtype.kind == "V":
+            return ("uint8", (*axes, dtype.itemsize)) if axes else "bytes"
+        if _is_number(dtype):
+            return (dtype.name, axes) if axes or dtype.kind == "c" else dtype.name
+        found = (
+            "references" if h5py.check_ref_dtype(dtype) is not None else dtype if items is None else f"runs of {items}"
+        )
+        return unsupported(".".join((self.place, *self.within)), found)
+
+    def values(self, data: Any) -> Any:
+        """Return one value a record, from what h5py read of them."""
+        for name in self.within:
+            data = data[name]
+        if h5py.check_string_dtype(self.dtype) is not None:
+            return _text(data.tolist())
+        if self.dtype.kind == "O":
+            return data.tolist()
+        if self.dtype.kind == "V":
+            if data.ndim == 1:
+                return [value.tobytes() for value in data]
+            return np.ascontiguousarray(data).view(np.uint8).reshape(*data.shape, self.dtype.itemsize)
+        native = np.ascontiguousarray(data, data.dtype.newbyteorder("="))
+        return native.view(np.int64) if self.dtype.kind in "mM" else native
+
+
+def _is_number(dtype: Any) -> bool:
+    return dtype.kind in "biufc" and dtype.name in ITEM_BYTES
+
+
+def _text(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_text(value) for value in values]
+    return values.decode() if isinstance(values, bytes) else values
+
+
+def _parts_of(place: str, field: str, found: Any, axes: tuple[int, ...]) -> list[_Part]:
+    """Yield what becomes a field of a dataset or attribute: itself, or each part of a compound, "box.width"."""
+
+    def parts(field: str, dtype: Any, axes: tuple[int, ...], within: tuple[str, ...]) -> Iterator[_Part]:
+        if dtype is not None and dtype.subdtype is not None:  # an array type
+            dtype, inner = dtype.subdtype
+            axes = (*axes, *inner)
+        if dtype is None or not dtype.names:
+            yield _Part(place, field, within, dtype, axes)
+            return
+        for name in dtype.names:
+            yield from parts(f"{field}.{name}", dtype[name], axes, (*within, name))
+
+    try:
+        dtype = found.dtype
+    except TypeError:
+        dtype = None
+    return [*parts(field, dtype, axes, ())]
+
+
+def _place_of(dataset: Any) -> str:
+    return f"{dataset.file.filename}: dataset {dataset.name!r}"
+
+
+def _size_of(dataset: Any, rows: int | None = None) -> int:
+    """Return how many bytes some rows of a dataset take, or all of it; text and runs of numbers count as pointers."""
+    if dataset.shape is None:
+        return 0
+    shape = dataset.shape if rows is None else (rows, *dataset.shape[1:])
+    return int(dataset.id.get_type().get_size() * math.prod(shape))  # of any type, also one that NumPy lacks
+
+
+def _check_sizes(where: str, datasets: Sequence[Any], rows: int | None) -> None:
+    """Raise FormatError where some rows of datasets, or all of them, are many times what the file holds.
+
+    A chunk is decompressed whole, also where it is larger than its dataset.
+    """
+    chunks = [math.prod(each.chunks) * each.id.get_type().get_size() for each in datasets if each.chunks]
+    size = max(sum(_size_of(dataset, rows) for dataset in datasets), *chunks, 0)
+    if size <= _MOST_BYTES:
+        return
+    held = sum(dataset.id.get_storage_size() for dataset in datasets)
+    held = min(held, datasets[0].file.id.get_filesize())  # a dataset may have several names
+    if size > _MOST_TIMES * held:
+        raise FormatError(
+            f"{where}: expected chunks and records of up to {_MOST_BYTES} bytes, found {size}, where the file holds "
+            f"{held}"
+        )
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _row_parts(name: str, dataset: Any) -> Iterator[Part]:
-    return parts_of(name, dtype_of(dataset), (dataset.shape or ())[1:])
+def _row_parts(name: str, dataset: Any) -> list[_Part]:
+    return _parts_of(_place_of(dataset), name, dataset, (dataset.shape or ())[1:])
 
 
 def _rows(path: str, root: Any, wanted: Container[str] | None) -> Iterator[list[dict[str, Any]]]:
-    """Yield row k of every dataset below a group as record k, some at a time.
-
-    Args:
-      wanted: fields to read; None for all.
-    Raises:
-      FormatError: datasets have different numbers of rows, or rows are too large.
-    """
+    """Yield row k of every dataset below a group as record k, some at a time; `wanted` has the fields, None for all."""
     columns = {}
     for name, dataset in _datasets(root):
         if parts := [part for part in _row_parts(name, dataset) if wanted is None or part.field in wanted]:
             columns[name] = dataset, parts
+    datasets = [dataset for dataset, _ in columns.values()]
     count = _count_rows(path, {name: dataset for name, (dataset, _) in columns.items()})
-    texts = [(dataset, parts) for dataset, parts in columns.values() if dataset.dtype.hasobject]
-    others = [(dataset, parts) for dataset, parts in columns.values() if not dataset.dtype.hasobject]
-    step = _step([dataset for dataset, _ in others])
-    few = _few([dataset for dataset, _ in texts]) if texts else step
-    check_sizes(path, [dataset for dataset, _ in columns.values()], min(step, count))
+    step = _step(datasets, count)
+    _check_sizes(path, datasets, min(step, count))
     for begin in range(0, count, step):
-        end = min(begin + step, count)
-        values = _read_rows(Room(root.file), others, begin, end)
-        for first in range(begin, end, few):
-            last = min(first + few, end)
-            found = {name: column[first - begin : last - begin] for name, column in values.items()}
-            found |= _read_rows(Room(root.file), texts, first, last)
-            rows = zip(*map(_as_list, found.values()), strict=True)
-            yield [dict(zip(found, row, strict=True)) for row in rows]
-
-
-def _read_rows(room: Room, columns: Iterable[tuple[Any, list[Part]]], begin: int, end: int) -> dict[str, Any]:
-    """Return the values that each field of some datasets has in some rows."""
-    values: dict[str, Any] = {}
-    for dataset, parts in columns:
-        data = room.rows(dataset, begin, end)
-        with _decoding(place_of(dataset)):
-            values |= {part.field: part.values(data) for part in parts}
-    return values
+        values: dict[str, Any] = {}
+        for dataset, parts in columns.values():
+            data = dataset[begin : begin + step]
+            values |= {part.field: _as_list(part.values(data)) for part in parts}
+        yield [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
 def _as_list(values: Any) -> Any:
@@ -241,37 +251,25 @@ def _as_list(values: Any) -> Any:
 
 
 def _count_rows(path: str, datasets: Mapping[str, Any]) -> int:
-    """Return how many rows all datasets have.
-
-    Raises:
-      FormatError: one has a single value, or another number of rows.
-    """
-    first, expected = "", 0
+    """Return how many rows all datasets have; FormatError where one has a single value, or another number of rows."""
+    expected: int | None = None
     for name, dataset in datasets.items():
-        if dataset.shape and not first:
-            first, expected = name, dataset.shape[0]
-        if not dataset.shape or dataset.shape[0] != expected:
-            found = f"{dataset.shape[0]}" if dataset.shape else "a single value"
-            wanted = f"{expected} rows, as in {first!r}" if first else "rows"
-            raise FormatError(
-                f"{path}: dataset {name!r}: expected {wanted}, found {found}; choose datasets with "
-                f"{either('--fields', 'fields=...')}, or make each group a record with {option('records', 'groups')}"
-            )
-    return expected
+        found: int | None = dataset.shape[0] if dataset.shape else None
+        if found is None or expected not in (None, found):
+            wanted = "rows" if expected is None else f"{expected} rows, as in the datasets before"
+            raise FormatError(f"{path}: dataset {name!r}: expected {wanted}, found {found or 'a single value'}")
+        expected = found
+    return expected or 0
 
 
-def _step(datasets: Sequence[Any]) -> int:
+def _step(datasets: Sequence[Any], count: int) -> int:
     """Return how many rows to read at a time: whole chunks, so that each is decompressed once."""
-    row = sum(size_of(dataset, 1) for dataset in datasets)
+    row = sum(_size_of(dataset, 1) for dataset in datasets)
+    if any(dataset.dtype.hasobject for dataset in datasets):  # texts and runs of numbers lie elsewhere in the file
+        row += datasets[0].file.id.get_filesize() // max(count, 1)
     chunk: int = max((dataset.chunks[0] for dataset in datasets if dataset.chunks), default=1)
     fitting: int = min(_BYTES // max(row, 1), _ROWS) // chunk
     return chunk * max(fitting, 1)
-
-
-def _few(datasets: Sequence[Any]) -> int:
-    """Return how many rows to read at a time of datasets with texts: those with a few texts together, or one."""
-    texts = sum(texts_in(dataset.dtype) * int(np.prod(dataset.shape[1:])) for dataset in datasets)
-    return max(TEXTS // max(texts, 1), 1)
 
 
 # ---- groups ---------------------------------------------------------------------------------------------------------
@@ -294,52 +292,34 @@ def _groups(root: Any, wanted: Container[str] | None) -> Iterator[list[dict[str,
 def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: Container[str] | None) -> dict[str, Any]:
     """Return a record of datasets, and of the attributes of the group or dataset that `path` names.
 
-    A field that is not wanted is None and is not read; one whose type array files lack is a Refused.
+    A field that is not wanted is None and is not read.
     """
     record: dict[str, Any] = {"__key__": path}
-    where, room = f"{found.file.filename}: {found.name!r}", Room(found.file)
-    sources: list[tuple[str, list[Part], Callable[[], Any]]] = []
+    where = f"{found.file.filename}: {found.name!r}"
+    sources: list[tuple[Any, Callable[[], Any], list[_Part]]] = []
     for name in found.attrs:
         attribute = found.attrs.get_id(name)
-        parts = list(parts_of(name, dtype_of(attribute), attribute.shape or ()))
-        place = f"{found.file.filename}: attribute {name!r} of {found.name!r}"
-        sources.append((place, parts, partial(_attribute, found, name)))
-    read = []
+        parts = _parts_of(f"{where}: attribute {name!r}", name, attribute, attribute.shape or ())
+        sources.append((attribute, partial(found.attrs.__getitem__, name), parts))
     for name, dataset in datasets.items():
-        parts = list(parts_of(name, dtype_of(dataset), dataset.shape or ()))
-        sources.append((place_of(dataset), parts, partial(room.whole, dataset)))
-        if any(_is_wanted(part, wanted) for part in parts):
-            read.append(dataset)
-    for _, parts, _ in sources:
-        _check_names(where, record, parts)
-        record |= {part.field: None for part in parts}
-    check_sizes(where, read, None)
-    for place, parts, read_all in sources:
-        record |= _values(place, [part for part in parts if _is_wanted(part, wanted)], read_all)
+        parts = _parts_of(_place_of(dataset), name, dataset, dataset.shape or ())
+        sources.append((dataset, partial(dataset.__getitem__, ()), parts))
+    for part in (part for _, _, parts in sources for part in parts):
+        if part.field in record:
+            raise FormatError(f"{where}: expected fields of different names, found two {part.field!r}")
+        record[part.field] = None
+    chosen = [
+        (holder, read, [part for part in parts if wanted is None or part.field in wanted])
+        for holder, read, parts in sources
+    ]
+    _check_sizes(where, [holder for holder, _, parts in chosen if parts and isinstance(holder, h5py.Dataset)], None)
+    for holder, read, parts in chosen:
+        for part in parts:
+            if isinstance(refused := part.type(), FormatError):
+                raise refused
+        value = read() if parts else None
+        if parts and not isinstance(value, h5py.Empty):
+            data = np.empty((1, *holder.shape), holder.dtype)
+            data[0] = value
+            record |= {part.field: part.values(data)[0] for part in parts}
     return record
-
-
-def _is_wanted(part: Part, wanted: Container[str] | None) -> bool:
-    return wanted is None or part.field in wanted
-
-
-def _values(place: str, parts: Sequence[Part], read: Callable[[], Any]) -> dict[str, Any]:
-    """Return the values of the fields that a dataset or an attribute makes.
-
-    Args:
-      read: returns what the place holds as the only entry of an array; None if it is empty.
-    """
-    values = {part.field: part.type(place) for part in parts}
-    readable = [part for part in parts if not isinstance(values[part.field], Refused)]
-    data = read() if readable else None
-    for part in readable:
-        with _decoding(place):
-            value = None if data is None else part.values(data)[0]
-        values[part.field] = bool(value) if isinstance(value, np.bool_) else value
-    return values
-
-
-def _attribute(found: Any, name: str) -> Any:
-    """Return what an attribute holds as the only entry of an array; None if it is empty."""
-    attribute, value = found.attrs.get_id(name), found.attrs[name]
-    return None if isinstance(value, h5py.Empty) else alone(value, attribute.dtype, attribute.shape)

@@ -1,20 +1,26 @@
-"""How sources are read, and their records, fitted to a schema and written."""
+"""How sources are read, and their records, fitted to a schema and written; and what may be written where."""
 
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, NamedTuple
 
-from .. import formats
-from ..arrays.schema import Schema
+import numpy as np
+
+from .. import _native, formats
+from ..arrays.array_file import SUFFIX, ArraySections, Head
+from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
+from ..arrays.values import Inference, cast, pack, with_axes_of
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError, either
-from ..storage.sources import INDEX_SUFFIX, StrPath, listed
-from ..writer import Writer, append_columns, bytes_of
-from .fit import LacksFieldError, Rules, fit, missing, remedy
-from .indexed import IndexedReader
-from .reader import FileReader, Reader
-from .target import hidden_index, too_much
+from ..errors import Error, FormatError, either, option, warn
+from ..storage.files import open_file
+from ..storage.lock import is_same_file, locked
+from ..storage.sources import INDEX_SUFFIX, StrPath, given_twice, listed
+from ..writer import Writer
+from .reader import Columns, FileReader, IndexedReader, Reader
 
 OTHER_OPTIONS: dict[str, dict[str, tuple[type, str, str]]] = {
     "parquet": {},
@@ -25,35 +31,11 @@ OTHER_OPTIONS: dict[str, dict[str, tuple[type, str, str]]] = {
     },
 }
 """Options of the formats that another library reads, by name: (type, placeholder, help), for the command line."""
-_TITLES = {"parquet": "Parquet", "arrow": "Arrow", "hdf5": "HDF5"}
 _REPORTED = 256  # records between two calls of `progress`
-_AT_ONCE = 64 << 20  # bytes of records that are written as columns; more are written, and reported, one by one
+_LEAST, _TIMES = 4 << 30, 100  # bytes that any sources may become, and how many times their own
 
 
-class Copied(NamedTuple):
-    """What became of the records of some sources."""
-
-    read: int
-    skipped: int
-    """How many of them were left out."""
-    first: str
-    """Where the first of these lies, and what it has."""
-
-    @property
-    def left(self) -> int:
-        """How many were written."""
-        return self.read - self.skipped
-
-    def __add__(self, other: "Copied") -> "Copied":  # type: ignore[override]
-        return Copied(self.read + other.read, self.skipped + other.skipped, self.first or other.first)
-
-    def check_something_is_left(self) -> None:
-        """Raise FormatError if all records were left out."""
-        if self.skipped == self.read > 0:
-            raise FormatError(
-                f"{self.first}; 0 of {self.read:,} records have all of them: choose others with "
-                f"{either('--fields or --schema', 'fields=... or schema=...')}"
-            )
+# ---- what is read ---------------------------------------------------------------------------------------------------
 
 
 class Reading(NamedTuple):
@@ -65,20 +47,11 @@ class Reading(NamedTuple):
     options: Mapping[str, Any]
 
     def open(self, paths: list[str], target: str) -> Reader:
-        """Return the reader of some sources.
-
-        Args:
-          target: the file to write, beside which an index may be made.
-        Raises:
-          FormatError: they have several formats, or their format lacks an option.
-        """
+        """Return the reader of some sources; an index may be made beside `target`."""
         found = {self.format_name or formats.convertible(path) or "": path for path in paths}
         if len(found) > 1:
-            shown = ", ".join(f"{path} ({found_name or 'to be indexed'})" for found_name, path in found.items())
-            raise FormatError(
-                f"sources: expected one format in one conversion, found {shown}; convert them one by one, or choose "
-                f"one with {either('--format F', 'format=...')}"
-            )
+            shown = ", ".join(f"{path} ({name or 'to be indexed'})" for name, path in found.items())
+            raise FormatError(f"sources: expected one format in one conversion, found {shown}")
         chosen = next(iter(found))
         if chosen not in OTHER_OPTIONS:
             if others := [option for option in self.options if option not in formats.OPTIONS]:
@@ -86,8 +59,10 @@ class Reading(NamedTuple):
                 raise FormatError(f"{others[0]} = {self.options[others[0]]!r}, expected one of the options {known}")
             return IndexedReader(paths, hidden_index(target), self.format_name, self.decode, self.roots, self.options)
         if self.decode is not None:
-            raise FormatError(f"decode = {self.decode!r}, expected None, as records of {_TITLES[chosen]} have types")
+            raise FormatError(f"decode = {self.decode!r}, expected None, as records of {chosen} have types")
         formats.check_options(chosen, OTHER_OPTIONS[chosen], self.options)
+        if line := given_twice(paths):  # building the index of others warns
+            warn(line)
         return _file_reader(chosen, paths[0])(paths, **self.options)
 
     def open_first(self, paths: list[str], target: str, records: int | None) -> Reader:
@@ -106,11 +81,7 @@ class Reading(NamedTuple):
         return not kinds & OTHER_OPTIONS.keys() and not any(path.endswith(INDEX_SUFFIX) for path in paths)
 
     def settled(self, paths: list[str]) -> "Reading":
-        """Return it with what all sources decide together, so that a task which has some of them reads them alike.
-
-        Raises:
-          FormatError: sources contradict one another, or an option.
-        """
+        """Return it with what all sources decide together, so that a task which has some of them reads them alike."""
         roots = [os.path.abspath(root) for root in listed(self.roots)]
         if not self.is_indexing(paths):
             return self._replace(roots=roots)
@@ -119,7 +90,7 @@ class Reading(NamedTuple):
             if other is not chosen[0]:
                 raise FormatError(
                     f"sources: expected one format in one conversion, found {paths[0]} ({chosen[0].name}) and {path} "
-                    f"({other.name}); choose with {either('--format F', 'format=...')}"
+                    f"({other.name})"
                 )
         formats.check_options(chosen[0].name, chosen[0].options, self.options)
         parameters = chosen[0].parameters(self.options, paths)
@@ -128,11 +99,6 @@ class Reading(NamedTuple):
 
 
 def _file_reader(name: str, path: str) -> type[FileReader]:
-    """Return the reader of a format that another library reads.
-
-    Raises:
-      Error: the library is missing.
-    """
     try:
         if name == "hdf5":
             from .hdf5 import Hdf5Reader  # h5py is optional
@@ -143,90 +109,289 @@ def _file_reader(name: str, path: str) -> type[FileReader]:
         return ParquetReader if name == "parquet" else ArrowReader
     except ImportError:
         library, extra = ("h5py", "hdf5") if name == "hdf5" else ("pyarrow", "parquet")
-        raise Error(f"{path}: reading {_TITLES[name]} needs {library}; run: pip install 'mmapds[{extra}]'") from None
+        raise Error(f"{path}: reading {name} needs {library}; run: pip install 'mmapds[{extra}]'") from None
+
+
+# ---- what is written ------------------------------------------------------------------------------------------------
+
+
+class Rules(NamedTuple):
+    """What is written of each record."""
+
+    described: Mapping[str, Any]
+    """The schema, as `Schema` takes it."""
+    length: str | None
+    """The field that token budgets are planned by."""
+    skip: bool
+    """Leave records out that lack a field."""
+    is_whole: bool
+    """Records must not have fields beyond the schema."""
+    defaults: Mapping[str, Any]
+    """What stands for a field that is missing or null."""
+    max_bytes: int | None
+    """How many bytes of records may be written; None for any."""
+
+
+class Wanted(NamedTuple):
+    """The arguments of `mmapds.convert.convert` of these names."""
+
+    schema: Mapping[str, Any] | None
+    types: Mapping[str, Any]
+    fields: list[str] | None
+    defaults: Mapping[str, Any]
+    length: str | None
+    skip: bool
+    infer: int
+    max_bytes: int | None
+
+    def rules(self, reader: Reader, target: str) -> Rules:
+        """Return what is written of each record."""
+        found = self._inferred(reader) if self.schema is None and reader.schema is None else reader.schema
+        if self.schema is not None:
+            found = Schema(self.schema).describe() if found is None else found
+            _check_names("schema", self.schema, found)
+        assert found is not None
+        described: dict[str, Any] = {**(found if self.schema is None else self.schema)}
+        _check_names("types", self.types, described)
+        described |= self.types
+        if self.fields is not None:
+            _check_names("fields", self.fields, described)
+            described = {name: described[name] for name in self.fields}
+        for name in described:
+            if isinstance(refused := found[name], FormatError):
+                raise refused
+        schema = Schema(described)
+        _check_names("defaults", self.defaults, described)
+        defaults = {}
+        for name, value in self.defaults.items():
+            is_text = described[name] == "bytes" and isinstance(value, str)
+            defaults[name] = value.encode() if is_text else value
+            try:
+                json.dumps(value)  # other values have no text by which parts of clusters are known
+                pack(Schema({name: described[name]}), {name: defaults[name]}, bytearray())
+            except (FormatError, TypeError, ValueError) as error:
+                raise FormatError(f"defaults[{name!r}]: {error}") from None
+        length = self.length or _length_before(target, schema)
+        is_whole = self.schema is None and self.fields is None  # so that a field beyond the schema is an error
+        return Rules(schema.describe(), length, self.skip, is_whole, defaults, self.max_bytes)
+
+    def _inferred(self, reader: Reader) -> dict[str, Any]:
+        """Return the types that suit the first records; "json" for fields that are not wanted or have a type."""
+        # As JSON, the field of lengths would give none: its nulls are refused where they are met.
+        inference = Inference(nulls=not self.skip, defaults=[*self.defaults, *filter(None, [self.length])])
+        known: dict[str, Any] = {}
+        records = (record for batch in reader.batches(None, self.fields) for record in batch.records)
+        for number, record in enumerate(islice(records, self.infer)):
+            known |= dict.fromkeys(record, "json")
+            wanted = [
+                name for name in record if name not in self.types and (self.fields is None or name in self.fields)
+            ]
+            try:
+                inference.add({name: record[name] for name in wanted})
+            except FormatError as error:
+                raise FormatError(f"{reader.place(number)}: {error}") from None
+        return known | inference.described()
+
+
+def _check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise FormatError(f"{what}: expected fields among {', '.join(map(repr, known))}, found {name!r}")
+
+
+def _length_before(target: str, schema: Schema) -> str | None:
+    """Return the field of a schema that gives the lengths of the array file that will be replaced; None without one."""
+    try:
+        expression = Head(target).columns.get("length")
+    except (Error, OSError):  # no file, or not one of arrays
+        return None
+    fields = [] if any(field.column == "length" for field in schema.fields) else schema.fields
+    return next((field.name for field in fields if field.gives_lengths and field.expression == expression), None)
+
+
+def _fit(record: Mapping[str, Any], schema: Schema, rules: Rules) -> Mapping[str, Any] | None:
+    """Return the fields of a record that the schema names, arrays converted; None to leave the record out."""
+    fitted: dict[str, Any] = {}
+    for field in schema.fields:
+        value = record.get(field.name)
+        if value is None:
+            value = rules.defaults.get(field.name)
+        if value is None and field.dtype != "json":
+            if rules.skip:
+                return None
+            found = "null" if field.name in record else "nothing"
+            raise FormatError(
+                f"field {field.name!r}: expected {field}, found {found}; give {either('--defaults', 'defaults=')} or "
+                f"{option('missing', 'skip')}"
+            )
+        if isinstance(value, np.ndarray) and field.shape is not None:
+            value = _converted(value, field)
+        fitted[field.name] = value
+    if rules.is_whole and (more := [name for name in record if name not in fitted]):
+        known = ", ".join(map(repr, fitted))
+        raise FormatError(f"expected fields among {known}, as in the records before it, found {more[0]!r}")
+    return fitted
+
+
+def _converted(array: Any, field: Field) -> Any:
+    """Return an array as the dtype of a field; the array itself if that is impossible, which the writer refuses.
+
+    An array without entries also takes the shape of the field.
+    """
+    if array.size == 0:
+        array = array.reshape(with_axes_of(array.shape, field.shape or ()))
+    if dtype_name(array.dtype) == field.dtype:
+        return array
+    converted = None if field.dtype in EXTENDED else cast(array, field.dtype)
+    if converted is None and array.size and array.dtype.kind in "iuf":
+        raise FormatError(
+            f"field {field.name!r}: expected numbers that fit {field.dtype}, found {array.dtype} from {array.min()} to "
+            f"{array.max()}"
+        )
+    return array if converted is None else converted
+
+
+class Copied(NamedTuple):
+    """How many records of some sources were read, and how many of them were left out."""
+
+    read: int
+    skipped: int
 
 
 def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callable[[int, int | None], object]) -> Copied:
-    """Write all records that a reader has, fitted to a schema.
+    """Write all records that a reader has, fitted to a schema; errors have the place of the record."""
+    schema, done, skipped, begin = Schema(rules.described), 0, 0, writer._at
 
-    Args:
-      progress: see `mmapds.convert.convert`.
-    Raises:
-      FormatError: a record does not fit, or more is written than may be; the message has its place.
-      DecodeError: a record cannot be decoded.
-    """
-    done = skipped = 0
-    first = ""
+    def last() -> str:
+        return reader.place(done - 1)
+
     progress(0, reader.total)
-    for block in reader.batches(rules.schema, None, rules.defaults):
-        is_small = block.columns is not None and block.columns.nbytes <= _AT_ONCE
-        if block.columns is not None and is_small and append_columns(writer, block.columns):
-            done += block.columns.count
-            _check_written(reader, done, rules, writer)
-            progress(block.columns.count, reader.total)
+    for batch in reader.batches(schema, None, rules.defaults):
+        first = done
+        try:
+            is_written = batch.columns is not None and _append_columns(writer, batch.columns)
+        except MemoryError:
+            raise _too_large(reader.place(done)) from None
+        if is_written:
+            done += batch.size
+            check_written(writer._at - begin, rules, last)
+            progress(batch.size, reader.total)
             continue
-        before, records = done, iter(block.records)
-        for record in records:
-            if not _write(record, records, rules, writer, done - skipped, partial(reader.place, done)):
-                first = first or _described(reader.place(done), record, rules.schema)
-                skipped += 1
+        for record in batch.records:
+            try:
+                fitted = _fit(record, schema, rules)
+                if fitted is not None:
+                    writer.write(fitted)
+            except FormatError as error:
+                reason = str(error).removeprefix(f"{writer.path}: record {done - skipped}: ")
+                raise FormatError(f"{reader.place(done)}: {reason}") from None
+            except MemoryError:
+                raise _too_large(reader.place(done)) from None
+            skipped += fitted is None
             done += 1
-            _check_written(reader, done, rules, writer)
-            if (done - before) % _REPORTED == 0:
+            check_written(writer._at - begin, rules, last)
+            if (done - first) % _REPORTED == 0:
                 progress(_REPORTED, reader.total)
-        progress((done - before) % _REPORTED, reader.total)
-    return Copied(done, skipped, first)
+        progress((done - first) % _REPORTED, reader.total)
+    return Copied(done, skipped)
 
 
-def _check_written(reader: Reader, done: int, rules: Rules, writer: Writer) -> None:
-    """Raise FormatError if more was written than may be, now that so many records are done."""
-    written = bytes_of(writer)
+def _too_large(place: str) -> FormatError:
+    return FormatError(f"{place}: expected a record that fits into memory, found no room")
+
+
+def _append_columns(writer: Writer, columns: Columns) -> bool:
+    """Append records that are columns already; return False where a length is negative, as `write` says which."""
+    numbers = list(columns.numbers(writer._columns))
+    if writer._signed_length is not None and numbers[writer._signed_length][0] == _native.NUMBER_I64:
+        return False
+    writer._flush()
+    with writer._losing_the_file():
+        for records, starts in columns.pieces(writer._at):
+            writer._file.write(records)
+            with writer._file.writing():
+                writer._spools[0].append(_native.NUMBER_U64, starts)
+            writer._at += len(records)
+        with writer._file.writing():
+            for spool, (kind, cells) in zip(writer._spools[1:], numbers, strict=True):
+                spool.append(kind, cells)
+    writer._records += columns.count
+    return True
+
+
+def check_written(written: int, rules: Rules, place: Callable[[], str]) -> None:
+    """Raise FormatError if more bytes were written than may be; `place` returns where the last record lies."""
     if rules.max_bytes is not None and written > rules.max_bytes:
-        raise too_much(reader.place(done - 1), written, rules.max_bytes)
+        raise FormatError(
+            f"{place()}: expected up to {rules.max_bytes} bytes of records, found {written}; write more with "
+            f"{option('max_bytes', 2 * written)}"
+        )
 
 
-def _write(
-    record: Mapping[str, Any],
-    rest: Iterator[Mapping[str, Any]],
-    rules: Rules,
-    writer: Writer,
-    number: int,
-    place: Callable[[], str],
-) -> bool:
-    """Write a record; return whether it was written, and not left out.
+# ---- where it is written --------------------------------------------------------------------------------------------
+
+
+def target_of(paths: list[str], out: StrPath | None) -> str:
+    """Return the path to write."""
+    if out is None and len(paths) > 1:
+        place = either(f"-o OUT{SUFFIX}", "out=...")
+        raise Error(f"out: expected the name of one array file for {len(paths)} sources, found none; give {place}")
+    target = os.path.splitext(paths[0])[0] + SUFFIX if out is None else os.fspath(out)
+    if not os.path.isdir(os.path.dirname(target) or "."):
+        raise Error(f"{target}: expected a file to write in a directory, found no such directory")
+    if any(is_same_file(path, target) for path in paths):
+        raise Error(f"{target}: expected a file to write that is not a source, found a source")
+    return target
+
+
+def origin_of(target: str, paths: Sequence[str]) -> str:
+    """Return the path of the first source from the directory of the array file, so that both can move."""
+    return os.path.relpath(os.path.realpath(paths[0]), os.path.dirname(os.path.realpath(target)))
+
+
+@contextmanager
+def alone(target: str, paths: list[str]) -> Iterator[None]:
+    """Hold the lock of the file to write, and of its index; remove what killed conversions left behind.
 
     Args:
-      rest: the records after it, for an error.
-      number: how many were written before it.
-      place: returns where it lies.
+      paths: the sources from which a file that is there must have been converted; empty for any file.
     """
-    try:
-        fitted = fit(record, rules)
-        if fitted is not None:
-            _write_fitted(fitted, rules, writer, number)
-    except LacksFieldError:
-        where = place()
-        raise FormatError(f"{where}: {missing(record, rest, rules)}") from None
-    except FormatError as error:
-        raise FormatError(f"{place()}: {error}") from None
-    except MemoryError:
+    with locked(target + INDEX_SUFFIX):
+        if paths and os.path.exists(target) and os.path.getsize(target):  # now, as another conversion may have ended
+            try:
+                found = ArraySections(target, open_file(target, scan=True)).metadata.get("origin")
+            except (Error, OSError, ValueError):
+                found = None
+            expected = origin_of(target, paths)
+            if found != expected:
+                raise Error(
+                    f"{target}: expected no file, or an array file that was converted from {expected!r}, found "
+                    f"{f'one from {found!r}' if found else 'another file'}; replace it with {option('force', True)}"
+                )
+        with suppress(OSError):
+            os.unlink(hidden_index(target))
+        yield
+
+
+def hidden_index(target: str) -> str:
+    """Return the path of the index of sources that are read to write a file."""
+    directory, name = os.path.split(target)
+    return os.path.join(directory, f".{name}.sources{INDEX_SUFFIX}")
+
+
+def default_bytes(size: int) -> int:
+    """Return how many bytes of records sources of a size may become where the user does not say."""
+    return max(_LEAST, _TIMES * size)
+
+
+def check_ahead(target: str, rules: Rules, records: int) -> None:
+    """Raise an error if so many records cannot be written, before any is read."""
+    least = records * Schema(rules.described).least_bytes
+    if rules.max_bytes is not None and least > rules.max_bytes:
         raise FormatError(
-            f"{place()}: expected a record that fits into memory, found no room; convert it on a machine with more "
-            "memory"
-        ) from None
-    return fitted is not None
-
-
-def _write_fitted(fitted: Mapping[str, Any], rules: Rules, writer: Writer, number: int) -> None:
-    """Write a record; an error says what to do about it."""
-    try:
-        writer.write(fitted)
-    except FormatError as error:
-        reason = str(error).removeprefix(f"{writer.path}: record {number}: ")
-        raise FormatError(f"{reason}; {remedy(fitted, rules.schema)}") from None
-
-
-def _described(place: str, record: Mapping[str, Any], schema: Schema) -> str:
-    expected = ", ".join(repr(field.name) for field in schema.fields)
-    found = ", ".join(repr(name) for name, value in record.items() if value is not None) or "none"
-    return f"{place}: expected fields {expected}, found {found}"
+            f"{target}: expected up to {rules.max_bytes} bytes of records, found {least} or more in {records} records; "
+            f"write them with {option('max_bytes', least)}"
+        )
+    free = shutil.disk_usage(os.path.dirname(target) or ".").free
+    if least > free:
+        raise Error(f"{target}: expected room for {least} bytes or more, found {free} bytes free")
