@@ -85,7 +85,7 @@ def bench(
     if collate not in _COLLATE:
         raise OrderError(f"collate = {collate!r}, expected {' or '.join(map(repr, _COLLATE))}")
     sources = [os.fspath(each) for each in listed(source_or_index)]
-    allowed = [os.fspath(each) for each in listed(roots, "roots")]
+    allowed = [os.fspath(each) for each in listed(roots)]
     dataset = open_dataset(sources, decode=decode, roots=allowed)
     if not len(dataset):
         raise OrderError("dataset: expected one sample or more, found 0")

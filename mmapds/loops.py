@@ -202,8 +202,7 @@ class ThreadLoop(Loop):
         if not self._tasks:
             self._drawn.end()
             if self._threads is not None:
-                self._threads.stop()
-                self._threads.join()
+                self._threads.end()
             raise StopIteration
         indices, batch = self._tasks[0]
         if self._threads is None:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import sysconfig
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -89,16 +88,6 @@ def test_what_is_wrong_with_data_is_status_1(tmp_path, arguments):
 
 
 # ---- what is advised --------------------------------------------------------------------------------------------
-
-
-def test_a_column_that_is_missing_names_the_option_that_measures_it(tmp_path):
-    np.save(tmp_path / "a.npy", np.zeros((3, 2)))
-    with pytest.raises(mmapds.ColumnError, match=r"run: .*a.npy --length EXPR \(or use mmapds.add_column\)$") as error:
-        _ = mmapds.open(tmp_path / "a.npy", build=True).lengths
-    check(str(error.value))
-    command = str(error.value).partition("; run: ")[2].partition(" (")[0].replace("python", sys.executable, 1)
-    subprocess.run(command.replace("EXPR", "'bytes()'"), shell=True, check=True, capture_output=True)
-    assert mmapds.open(tmp_path / "a.npy").lengths.tolist() == [16, 16, 16]
 
 
 def test_a_saved_view_is_converted(opened, tmp_path):

@@ -179,7 +179,7 @@ def test_damage_outside_the_records_is_found_when_indexing(tmp_path):
         (0, b"x", r"NOT AN ARRAY FILE: expected b.* at byte 0, found b"),
         (8, b"\2", "VERSION: expected format 1, found 2; upgrade mmapds"),
         (16, b"\1", "DAMAGED: header and metadata do not match their checksum"),
-        (40, b"\1", r"DAMAGED: expected \d+ bytes, as the header says, found \d+; "),
+        (40, b"\1", r"DAMAGED: expected \d+ bytes, as the header says, found \d+"),
         (64, b"\xff" * 8, f"DAMAGED: expected a schema of {2**64 - 1} bytes, found {len(good) - 80}"),
         (90, b"\xff", "DAMAGED: expected 0x[0-9a-f]{16} as the checksum of the schema, found 0x[0-9a-f]{16}; copy or"),
         (len(good) - 3, b"x", "DAMAGED: header and metadata do not match"),
@@ -198,9 +198,7 @@ def test_verify_reads_the_records(tmp_path):
     assert command("--verify", path).returncode == 0
     patched(path, os.path.getsize(path) // 2, b"\1")
     found = command("--verify", path).stderr
-    wanted = (
-        r"DAMAGED: section 'records' does not match its checksum: expected \w{16}, found \w{16}; write or copy it again"
-    )
+    wanted = r"DAMAGED: section 'records' does not match its checksum: expected \w{16}, found \w{16}"
     assert re.search(wanted, found), found
 
 
@@ -293,4 +291,4 @@ def test_a_section_that_does_not_fit_is_named(tmp_path, name, change, message):
     rewrite(path, metadata=changed)
     with pytest.raises(mmapds.FormatError) as refused:
         mmapds.build(path)
-    assert re.fullmatch(f"{re.escape(path)}: DAMAGED: {message}; write or copy it again", str(refused.value))
+    assert re.fullmatch(f"{re.escape(path)}: DAMAGED: {message}", str(refused.value))

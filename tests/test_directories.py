@@ -11,7 +11,6 @@ import mmapds
 from mmapds import formats
 from mmapds.convert import SUFFIXES as CONVERTED
 from mmapds.convert import convert
-from mmapds.storage.sources import expand
 from tests.support import commands
 from tests.support.files import opened_to_all, unprivileged
 from tests.support.messages import check
@@ -34,7 +33,7 @@ def names(ds):
 
 
 def line(directory, suffixes=SUFFIXES):
-    return f"{directory}: passed over {OTHERS} (expected names that end in {suffixes}); give them by name, or by a glob"
+    return f"{directory}: passed over {OTHERS} (expected names that end in {suffixes})"
 
 
 def test_what_is_passed_over_is_named_in_python(mixed, tmp_path):
@@ -47,7 +46,6 @@ def test_what_is_passed_over_is_named_in_python(mixed, tmp_path):
         with pytest.warns(UserWarning, match="passed over") as caught:
             way(mixed)
         assert [(str(each.message), each.filename) for each in caught] == [(line(mixed, suffixes), __file__)]
-        check(line(mixed, suffixes))
     with pytest.warns(UserWarning, match="passed over"):
         assert names(mmapds.open(mixed)) == ["a.jsonl", "f.JSONL"], "case does not count"
 
@@ -95,7 +93,7 @@ def shards(write, tmp_path):
 
 def test_an_index_whose_source_is_gone_is_an_error(shards, tmp_path):
     (shards / "b.jsonl").unlink()
-    expected = f"{shards}/b.jsonl: no such file; delete {shards}/b.jsonl.mmx, which indexes it, or put the file back"
+    expected = f"{shards}/b.jsonl: no such file; delete {shards}/b.jsonl.mmx, which indexes it"
     check(expected)
     for given in (shards, f"{shards}/*", f"{shards}/[abc]*", f"{shards}/*.jsonl*"):
         for way in (mmapds.open, mmapds.build, lambda path: convert(path, tmp_path / "out.mma")):
@@ -137,8 +135,7 @@ def test_a_source_that_is_given_twice_is_named(write, tmp_path, monkeypatch):
         (["a.jsonl", "d/0.jsonl", "a.jsonl.gz"], "a.jsonl", "a.jsonl.gz"),
         (["a.jsonl", "a.seekable.jsonl.gz"], "a.jsonl", "a.seekable.jsonl.gz"),
     ):
-        line = f"{again}: {TWICE}, as {first} is given, too; give one of the two"
-        check(line)
+        line = f"{again}: {TWICE}, as {first} is given, too"
         ways = mmapds.open, partial(mmapds.build, out="t.mmx"), lambda given: convert(given, "t.mma", force=True)
         for way in ways:
             with pytest.warns(UserWarning, match=TWICE) as caught:
@@ -149,18 +146,12 @@ def test_a_source_that_is_given_twice_is_named(write, tmp_path, monkeypatch):
     assert commands.command("d/1.jsonl", "d/link.jsonl").stderr == ""  # an index of its own for each
 
 
-def test_two_forms_of_one_source_in_a_directory_are_an_error(write, tmp_path):
+def test_two_forms_of_one_source_in_a_directory_are_named(write, tmp_path):
     """As `mmapds.seekable` leaves them."""
-    path = write(gzip.compress(b'{"name": 1}\n'), "part.jsonl.gz")
-    mmapds.seekable(path)
-    expected = (
-        f"{tmp_path}: expected one file of each content, found part.jsonl.gz and part.jsonl.zst; give one by its "
-        "name, or by a glob"
-    )
-    check(expected)
-    for way in (mmapds.open, mmapds.build):
-        with pytest.raises(mmapds.SourceError, match=re.escape(expected)):
-            way(tmp_path)
+    mmapds.seekable(write(gzip.compress(b'{"name": 1}\n'), "part.jsonl.gz"))
+    mmapds.build(tmp_path)
+    with pytest.warns(UserWarning, match=TWICE):
+        assert names(mmapds.open(tmp_path)) == [1, 1]
     assert names(mmapds.open(tmp_path / "*.zst", build=True)) == [1]
 
 
@@ -175,35 +166,13 @@ def test_indexes_of_a_directory_that_have_the_same_source_are_named(write, tmp_p
     assert len(mmapds.open([out, tmp_path / "view.mmx"])) == 5  # as the list says
 
 
-# ---- what cannot be listed --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", [0o000, 0o111, 0o444, 0o666])
-def test_a_directory_that_cannot_be_listed_or_searched(tmp_path, mode):
+def test_a_directory_that_cannot_be_listed(tmp_path):
     opened_to_all(tmp_path)
     closed = tmp_path / "closed"
     closed.mkdir()
     (closed / "a.jsonl").write_bytes(b'{"a":1}\n')
-    closed.chmod(mode)
+    closed.chmod(0o311)
     for way in (mmapds.build, mmapds.open, partial(mmapds.open, build=True), convert):
-        refused = unprivileged(partial(way, closed))
-        assert re.fullmatch(rf"(Source)?Error: {closed}(/a\.jsonl(\.mmx)?)?: permission denied", refused), way
-    if not mode & 0o111:
-        assert unprivileged(lambda: mmapds.build(closed / "a.jsonl")) == (
-            f"SourceError: {closed}/a.jsonl: permission denied"
-        )
-
-
-@pytest.mark.parametrize("pattern", ["*/*.jsonl", "**/*.jsonl", "e[01]/*", "*/s*/*.jsonl", "e?/*/a.jsonl", "**"])
-def test_a_pattern_that_leads_to_a_directory_that_cannot_be_listed(tmp_path, pattern):
-    """The files of the others alone would be an index without the records there."""
-    opened_to_all(tmp_path)
-    for name in ("e0/sub", "e1/sub"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "a.jsonl").write_bytes(b"1\n")
-    (tmp_path / "e1").chmod(0o311)
-    refused = unprivileged(lambda: expand(tmp_path / pattern, (".jsonl",)))
-    assert refused == f"SourceError: {tmp_path}/e1: permission denied"
-    for known in ("e*/sub/a.jsonl", "e0/**/*.jsonl"):  # names that need no list of that directory
-        found = unprivileged(lambda known=known: expand(tmp_path / known, (".jsonl",)))
-        assert found[0] == f"{tmp_path}/e0/sub/a.jsonl"
+        assert unprivileged(partial(way, closed)) == f"SourceError: {closed}: permission denied"
+    refused = unprivileged(lambda: mmapds.build(tmp_path / "c*/*.jsonl"))
+    assert refused == f"SourceError: {tmp_path}/c*/*.jsonl: no such file"

@@ -168,11 +168,11 @@ def test_what_cannot_be_a_source(tmp_path, make, message):
 
 
 def test_patterns_that_match_nothing(tmp_path):
-    with pytest.raises(mmapds.SourceError, match="expected a pattern that matches files, found no match"):
+    with pytest.raises(mmapds.SourceError, match=r"\*.jsonl: no such file"):
         mmapds.build(tmp_path / "*.jsonl")
     with pytest.raises(mmapds.SourceError, match=r"part-1.jsonl: no such file"):
         mmapds.build(tmp_path / "part-{1..3}.jsonl")
-    with pytest.raises(mmapds.SourceError, match="not a brace pattern"):
+    with pytest.raises(mmapds.SourceError, match=r"part-\{1\.\.3\.jsonl: no such file"):
         mmapds.build(tmp_path / "part-{1..3.jsonl")
     with pytest.raises(mmapds.SourceError, match="sources: expected one source or more, found 0"):
         mmapds.build([])
@@ -271,7 +271,7 @@ def test_a_source_that_changes_meanwhile_is_not_indexed(write):
     with pytest.raises(mmapds.SourceError, match="changed while it was read"):
         list(build_each([path], Request(report=append)))
     path = write(b"1\n" * 1000)
-    with pytest.raises(mmapds.SourceError, match="changed while it was read: expected 2000 bytes, found 10;"):
+    with pytest.raises(mmapds.SourceError, match=r"changed while it was read: expected 2000 bytes, found 10$"):
         list(build_each([path], Request(jsonl_in_blocks(16), workers=2, report=lambda _: os.truncate(path, 10))))
     assert not os.path.exists(path + ".mmx")
 
@@ -392,9 +392,9 @@ def test_a_directory_means_its_sources(write, tmp_path):
     paths = [write([1], "d/a.jsonl"), write([2], "d/b.jsonl")]
     write(b"{}", "d/meta.json")
     mmapds.build(paths, out=tmp_path / "d/all.mmx")
-    with pytest.warns(UserWarning, match=r"passed over meta\.json .*; give"):
+    with pytest.warns(UserWarning, match=r"passed over meta\.json "):
         mmapds.build(tmp_path / "d")
-    with pytest.warns(UserWarning, match=r"passed over meta\.json .*; give"):
+    with pytest.warns(UserWarning, match=r"passed over meta\.json "):
         assert list(mmapds.open(tmp_path / "d")) == [1, 2]
     assert list(mmapds.open(tmp_path / "d/*l*")) == [1, 2]
 
@@ -405,7 +405,7 @@ def test_commands_in_messages_can_be_run(write, tmp_path):
         mmapds.open(tmp_path / "-n.jsonl")
     assert "run: python -m mmapds.index" in str(missing.value)
     asked = python("import mmapds; mmapds.open('-n.jsonl')", cwd=tmp_path, check=False)
-    assert "run: python -m mmapds.index ./-n.jsonl (or" in asked.stderr
+    assert "run: python -m mmapds.index ./-n.jsonl" in asked.stderr
     assert command("./-n.jsonl", cwd=tmp_path).returncode == 0
 
 
@@ -431,7 +431,7 @@ def test_an_index_that_is_damaged_and_stands_for_its_sources(write):
     mmapds.build(path)
     Path(f"{path}.mmx").write_bytes(Path(f"{path}.mmx").read_bytes()[:200])
     ran = command(f"{path}.mmx", "--force")
-    assert ran.stderr.endswith(f"; run: python -m mmapds.index {path} (with the options that it was built with)\n")
+    assert ran.stderr.endswith(f"; run: python -m mmapds.index {path}\n")
     assert command(path).returncode == 0
 
 

@@ -182,7 +182,7 @@ def test_thousands_of_sources_are_summarised(write, ran, tmp_path):
     write([1, 2], "many/0005.jsonl")
     status, out, err = ran("info", tmp_path / "many.mmx")
     assert (status, err.count("\n")) == (1, 1)
-    assert err.startswith(f"{paths[3]}: no such file or directory; run: python -m mmapds.index ")
+    assert err.startswith(f"{paths[3]}: no such file or directory (a source of ")
     assert len(out.splitlines()) < 40
     assert "\n  1,997 unchanged, 1 missing, 1 touched, 1 stale; --all lists them\n" in out
     listed = out.partition("\nsources\n")[2].splitlines()

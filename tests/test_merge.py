@@ -290,7 +290,7 @@ def test_a_computed_column_is_not_replaced_by_a_measured_one_of_its_name(two, tm
 def test_sources_outside_the_roots_are_not_touched(two, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     mmapds.build(two, out=tmp_path / "elsewhere" / "both.mmx", length="chars(text)")
-    with pytest.raises(mmapds.SourceError, match="expected sources below its own directory"):
+    with pytest.raises(mmapds.SourceError, match="expected files below its own directory"):
         mmapds.merge(tmp_path / "elsewhere" / "both.mmx", out=tmp_path / "all.mmx")
     direct = built(two, tmp_path / "all.mmx", length="chars(text)")
     out = mmapds.merge(tmp_path / "elsewhere" / "both.mmx", out=tmp_path / "all.mmx", roots=tmp_path)

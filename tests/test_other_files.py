@@ -1,6 +1,7 @@
-"""An index that stands beside another file than its own, and files that are given twice."""
+"""An index that stands beside another file than its own or was moved, and files that are given twice."""
 
 import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import mmapds
+from mmapds.storage.index_file import Index
 from tests.support import commands
 from tests.support.commands import command
 
@@ -37,8 +39,7 @@ def test_a_copied_index_reads_no_other_file(source, io):
     Path(other).write_text('{"n": 99}\n')
     shutil.copy(f"{source}.mmx", f"{other}.mmx")
     message = (
-        f"{other}.mmx: STALE: expected the index of {other}, found one of {source}; "
-        f"run: python -m mmapds.index {other} (or give {other}.mmx itself)"
+        f"{other}.mmx: STALE: expected the index of {other}, found one of {source}; run: python -m mmapds.index {other}"
     )
     with pytest.raises(mmapds.StaleIndexError) as error:
         mmapds.open(other, io=io)
@@ -65,7 +66,7 @@ def test_a_copied_index_with_a_computed_column(source):
     mmapds.add_column(source, "twice", [2 * row["n"] for row in ROWS])
     for name in ("", ".mmx"):
         shutil.copy(source + name, "d/b.jsonl" + name)
-    with pytest.raises(mmapds.StaleIndexError, match=r"; run: .*index d/b\.jsonl \(or give "):
+    with pytest.raises(mmapds.StaleIndexError, match=r"; run: .*index d/b\.jsonl$"):
         mmapds.open("d/b.jsonl")
     with pytest.raises(mmapds.Error, match="column 'twice' was computed in Python and a rebuild loses it"):
         mmapds.build("d/b.jsonl")
@@ -76,9 +77,7 @@ def test_a_copied_index_with_a_computed_column(source):
 def test_an_index_of_several_sources_in_the_place_of_the_index_of_one(source, write):
     write(ROWS[:2], "d/b.jsonl")
     mmapds.build([source, "d/b.jsonl"], out=f"{source}.mmx")
-    with pytest.raises(
-        mmapds.StaleIndexError, match=r"found one of 2 sources; run: .* \(or give d/a\.jsonl\.mmx itself\)"
-    ):
+    with pytest.raises(mmapds.StaleIndexError, match=r"found one of 2 sources; run: .*index d/a\.jsonl$"):
         mmapds.open(source)
     assert len(mmapds.open(f"{source}.mmx")) == 17
 
@@ -205,3 +204,43 @@ def test_other_formats_in_the_place_of_an_index_of_lines():
     with pytest.raises(mmapds.ColumnError, match=r"column 'x': expected bytes\(\) for records that are not JSON"):
         mmapds.build("a.npy", out="t.mmx")
     mmapds.build("a.npy", out="t.mmx", columns={"x": "bytes()", "y": "bytes()"})
+
+
+# ---- what was moved, or is gone ----------------------------------------------------------------------------------
+
+
+def test_an_index_that_was_moved_away_from_its_sources(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sources = [write([1, 2], "m/a.jsonl"), write([3], "m/b.jsonl")]
+    mmapds.build(sources, out="m/all.mmx")
+    os.rename("m/all.mmx", "all.mmx")
+    for roots in ([], ["m"]):
+        with pytest.raises(mmapds.SourceError, match=r"a\.jsonl: no such file or directory \(a source of all\.mmx\)$"):
+            mmapds.open("all.mmx", roots=roots)
+    os.mkdir("i")
+    mmapds.build(sources, out="i/all.mmx")
+    assert list(mmapds.open("i/all.mmx", roots="m")) == [1, 2, 3]
+    os.rename("all.mmx", "m/all.mmx")
+    mmapds.open("m/all.mmx")[1:].save("m/v.mmx")
+    shutil.move("m", "n")
+    assert list(mmapds.open("n/all.mmx")) == [1, 2, 3]
+    os.rename("n/all.mmx", "gone")
+    with pytest.raises(mmapds.IndexMissingError, match=r"n/all\.mmx: no such index; run: .*index SOURCE\.\.\. -o \S+$"):
+        mmapds.open("n/v.mmx")
+    assert command("n/a.jsonl", "n/b.jsonl", "-o", "n/all.mmx").returncode == 0
+    assert list(mmapds.open("n/v.mmx")) == [2, 3]
+
+
+def test_an_index_that_is_gone_names_the_command(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mmapds.build([write([1], "a.jsonl"), write([2], "b.jsonl")], out="all.mmx")
+    pickled = pickle.dumps(mmapds.open("all.mmx"))
+    os.unlink("all.mmx")
+    way = r"run: python -m mmapds\.index SOURCE\.\.\. -o all\.mmx$"
+    for attempt in (lambda: mmapds.open("all.mmx"), lambda: mmapds.build("all.mmx"), lambda: pickle.loads(pickled)[0]):
+        with pytest.raises(mmapds.Error, match=rf"^all\.mmx: no such (file|index); {way}"):
+            attempt()
+    assert command("a.jsonl", "b.jsonl", "-o", "all.mmx").returncode == 0
+    assert list(pickle.loads(pickled)) == [1, 2]
+    with pytest.raises(mmapds.IndexMissingError, match=r"^a.jsonl.mmx: no such index; run: .* a.jsonl$"):
+        Index("a.jsonl.mmx")

@@ -133,16 +133,19 @@ def test_an_index_of_several_sources(write, tmp_path):
     assert list(mmapds.open(out)) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("change", ["grown", "damaged"])
-def test_an_index_with_a_column_that_was_computed_in_python(corpus, change):
+def test_an_index_with_a_column_that_was_computed_in_python(corpus):
+    """Its command refuses to lose the column, but for --force."""
     mmapds.add_column(corpus, "square", np.arange(2000) ** 2)
-    if change == "grown":
-        with open(corpus, "a") as file:
-            file.write('{"n": 5}\n')
-    else:
-        flip(f"{corpus}.mmx", section(f"{corpus}.mmx", "offsets"))
-    kind = mmapds.StaleIndexError if change == "grown" else mmapds.FormatError
-    mended(corpus, kind, r"--force \(and add again what was computed in Python: 'square'\)$")
+    before = os.path.getsize(corpus)
+    with open(corpus, "a") as file:
+        file.write('{"n": 5}\n')
+    with pytest.raises(mmapds.StaleIndexError, match=r"; run: python -m mmapds\.index \S+$"):
+        mmapds.open(corpus)
+    with pytest.raises(mmapds.ColumnError, match="column 'square' was computed in Python and a rebuild loses it"):
+        mmapds.build(corpus)
+    os.truncate(corpus, before)
+    flip(f"{corpus}.mmx", section(f"{corpus}.mmx", "offsets"))
+    mended(corpus, mmapds.FormatError, r"; run: .* --force$")
     assert mmapds.open(corpus).columns == ["length"]
 
 
@@ -256,14 +259,8 @@ def test_a_missing_shard(write, tmp_path, meet):
     mmapds.build(paths, out=out, length="n", columns={"size": "bytes()"}, validate=True)
     ds = mmapds.open(out)
     os.remove(paths[1])
-    with pytest.raises(mmapds.SourceError, match=r"a b-1.jsonl: no such file or directory; run: ") as error:
+    with pytest.raises(mmapds.SourceError, match=rf"a b-1.jsonl: no such file or directory \(a source of {out}\)$"):
         meet(ds, out)
-    assert str(error.value).endswith(f" (which indexes what is left of {out})")
-    run_remedy(error.value)
-    ds = mmapds.open(out)
-    assert [record["n"] for record in ds] == [0, 0, 0, 2, 2, 2]
-    assert sorted(ds.columns) == ["length", "size"]
-    verify(Index(out))
 
 
 def test_an_index_that_was_cut_while_it_was_open(write, tmp_path):
@@ -272,7 +269,7 @@ def test_an_index_that_was_cut_while_it_was_open(write, tmp_path):
     mmapds.build(paths, out=out, length="n")
     ds = mmapds.open(out)
     os.truncate(out, 100)
-    with pytest.raises(mmapds.FormatError, match=r"expected \d+ bytes, as when .* found fewer; index its sources"):
+    with pytest.raises(mmapds.FormatError, match=r"expected \d+ bytes, as when .* found fewer$"):
         list(ds)
     mmapds.build(paths, out=out, length="n")
     assert len(mmapds.open(out).lengths) == 4000

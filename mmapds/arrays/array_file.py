@@ -113,7 +113,7 @@ class ArrayFile(ArraySections):
             raise self.damaged(f"section {name!r}: expected {self.records} numbers, found {found}")
         if section.dtype not in dtypes:
             raise self.damaged(f"section {name!r}: expected numbers of {' or '.join(dtypes)}, found {section.dtype}")
-        self.verify_section(name)
+        self.verify_sections(name)
 
     @property
     def end(self) -> int:
@@ -127,7 +127,7 @@ class ArrayFile(ArraySections):
 
     def check_records(self) -> None:
         """Raise FormatError unless records have their checksum, and lie one behind the other in their section."""
-        self.verify_section("records")
+        self.verify_sections("records")
         section = self.sections["records"]
         last = -1
         for starts in self.starts():

@@ -30,8 +30,9 @@ from ..index.build import Request, build_and_warn
 from ..index.keys import candidates
 from ..storage import current
 from ..storage.files import Io, IoChoice, check_io, io_of
-from ..storage.index_file import Index, SavedView, SavedViewFoundError, is_saved_view, names_index
+from ..storage.index_file import Index, SavedView, is_saved_view, names_index
 from ..storage.runs import LengthOrder
+from ..storage.sections import SavedViewFoundError
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, expand, given_twice, listed, way_to_index
 from . import saving
 from .batch import RecordBatch, Refused

@@ -11,7 +11,7 @@ from .. import _native
 from ..compression.content import head_of, opened
 from ..errors import FormatError, either, option, quoted, tool
 from ..storage.index_file import Index
-from ..storage.sources import CONVERTED, Source, compressed, named
+from ..storage.sources import Source, compressed, named
 from .fixed import Fixed, Npy
 from .format import ArrayOf, FieldsOf, Format, Option
 from .frames import Prefixed, TFRecord
@@ -31,9 +31,9 @@ SUFFIXES: tuple[str, ...] = tuple(suffix for each in FORMATS.values() for suffix
 OPTIONS: dict[str, Option] = {name: option for each in FORMATS.values() for name, option in each.options.items()}
 
 CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
-    "parquet": (b"PAR1", CONVERTED["parquet"]),
-    "arrow": (b"ARROW1", CONVERTED["arrow"]),
-    "hdf5": (b"\x89HDF\r\n\x1a\n", CONVERTED["hdf5"]),
+    "parquet": (b"PAR1", (".parquet", ".pq")),
+    "arrow": (b"ARROW1", (".arrow", ".arrows", ".feather", ".ipc")),
+    "hdf5": (b"\x89HDF\r\n\x1a\n", (".h5", ".hdf5", ".hdf", ".he5")),
 }
 """What must be converted: the first bytes of such files, and what their names end in."""
 

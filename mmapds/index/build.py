@@ -26,8 +26,9 @@ from ..errors import (
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.index_file import NOTHING, Index, SavedViewFoundError
+from ..storage.index_file import NOTHING, Index
 from ..storage.lock import locked
+from ..storage.sections import SavedViewFoundError
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, index_path, inspect
 from ..storage.workers import cores
 from .inspect import Summary, summarise

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from ..errors import Error, SourceError, StaleIndexError, counted
 from ..storage import current
-from ..storage.index_file import Index, SavedView, SavedViewFoundError
+from ..storage.index_file import Index, SavedView
+from ..storage.sections import SavedViewFoundError
 from ..storage.sources import Roots, index_path
 
 LISTED = 20

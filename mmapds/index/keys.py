@@ -106,7 +106,7 @@ def hashes_by_record(index: Index, scratch: Callable[[int], mmap.mmap]) -> mmap.
     hashes, records = index.sections["key_hashes"], index.sections["key_records"]
     number_type = BY_DTYPE[records.dtype]
     for name in ("key_hashes", "key_records"):
-        index.verify_section(name)
+        index.verify_sections(name)
     memory = scratch(index.records * U32.width)
     by_record = np.frombuffer(memory, U32.dtype)
     for begin in range(0, index.records, _PIECE):

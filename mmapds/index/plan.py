@@ -6,6 +6,7 @@ With `grown`, the user says that only the end of a source is new. If its first b
 begins at the last record of then, whose line may have gone on.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from ..errors import Error, SourceError, counted
 from ..formats.format import Format, Piece
 from ..formats.measuring import Measuring
 from ..storage.current import WAITING, each, fingerprint
-from ..storage.index_file import Index, alike, relative_to_index
+from ..storage.index_file import Index, relative_to_index
 from ..storage.numbers import F64, U64
 from ..storage.sections import BOUNDS, IndexedSource
 from ..storage.sources import Source
@@ -110,7 +111,7 @@ class Grown(NamedTuple):
           FormatError: the index is damaged.
         """
         old = self.base.sources[self.number]
-        self.base.verify_section(BOUNDS)
+        self.base.verify_sections(BOUNDS)
         begin = self.base.bounds(self.number, old.records - 1, old.records)[0]
         records = skipped = bad = lines = 0
         for piece in job.scan([self.source._replace(begin=begin, end=old.size)]):
@@ -235,7 +236,8 @@ def _may_narrow(before: Index, job: Job, plan: Plan) -> bool:
 
 def _measures_the_same(index: Index, job: Job) -> bool:
     """Whether an index has the format of a job, and all its columns, measured in the same way."""
-    same = index.format == job.chosen.name and alike(index.measuring, job.measuring.describe())
+    before, now = (json.dumps(each, sort_keys=True) for each in (index.measuring, job.measuring.describe()))
+    same = index.format == job.chosen.name and before == now  # as texts, where NaN is NaN
     return same and index.has_bounds == job.has_bounds and all(name in index.columns for name in job.measuring.columns)
 
 

@@ -84,7 +84,7 @@ class Findings:
         """Compare the checksum of each section."""
         for name, section in self.index.sections.items():
             with self.catching("sections"):
-                self.index.verify_section(name)
+                self.index.verify_sections(name)
             report(section.size)
 
     def compare(self, again: SectionFile) -> None:
@@ -332,7 +332,7 @@ def _note_unchecked(findings: Findings, index: Index) -> None:
     """Say what no comparison saw."""
     chosen = formats.FORMATS.get(index.format)
     if chosen is not None and chosen.is_text and not index.measuring["validate"]:
-        findings.not_checked.append(f"whether records are JSON; {index.hint('--validate', force=False)}")
+        findings.not_checked.append(f"whether records are JSON; run: {index.rebuild_command('--validate')}")
     for name in index.computed_columns:
         what = f"column {name!r}" + " and the order of lengths" * (name == "length")
         findings.not_checked.append(f"{what}, which was computed in Python, beyond its checksum")

@@ -105,7 +105,7 @@ def report(
     dataset = cast(IndexedDataset, open_dataset(patterns, decode=decode, check="none", roots=roots))
     facts = _facts(dataset, patterns, wanted, samples=samples)
     if waits:
-        facts["training"] = _training_facts([os.fspath(path) for path in listed(waits, "waits")])
+        facts["training"] = _training_facts([os.fspath(path) for path in listed(waits)])
     if loader:
         size = batch_size or BATCH_SIZE
         facts["loader"] = bench(patterns, max_tokens=max_tokens, batch_size=size, decode=decode, roots=roots)

@@ -15,8 +15,6 @@ from .sections import (
     BLOCK_BEGINS,
     BLOCK_BOUNDS,
     BLOCK_SECTIONS,
-    CRC_SIZE,
-    LARGEST_POINT,
     POINT_BOUNDS,
     POINTS,
     WINDOW,
@@ -29,6 +27,8 @@ SMALLEST = 64 << 10
 BITS = {"zstd": 1, "gzip": 8}
 """Parts of a byte that blocks begin at, by codec."""
 _NUMBERS = BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS
+_CRC = 4  # bytes of an access point before its window
+_LARGEST_POINT = _CRC + WINDOW + 64  # bytes: deflate adds less to what it cannot make smaller
 _LEVEL = 1  # of the compression of access points
 _PIECE = 1 << 17  # numbers that are copied at a time
 _PAGE = 1 << 12  # blocks whose bounds are held in memory, to find some of them
@@ -97,21 +97,21 @@ class Edges(NamedTuple):
 
 def packed_point(crc: int, window: "bytes | memoryview") -> bytes:
     """Return an access point as an index holds it."""
-    return crc.to_bytes(CRC_SIZE, "little") + zlib.compress(window, _LEVEL)
+    return crc.to_bytes(_CRC, "little") + zlib.compress(window, _LEVEL)
 
 
 def unpacked_point(packed: bytes) -> tuple[int, bytes] | None:
     """Return the checksum and the window of an access point as an index holds it; None if it is damaged."""
     decoder = zlib.decompressobj()
     try:
-        window = decoder.decompress(packed[CRC_SIZE:], WINDOW + 1)
+        window = decoder.decompress(packed[_CRC:], WINDOW + 1)
     except zlib.error:
         return None
     return (_crc_of(packed), window) if 0 < len(window) <= WINDOW and decoder.eof else None
 
 
 def _crc_of(packed: bytes) -> int:
-    return int.from_bytes(packed[:CRC_SIZE], "little")
+    return int.from_bytes(packed[:_CRC], "little")
 
 
 class _Numbers:
@@ -146,12 +146,12 @@ class BlockTable:
         assert compression is not None
         self._index, self._number, self._compression = index, number, compression
         self.count, self._bits = compression.blocks, BITS[compression.codec]
-        first = index.blocks_at(number)
+        first = index.start("block_bounds", number)
         self._begins, self.bounds = (_Numbers(index, name, first) for name in (BLOCK_BEGINS, BLOCK_BOUNDS))
         self._page = 0, memoryview(b"")  # the first block whose bound is held, and the bounds
         if compression.points:
             self._point_bounds = _Numbers(index, POINT_BOUNDS, first)
-            self._points_at = index.sections[POINTS].offset + index.points_at(number)
+            self._points_at = index.sections[POINTS].offset + index.start("points", number)
         if (found := self.bounds[self.count]) != compression.size:
             raise index.damaged(
                 f"blocks of {index.source_path(number)}: expected {compression.size} bytes of content, found {found}"
@@ -192,7 +192,7 @@ class BlockTable:
             return Edges(end_crc=end_crc)
         found = unpacked_point(packed)
         if found is None:
-            raise self.damaged(block, f"a window of 1 to {WINDOW} bytes, found {len(packed) - CRC_SIZE} others")
+            raise self.damaged(block, f"a window of 1 to {WINDOW} bytes, found {len(packed) - _CRC} others")
         crc, window = found
         return Edges(window, crc, self._begins[block] % self._bits, end_crc)
 
@@ -202,8 +202,8 @@ class BlockTable:
         if not points or block == self.count:
             return b""
         begin, end = self._point_bounds.read(block, block + 2)
-        if not begin <= end <= points or 0 < end - begin <= CRC_SIZE or end - begin > LARGEST_POINT:
-            expected = f"an access point of up to {LARGEST_POINT} bytes in {points}"
+        if not begin <= end <= points or 0 < end - begin <= _CRC or end - begin > _LARGEST_POINT:
+            expected = f"an access point of up to {_LARGEST_POINT} bytes in {points}"
             raise self.damaged(block, f"{expected}, found one in {begin} to {end}")
         return self._index.read(self._points_at + begin, end - begin)
 
@@ -245,14 +245,14 @@ class BlocksWriter:
 
     def copy(self, index: Index, sources: range) -> None:
         """Append the blocks of sources of another index, which are neighbours there."""
-        begin, end = index.blocks_at(sources.start), index.blocks_at(sources.stop)
+        begin, end = (index.start("block_bounds", number) for number in (sources.start, sources.stop))
         for name in _NUMBERS:
             if name in index.sections:
                 self._copy(index, name, begin, end)
             else:
                 self._add_zeros(name, end - begin)
         if POINTS in index.sections:
-            self._copy(index, POINTS, index.points_at(sources.start), index.points_at(sources.stop))
+            self._copy(index, POINTS, index.start("points", sources.start), index.start("points", sources.stop))
 
     def _copy(self, index: Index, name: str, begin: int, end: int) -> None:
         kind = BY_DTYPE[index.sections[name].dtype]

@@ -3,7 +3,6 @@
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from xxhash import xxh3_64, xxh3_128
@@ -13,14 +12,10 @@ from .index_file import Index
 from .sources import Source, changed, kind_of_file, open_regular, reason, unreadable
 from .workers import cores, in_order
 
-CHECKS = ("stat", "sample", "full", "none")
-"""How sources can be compared: see `check`."""
-BLOCKS, BLOCK = 16, 1 << 14
-"""How many blocks a fingerprint covers, and their bytes. Few, as each is a seek; in memory, they take 33 us."""
-COVERED = BLOCKS * BLOCK
-"""Bytes: a fingerprint covers the whole of a source that is not larger."""
-WAITING = 16
-"""Threads that sample sources: they wait for the disk or the network more than they compute."""
+CHECKS = ("stat", "sample", "full", "none")  # how sources can be compared: see `check`
+BLOCKS, BLOCK = 16, 1 << 14  # how many blocks a fingerprint covers, and their bytes: few, as each is a seek
+COVERED = BLOCKS * BLOCK  # bytes: a fingerprint covers the whole of a source that is not larger
+WAITING = 16  # threads that sample sources: they wait for the disk or the network more than they compute
 _PIECE = 1 << 20
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -35,61 +30,43 @@ class Digest(NamedTuple):
 
 
 def fingerprint(path: str, size: int | None = None) -> Digest:
-    """Return xxh3-64 of a file's size and of 16 blocks of 16 KiB, evenly spaced from its first byte to its last.
-
-    Up to 256 KiB, that is the whole file.
-
-    Args:
-      size: bytes of the file to cover, from the first; by default all.
-    Raises:
-      SourceError: it cannot be read, or is not a regular file.
-    """
-    with _opened(path) as fd:
-        found = os.fstat(fd)
-        size = found.st_size if size is None else size
-        digest = xxh3_64(size.to_bytes(8, "little"))
-        begins: Sequence[int] = range(0, size, BLOCK)
-        if size > COVERED:
-            begins = [block * (size - BLOCK) // (BLOCKS - 1) for block in range(BLOCKS)]
-        for begin in begins:  # in small pieces, as the memory of large ones would be new each time
-            digest.update(os.pread(fd, min(BLOCK, size - begin), begin))
+    """Return xxh3-64 of a file's size, or the first `size` bytes of it, and of 16 blocks of 16 KiB, evenly spaced."""
+    try:
+        with open_regular(path) as file:
+            found = os.fstat(file.fileno())
+            size = found.st_size if size is None else size
+            digest = xxh3_64(size.to_bytes(8, "little"))
+            begins: Sequence[int] = range(0, size, BLOCK)
+            if size > COVERED:
+                begins = [block * (size - BLOCK) // (BLOCKS - 1) for block in range(BLOCKS)]
+            for begin in begins:  # in small pieces, as the memory of large ones would be new each time
+                digest.update(os.pread(file.fileno(), min(BLOCK, size - begin), begin))
+    except OSError as error:
+        raise unreadable(path, error) from None
     return Digest(size, found.st_mtime_ns, digest.hexdigest())
 
 
 def full_hash(path: str, report: Callable[[int], object] = lambda _: None) -> Digest:
-    """Return xxh3-128 of all bytes of a file.
-
-    Args:
-      report: called with the number of bytes that were read since the last call.
-    Raises:
-      SourceError: it cannot be read, is not a regular file, or changes meanwhile.
-    """
+    """Return xxh3-128 of all bytes of a file; report how many were read since the last call."""
     digest, piece = xxh3_128(), memoryview(bytearray(_PIECE))
-    with _opened(path) as fd:
-        before = os.fstat(fd)
-        while count := os.readv(fd, [piece]):
-            digest.update(piece[:count])
-            report(count)
-        after = os.fstat(fd)
+    try:
+        with open_regular(path) as file:
+            before = os.fstat(file.fileno())
+            while count := os.readv(file.fileno(), [piece]):
+                digest.update(piece[:count])
+                report(count)
+            after = os.fstat(file.fileno())
+    except OSError as error:
+        raise unreadable(path, error) from None
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise changed(Source(path, before.st_size, before.st_mtime_ns), after.st_size)
     return Digest(before.st_size, before.st_mtime_ns, digest.hexdigest())
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[int]:
-    try:
-        with open_regular(path) as file:
-            yield file.fileno()
-    except OSError as error:
-        raise unreadable(path, error) from None
-
-
 def each(work: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int) -> Iterator[Result]:
-    """Yield `work(task)` for every task, such as a path, in order, computed by threads."""
+    """Yield `work(task)` for every task, in order, computed by threads."""
     workers = max(min(workers, len(tasks)), 1)
-    slots = list(range(workers + 2))  # which `in_order` wants; this work needs no memory of its own
-    return in_order(lambda task, _: work(task), tasks, workers=workers, slots=slots)
+    return in_order(lambda task, _: work(task), tasks, workers=workers, slots=[None] * (workers + 2))
 
 
 def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]]:
@@ -100,10 +77,6 @@ def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]
         fingerprints; "full" the hashes of whole sources; "none" nothing.
     Returns:
       The sources of another time of which no more than a sample was compared: an index, and the number there.
-    Raises:
-      StaleIndexError: a source changed.
-      SourceError: a source is missing or unreadable.
-      Error: an index has no hashes of whole sources.
     """
     touched: list[tuple[Index, int]] = []
     others: list[tuple[Index, int]] = []
@@ -132,22 +105,16 @@ def _compare(sources: Sequence[tuple[Index, int]], *, full: bool = False) -> Non
 
 
 def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
-    """Raise StaleIndexError unless a source that was opened, with this size and time, is the one that was indexed.
-
-    Where the time is another, and `check` has not met it, the fingerprint decides.
-
-    Raises:
-      SourceError: it is missing or unreadable.
-    """
+    """Raise StaleIndexError unless a source that was opened, with this size and time, is the one that was indexed."""
     if index.check == "none":
         return
     index.check_size(number, size)
-    if mtime_ns not in (index.sources[number].mtime_ns, index.recognised.get(number)):
+    if mtime_ns not in (index.sources[number].mtime_ns, index.recognised.get(number)):  # the fingerprint decides
         _compare([(index, number)])
         if mtime_ns != index.recognised[number]:
-            path = index.source_path(number)
             raise StaleIndexError(
-                f"{index.path}: STALE: {path} was replaced while it was opened; {index.hint(force=False)}"
+                f"{index.path}: STALE: {index.source_path(number)} was replaced while it was opened; run: "
+                f"{index.rebuild_command()}"
             )
 
 
@@ -163,23 +130,17 @@ def check_content(index: Index, number: int, found: Digest, *, full: bool = Fals
     source = index.sources[number]
     index.check_size(number, found.size)
     what, expected = ("hash", source.xxh3_128) if full else ("fingerprint", source.fingerprint)
-    if found.hex == expected:
-        return
-    same_time = found.mtime_ns == source.mtime_ns
-    raise StaleIndexError(
-        f"{index.path}: STALE: {index.source_path(number)} has other content (same size, "
-        f"{'same' if same_time else 'another'} time, {what} {expected} when indexed and {found.hex} now); "
-        f"{index.hint(force=same_time)}"
-    )
+    if found.hex != expected:
+        same_time = found.mtime_ns == source.mtime_ns
+        raise StaleIndexError(
+            f"{index.path}: STALE: {index.source_path(number)} has other content (same size, "
+            f"{'same' if same_time else 'another'} time, {what} {expected} when indexed and {found.hex} now); run: "
+            f"{index.rebuild_command(*['--force'] * same_time)}"
+        )
 
 
 def stat_source(index: Index, number: int) -> os.stat_result:
-    """Return the status of a source.
-
-    Raises:
-      SourceError: it is missing, unreadable or not a regular file (reading a FIFO would wait for its writer), or lies
-        where the user has not allowed it.
-    """
+    """Return the status of a source; raise SourceError where it is missing, not a regular file, or not allowed."""
     path = index.source_path(number)
     try:
         # One call of the system, as most sources are not links.

@@ -25,11 +25,7 @@ def check_io(given: Any) -> None:
 
 
 def io_of(choice: IoChoice, path: str) -> Io:
-    """Return how a file is to be read.
-
-    Args:
-      path: absolute.
-    """
+    """Return how the file of an absolute path is to be read."""
     if isinstance(choice, str):
         return choice
     return next((io for pattern, io in choice.items() if fnmatchcase(path, pattern)), "mmap")
@@ -59,21 +55,12 @@ def open_file(path: str, io: Io = "mmap", *, scan: bool = False) -> _native.Map:
         if not _warned:
             _warned.append(path)
             instead = "reading it into memory" if scan else "reading it by pread, which is slower"
-            warn(
-                f"{path}: cannot be mapped ({reason(error)}); {instead}; other files may follow",
-                RuntimeWarning,
-            )
+            warn(f"{path}: cannot be mapped ({reason(error)}); {instead}; other files may follow", RuntimeWarning)
         return opened
 
 
 def open_source(source: Source, *, scan: bool = True) -> _native.Map:
-    """Open a source to index it.
-
-    Args:
-      scan: see `open_file`.
-    Raises:
-      SourceError: it is unreadable, or its size has changed since it was inspected.
-    """
+    """Open a source to index it; raise SourceError where it is unreadable, or has another size than when inspected."""
     try:
         opened = open_file(source.path, scan=scan)
     except OSError as error:

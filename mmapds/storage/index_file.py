@@ -1,9 +1,10 @@
-"""The .mmx file: where the records of some sources are, with columns of numbers. See docs/index-file.md."""
+"""The two kinds of .mmx files: an index of sources, and a saved view of other indexes. See docs/index-file.md."""
 
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -17,11 +18,9 @@ from ..errors import (
     SourceError,
     StaleIndexError,
     build_command,
-    column_option,
     counted,
     either,
-    nearest,
-    plain_counted,
+    listed,
     quoted,
 )
 from .files import Io, open_file
@@ -35,23 +34,19 @@ from .sections import (
     GROUP,
     POINT_BOUNDS,
     POINTS,
-    SIZE,
     TEXT,
-    TEXTS,
-    Fields,
     IndexedSource,
     Rule,
     Section,
     SectionFile,
+    check_fields,
+    is_count,
     records_in_group,
     unpacked,
 )
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, Roots, is_inside, kind_of_file, reason, way_to_index
 
 _INDEX_NAME = re.compile(rf"{re.escape(INDEX_SUFFIX)}({TEMPORARY})?\Z")
-_NAMED = 20  # sources that a command names; of more it says that there are some
-_WITH_OPTIONS = ("fixed", "prefixed")
-"""Formats that cannot be indexed without options of their own."""
 RECORD_NUMBERS = (U32.dtype, U64.dtype)
 LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
     "length_order": RECORD_NUMBERS,
@@ -68,35 +63,31 @@ SECTION_TYPES: dict[str, tuple[str, ...]] = {
     **_KEY_SECTIONS,
 }
 """The types of these sections, where an index has them."""
+_VIEW_SECTIONS = {**LENGTH_SECTIONS, "rows": RECORD_NUMBERS, "row_bits": (U64.dtype,), "row_ranks": (U64.dtype,)}
 _NO_SECTION = Section("", 0, 0, "")
 _COLUMN_DTYPES = tuple(each.dtype for each in COLUMN_TYPES)
-OF_COMPRESSED = 2
-"""The kind of an index of which a source is compressed, or more; readers that do not know it refuse it."""
+OF_COMPRESSED = 2  # the kind of an index of which a source is compressed, or more
+BITS_BLOCK = 2048  # records that an entry of the directory of bits is for
 NOTHING: dict[str, Any] = {"expressions": {}, "missing": "error", "validate": False}
 """The measuring of an index without columns; see `Measuring.describe`."""
 
 
-def _is_missing(value: Any) -> bool:
-    return type(value) in (int, float) or value in ("error", "skip")
-
-
-_METADATA = Fields("", {"format": TEXT, "functions": TEXTS}, {"functions": {}, "parameters": {}, "columns": NOTHING})
-_PARAMETERS = Fields(" among parameters", {"record_bytes": SIZE, "columns": TEXTS}, {"record_bytes": 1, "columns": {}})
-_MEASURING = Fields(
-    " among columns",
-    {
-        "expressions": TEXTS,
-        "missing": Rule("error, skip or a number", object, _is_missing),
-        "validate": Rule("true or false", bool, (True, False).__contains__),
-        "bad": Rule("error or skip", str, ("error", "skip").__contains__),
-    },
-    {"bad": "error"},
+_TEXTS: Rule = (
+    "an object of texts",
+    lambda value: type(value) is dict and all(type(each) is str for each in value.values()),
 )
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Whether two things that `Measuring.describe` says are the same; NaN in the place of missing numbers is NaN."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+_METADATA: dict[str, Rule] = {"format": TEXT, "functions": _TEXTS}
+_PARAMETERS: dict[str, Rule] = {
+    "record_bytes": ("an integer from 1 to 2**63 - 1", lambda value: is_count(value) and value > 0),
+    "columns": _TEXTS,
+}
+_MEASURING: dict[str, Rule] = {
+    "expressions": _TEXTS,
+    "missing": ("error, skip or a number", lambda value: type(value) in (int, float) or value in ("error", "skip")),
+    "validate": ("true or false", lambda value: type(value) is bool),
+    "bad": ("error or skip", lambda value: value in ("error", "skip")),
+}
+_BASE: dict[str, Rule] = {"path": TEXT, "records": COUNT, "mark": TEXT}
 
 
 def relative_to_index(source: str, index: str) -> str:
@@ -111,25 +102,20 @@ def names_index(path: str) -> bool:
     return _INDEX_NAME.search(path) is not None
 
 
-class SavedViewFoundError(FormatError):
-    """A file is not an index but a saved view: see `SavedView`."""
-
-
 class IndexFile(SectionFile):
-    """What the two kinds of .mmx files have in common: an index of sources, and a saved view.
+    """What the two kinds of .mmx files have in common.
 
     Raises:
       IndexMissingError: the file does not exist.
-      FormatError: it is not a regular file, or damaged.
+      FormatError: it is not of this kind, is damaged, or needs a newer mmapds.
     """
 
     MAGIC = INDEX_MAGIC
-    LEADS_TO = "sources"
-    """What messages call the files that it names."""
 
-    def __init__(self, path: str, roots: Roots | None, io: Io) -> None:
+    def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
         self.opened_in = os.getcwd()
         self.roots = roots or Roots()
+        self.io = io
         self._real_home: str | None = None
         try:
             opened = open_file(os.path.join(self.opened_in, path), io)
@@ -165,13 +151,8 @@ class IndexFile(SectionFile):
     def column(self, name: str) -> tuple[str, memoryview]:
         """Return the type and the bytes of a column, mapped; raise ColumnError where the file does not have it."""
         if name not in self.columns:
-            known = ", ".join(map(repr, self.columns)) or "none"
-            raise ColumnError(f"{self.path}: expected column {name!r}, found {known}; {self.way_to_column(name)}")
+            raise ColumnError(f"{self.path}: expected column {name!r}, found {listed(self.columns) or 'none'}")
         return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
-
-    def way_to_column(self, name: str) -> str:
-        """Return how to get a column that is missing, as the end of a message."""
-        return self.hint()
 
     @property
     def home(self) -> str:
@@ -197,30 +178,18 @@ class IndexFile(SectionFile):
     def check_reach(self, path: str) -> None:
         """Raise SourceError unless a file that this one leads to may be read; see `mmapds.storage.sources`."""
         real = os.path.realpath(self.absolute(path))
-        if is_inside(real, self.home) or self.roots.admit(real):
-            return
-        root = os.path.dirname(real)
-        allow = either(f"add --root {quoted(root)}", f"open it with roots={[root]}")
-        raise SourceError(
-            f"{self.path}: expected {self.LEADS_TO} below its own directory that are not hidden, found {real}; {allow} "
-            "(if you trust who made the index, and they are still there; else index them where they are now)"
-        )
+        if not is_inside(real, self.home) and not self.roots.admit(real):
+            root = os.path.dirname(real)
+            raise SourceError(
+                f"{self.path}: expected files below its own directory that are not hidden, found {real}; "
+                f"{either(f'add --root {quoted(root)}', f'open it with roots={[root]}')} (if you trust it)"
+            )
 
 
 class Index(IndexFile):
-    """An open .mmx file of sources.
-
-    Args:
-      path: of the file.
-      roots: where its sources may lie besides its own directory.
-      io: how its sections are read: mapped, or by pread, which copies those that are asked for.
-    Raises:
-      IndexMissingError: the file does not exist.
-      FormatError: the file is not an index, is damaged, or needs a newer mmapds.
-    """
+    """An open .mmx file of sources."""
 
     NAME, KINDS = "AN INDEX", (0, OF_COMPRESSED)
-    AGAIN = "index its sources again"
     sources: Sequence[IndexedSource] = ()
     check = "stat"
     """How sources were compared, one of `current.CHECKS`; with "none", they are not when they are first read."""
@@ -232,15 +201,18 @@ class Index(IndexFile):
         """Number of a source whose content was compared and is the same, to the time of change that it had."""
         super().__init__(path, roots, io)
         with self.reporting_malformed_metadata():
-            metadata = _METADATA.read(self.metadata)
+            metadata = {"functions": {}, "parameters": {}, "columns": NOTHING} | self.metadata
+            check_fields("", _METADATA, metadata)
             self.format: str = metadata["format"]
             self.parameters: dict[str, Any] = metadata["parameters"]
+            check_fields(" among parameters", _PARAMETERS, {"record_bytes": 1, "columns": {}} | self.parameters)
             self.functions: dict[str, str] = metadata["functions"]
             """What the functions that computed columns are known by, by column: see `mmapds.add_column`."""
             self.measuring: dict[str, Any] = metadata["columns"]
             """How the columns were measured: see `Measuring.describe`."""
-            _PARAMETERS.read(self.parameters)
-            _MEASURING.read(self.measuring)
+            check_fields(" among columns", _MEASURING, {"bad": "error"} | self.measuring)
+            self.expressions: dict[str, str] = self.measuring["expressions"]
+            """The columns that were measured, each with its expression."""
             sources = [IndexedSource.parse(source) for source in metadata["sources"]]
         self.sources = sources
         self.firsts = list(accumulate((source.records for source in sources), initial=0))
@@ -251,14 +223,6 @@ class Index(IndexFile):
         self._check_sections(SECTION_TYPES, self._numbers_of_sections())
         self._metadata = None  # what is needed of them is held already, and a dataset may have thousands of indexes
 
-    def _check_kind(self, kind: int) -> None:
-        if kind == 1:
-            raise SavedViewFoundError(
-                f"{self.path}: NOT AN INDEX: expected one of sources, found a saved view; give the indexes that it was "
-                "saved of"
-            )
-        super()._check_kind(kind)
-
     def _numbers_of_sections(self) -> dict[str, int]:
         """Return how many numbers the sections have that must be there; raise FormatError for contradictions."""
         wanted = {COLUMN + name: self.records for name in self.expressions}
@@ -268,45 +232,30 @@ class Index(IndexFile):
             wanted[BOUNDS] = sum(source.groups for source in self.sources) * GROUP // U64.width
         if not self.sections.keys().isdisjoint(_KEY_SECTIONS):
             wanted |= dict.fromkeys(_KEY_SECTIONS, self.records)
-        compressed = [source for source in self.sources if source.compression is not None]
+        compressed = sum(source.compression is not None for source in self.sources)
         if bool(compressed) != (self.kind == OF_COMPRESSED):
-            raise self.damaged(
-                f"expected kind {OF_COMPRESSED} if a source is compressed, and no other, found kind {self.kind} and "
-                f"{len(compressed)} of {len(self.sources)} sources compressed"
-            )
+            raise self.damaged(f"expected kind {OF_COMPRESSED if compressed else 0}, found {self.kind}")
         if compressed:
-            points = sum(source.points for source in compressed)
-            wanted |= dict.fromkeys(BLOCK_SECTIONS, sum(source.block_bounds for source in compressed))
-            wanted[POINTS] = points
-            if not points and self.sections.keys().isdisjoint((POINTS, POINT_BOUNDS)):
+            wanted |= dict.fromkeys(BLOCK_SECTIONS, sum(source.block_bounds for source in self.sources))
+            wanted[POINTS] = sum(source.points for source in self.sources)
+            if not wanted[POINTS] and self.sections.keys().isdisjoint((POINTS, POINT_BOUNDS)):
                 del wanted[POINTS], wanted[POINT_BOUNDS]
         return wanted
 
     # ---- where records lie in the file -------------------------------------------------------------------------
 
-    def blocks_at(self, number: int) -> int:
-        """Return the number of the first entry that a source has in the sections of blocks."""
-        return self._start("block_bounds", number)
-
-    def points_at(self, number: int) -> int:
-        """Return where the access points of a source begin in their section."""
-        return self._start("points", number)
-
     def bounds_at(self, number: int) -> int:
         """Return the byte of the index where the groups of a source begin; 0 if all records have one size."""
-        return self.sections[BOUNDS].offset + self._start("groups", number) * GROUP if self.has_bounds else 0
+        return self.sections[BOUNDS].offset + self.start("groups", number) * GROUP if self.has_bounds else 0
 
-    def _start(self, what: str, number: int) -> int:
-        """Return where a source begins among what all sources have of a kind."""
+    def start(self, what: str, number: int) -> int:
+        """Return where a source begins among what all sources have: a property of `IndexedSource`."""
         if what not in self._starts:
             self._starts[what] = list(accumulate((getattr(source, what) for source in self.sources), initial=0))
         return self._starts[what][number]
 
     def bounds(self, number: int, begin: int, end: int) -> memoryview:
-        """Return some of the bounds of a source, uint64: where its records `begin` to `end - 1` begin.
-
-        That of the record after the last one is where the last one ends. Empty if all records have one size.
-        """
+        """Return bounds `begin` to `end - 1` of a source, uint64; none if all records have one size."""
         width = self.sources[number].width
         if not self.has_bounds or begin >= end:
             return memoryview(b"").cast("Q")
@@ -320,8 +269,7 @@ class Index(IndexFile):
         source = self.sources[number]
         if not self.has_bounds:
             return source.first + source.records * int(self.parameters["record_bytes"])
-        found: int = self.bounds(number, source.records, source.records + 1)[0]
-        return found
+        return int(self.bounds(number, source.records, source.records + 1)[0])
 
     def extent(self, number: int) -> int:
         """Return how many bytes the records of a source take, framing included, without what lies before and after."""
@@ -331,10 +279,7 @@ class Index(IndexFile):
     # ---- where sources lie -------------------------------------------------------------------------------------
 
     def source_path(self, number: int) -> str:
-        """Return where a source is, relative to where the index is now, as messages say it.
-
-        Nothing has checked where it leads: `readable_path` does, and all that read a source ask that.
-        """
+        """Return where a source is, as messages say it; nothing has checked where it leads: see `readable_path`."""
         return self.path_of(self.sources[number].path)
 
     def readable_path(self, number: int) -> str:
@@ -355,47 +300,37 @@ class Index(IndexFile):
 
     def roots_needed(self) -> list[str]:
         """Return the directories of the sources that lie outside, whether or not the user allows them."""
-        paths = map(self.absolute, map(self.source_path, range(len(self.sources))))
-        return sorted(
-            {os.path.dirname(real) for real in map(os.path.realpath, paths) if not is_inside(real, self.home)}
-        )
+        paths = [os.path.realpath(self.absolute(self.source_path(number))) for number in range(len(self.sources))]
+        return sorted({os.path.dirname(real) for real in paths if not is_inside(real, self.home)})
 
     def covers(self, path: str) -> bool:
         """Whether it is the index of one source, and that is this file, by its name or through links."""
         if len(self.sources) != 1:
             return False
         found = self.source_path(0)
-        try:  # the name first, as datasets have indexes by the thousands
+        with suppress(OSError):  # the name first, as datasets have indexes by the thousands
             return found == path or os.path.samefile(self.absolute(found), self.absolute(path))
-        except OSError:
-            return False
+        return False
 
     def check_covers(self, given: str) -> None:
         """Raise StaleIndexError if a source was given, not this index, and the index is not of that source alone."""
         if not names_index(given) and not self.covers(given):
             found = self.source_path(0) if len(self.sources) == 1 else f"{len(self.sources):,} sources"
+            command = build_command([given])
             raise StaleIndexError(
-                f"{self.path}: STALE: expected the index of {given}, found one of {found}; run: "
-                f"{build_command([given])} (or give {self.path} itself)"
+                f"{self.path}: STALE: expected the index of {given}, found one of {found}; run: {command}"
             )
 
     def check_size(self, number: int, size: int) -> None:
         """Raise StaleIndexError unless a source has the size that it had when it was indexed."""
         source = self.sources[number]
         if size != source.size:
-            name = os.path.basename(source.path)
             raise StaleIndexError(
-                f"{self.path}: STALE: {name} was {plain_counted(source.size, 'byte')} when indexed and is {size} now; "
-                f"{self.hint(force=False)}"
+                f"{self.path}: STALE: {os.path.basename(source.path)} was {source.size} bytes when indexed and is "
+                f"{size} now; run: {self.rebuild_command()}"
             )
 
-    # ---- columns, and hints ------------------------------------------------------------------------------------
-
-    @property
-    def expressions(self) -> dict[str, str]:
-        """The columns that were measured, each with its expression."""
-        found: dict[str, str] = self.measuring["expressions"]
-        return found
+    # ---- columns, and messages ---------------------------------------------------------------------------------
 
     @property
     def computed_columns(self) -> list[str]:
@@ -408,67 +343,33 @@ class Index(IndexFile):
         function = self.functions.get(name, "").rpartition(":")[0]
         return self.expressions.get(name) or (f"function {function}" if function else "")
 
-    def way_to_column(self, name: str) -> str:
-        if self.computed_columns:  # which a command would lose
-            return "use mmapds.add_column"
-        near = nearest(name, self.columns)
-        meant = f"; did you mean {near!r}" if near else ""
-        return f"run: {self.rebuild_command()} {column_option(name, 'EXPR')} (or use mmapds.add_column{meant})"
-
-    def hint(self, *options: str, force: bool = True) -> str:
-        """Return the one command that mends this index, as the end of a message.
-
-        Args:
-          options: more than the index was built with.
-          force: build it even if it seems up to date; needed where the sources have the size and time they had.
-        """
+    def _way(self) -> str:
         if not self.sources:  # the metadata that name them are damaged
-            source = self.path.removesuffix(INDEX_SUFFIX)
-            if os.path.exists(source):
-                return f"run: {build_command([source])} (with the options that it was built with)"
-            return f"run: {build_command(['SOURCE...'], '-o', quoted(self.path))}"
-        computed = ", ".join(map(repr, self.computed_columns))
-        lost = f" (and add again what was computed in Python: {computed})" if computed else ""
-        return f"run: {self.rebuild_command(*options, *['--force'] * bool(force or computed))}{lost}"
+            return f"; {way_to_index(self.path)}"
+        return f"; run: {self.rebuild_command('--force')}"
 
     def rebuild_command(self, *options: str) -> str:
-        """Return the shell command that builds this index again."""
+        """Return the shell command that builds this index again, with more options than it was built with."""
         if len(self.sources) == 1 and self.path == self.source_path(0) + INDEX_SUFFIX:  # naming it is naming the index
             return build_command([self.source_path(0)], *options)
         # Roots that the user gave, and no others: the command must not go further than the user did.
-        return build_command(
-            [self.path], *options, *(f"--root {quoted(root)}" for root in sorted(self.roots.lasting()))
-        )
+        roots = [f"--root {quoted(root)}" for root in sorted(self.roots.lasting())]
+        return build_command([self.path], *options, *roots)
 
     def unreadable(self, number: int, problem: str) -> SourceError:
-        """Return the error for a source that cannot be opened; it says how to go on with those that are there."""
-        path, count = self.source_path(number), len(self.sources)
-        if os.path.lexists(self.absolute(path)) or self.format in _WITH_OPTIONS:
-            return SourceError(f"{path}: {problem} (a source of {self.path})")
-        paths = map(self.source_path, range(count)) if count <= _NAMED else ["SOURCE..."]
-        there = [each for each in paths if count > _NAMED or os.path.lexists(self.absolute(each))]
-        if not there:
-            return SourceError(f"{path}: {problem} (a source of {self.path})")
-        command = build_command(there, f"-o {quoted(self.path)}")
-        return SourceError(f"{path}: {problem}; run: {command} (which indexes what is left of {self.path})")
+        """Return the error for a source that cannot be opened."""
+        return SourceError(f"{self.source_path(number)}: {problem} (a source of {self.path})")
 
 
 # ---- saved views ------------------------------------------------------------------------------------------------
-
-BITS_BLOCK = 2048
-"""Records that an entry of the directory of bits is for."""
-_VIEW_SECTIONS = {**LENGTH_SECTIONS, "rows": RECORD_NUMBERS, "row_bits": (U64.dtype,), "row_ranks": (U64.dtype,)}
-_BASE = Fields(" of a base", {"path": TEXT, "records": COUNT, "mark": TEXT})
 
 
 class Base(NamedTuple):
     """An index whose records a view has, as it was when the view was saved."""
 
-    path: str
-    """Relative to the directory that holds the view."""
+    path: str  # relative to the directory that holds the view
     records: int
-    mark: str
-    """See `mark_of`."""
+    mark: str  # see `mark_of`
 
 
 def mark_of(index: Index, columns: Sequence[str]) -> str:
@@ -487,31 +388,23 @@ def mark_of(index: Index, columns: Sequence[str]) -> str:
 
 
 class SavedView(IndexFile):
-    """An open file of a saved view.
-
-    Args:
-      path: of the file.
-      roots: where the indexes that it names, and their sources, may lie besides its own directory.
-      io: how its sections are read.
-    Raises:
-      IndexMissingError: the file does not exist.
-      FormatError: it is not a saved view, is damaged, or needs a newer mmapds.
-    """
+    """An open file of a saved view: some records of other indexes, in any order."""
 
     NAME, KINDS = "A SAVED VIEW", (1,)
-    AGAIN = "save the view again with ds.save(...)"
-    LEADS_TO = "indexes"
 
     def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
-        self.io = io
         super().__init__(path, roots, io)
+        self.bases: list[Base] = []
         with self.reporting_malformed_metadata():
-            bases = [_BASE.read(base) for base in self.metadata["bases"]]
-        self.bases = [Base(base["path"], base["records"], base["mark"]) for base in bases]
+            for base in self.metadata["bases"]:
+                check_fields(" of a base", _BASE, base)
+                self.bases.append(Base(*map(base.__getitem__, Base._fields)))
         self.total = sum(base.records for base in self.bases)
         """Records of all bases, which rows are numbers of."""
         if not self.bases or self.total >= 2**63:
             raise self.damaged(f"expected 1 to 2**63 - 1 records of 1 base or more, found {self.total}")
+        self.is_bits = "row_bits" in self.sections
+        """Whether its rows are bits; else they are an array."""
         words, blocks = -(-self.total // 64), -(-self.total // BITS_BLOCK)
         rows = {"row_bits": words, "row_ranks": blocks + 1} if self.is_bits else {"rows": self.records}
         self._check_sections(_VIEW_SECTIONS, rows)
@@ -522,11 +415,6 @@ class SavedView(IndexFile):
                     f"section 'row_ranks': expected {self.records} records of {self.total} at its end, found {ones}"
                 )
 
-    @property
-    def is_bits(self) -> bool:
-        """Whether its rows are bits; else they are an array."""
-        return "row_bits" in self.sections
-
     def base_path(self, number: int) -> str:
         """Return where a base is, as messages say it; nothing has checked where it leads."""
         return self.path_of(self.bases[number].path)
@@ -536,32 +424,22 @@ class SavedView(IndexFile):
         return [self.open_base(number) for number in range(len(self.bases))]
 
     def open_base(self, number: int) -> Index:
-        """Open one of them.
-
-        Raises:
-          SourceError: it lies outside the directory of the view, and the user has not allowed it.
-          IndexMissingError, FormatError: it is missing, or damaged.
-          StaleIndexError: it was built again of other sources, or its columns changed.
-        """
+        """Open one of them; raise StaleIndexError where it was built again of other sources, or its columns changed."""
         path, base = self.base_path(number), self.bases[number]
         self.check_reach(path)
         index = Index(path, self.roots, self.io)
         if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
             raise StaleIndexError(
                 f"{self.path}: STALE: {path} has other records or columns than when the view was saved "
-                f"({counted(base.records, 'record')} then, {index.records:,} now); {self.AGAIN}"
+                f"({counted(base.records, 'record')} then, {index.records:,} now)"
             )
         return index
 
 
 def is_saved_view(path: str) -> bool:
     """Whether a path is that of a saved view."""
-    if not path.endswith(INDEX_SUFFIX):
-        return False
-    try:
-        Index(path)
-    except SavedViewFoundError:
-        return True
-    except Error:
-        pass
+    if path.endswith(INDEX_SUFFIX):
+        with suppress(Error):
+            SavedView(path)
+            return True
     return False

@@ -1,8 +1,7 @@
 """Replacing a file: one writer at a time, beside its place, and moved there when it is whole.
 
-The lock of `train.jsonl.mmx` is one on `train.jsonl.mmx.lock`, which names its holder and is removed with the lock. The
-kernel frees the lock when its process ends, so a lock file that is not locked is the sign of a killed process: the next
-holder removes its temporaries. Those are locked while they are open, and never removed by another host.
+The lock of `a.mmx` is one on `a.mmx.lock`, which names its holder. The kernel frees it when the process ends, so a lock
+file that is not locked is that of a killed process: the next holder removes its temporaries. Another host's stay.
 """
 
 import fcntl
@@ -15,23 +14,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EEXIST
 from io import FileIO
-from stat import S_ISREG
 from typing import Any, Self
 from weakref import WeakSet
 from zlib import crc32
 
 from ..errors import Error
-from .sources import kind_of_file, reason
+from .sources import reason
 
 LOCK_SUFFIX = ".lock"
-LIMIT = "MMAPDS_LOCK_SECONDS"
-"""The environment variable that says how many seconds to wait for a lock."""
-TEMPORARY = r"\.[0-9a-f]{8}\.tmp"
-"""The pattern of what follows the name of a file in that of a temporary."""
+LIMIT = "MMAPDS_LOCK_SECONDS"  # the environment variable that says how many seconds to wait for a lock
+TEMPORARY = r"\.[0-9a-f]{8}\.tmp"  # the pattern of what follows the name of a file in that of a temporary
 _HOST = f"{crc32(os.uname().nodename.encode()) & 0xFFFF:04x}"
-_DEFAULT_LIMIT = 3600.0
-_SILENCE = 1.0  # seconds before a message says what is waited for
-_POLL = 0.05  # seconds between two attempts
+_SILENCE, _POLL = 1.0, 0.05  # seconds before a message says what is waited for, and between two attempts
 
 
 class OwnFile(FileIO):
@@ -72,13 +66,9 @@ _held: dict[str, tuple[int, int]] = {}
 
 @contextmanager
 def locked(target: str) -> Iterator[None]:
-    """Hold the lock of a file while it is replaced.
+    """Hold the lock of a file while it is replaced; raise Error where another process holds it for too long.
 
-    A thread that holds it already goes on. Who waits says so on stderr after a second. In a directory that cannot be
-    written to there is no lock, as nothing can be replaced there.
-
-    Raises:
-      Error: another process held the lock for longer than the limit, or the lock file cannot be opened.
+    A thread that holds it already goes on. In a directory that cannot be written to there is no lock.
     """
     directory, name = os.path.split(target)
     path = os.path.join(os.path.realpath(directory or "."), name) + LOCK_SUFFIX
@@ -99,14 +89,13 @@ def locked(target: str) -> Iterator[None]:
 
 
 def _acquire(target: str, path: str) -> OwnFile | None:
-    """Wait for the lock; return the lock file, or None where nothing can be written, which the writer says better."""
-    began, limit, has_spoken = time.monotonic(), float(os.environ.get(LIMIT) or _DEFAULT_LIMIT), False
+    began, limit, has_spoken = time.monotonic(), float(os.environ.get(LIMIT) or 3600), False
     while True:
         try:
             file = OwnFile(path, "a+")
             is_locked = _is_locked(file, path)
         except OSError as error:
-            if not os.path.lexists(path):
+            if not os.path.lexists(path):  # nothing can be written there, which the writer says better
                 return None
             raise Error(f"{target}{LOCK_SUFFIX}: cannot lock it ({reason(error)})") from None
         if is_locked:
@@ -129,7 +118,7 @@ def _acquire(target: str, path: str) -> OwnFile | None:
 
 
 def _is_locked(file: FileIO, path: str) -> bool:
-    """Try to lock an open file; return whether that is done and it still has this path."""
+    """Try to lock an open file; return whether that is done, and it still has this path."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
@@ -138,17 +127,6 @@ def _is_locked(file: FileIO, path: str) -> bool:
 
 
 # ---- temporaries ------------------------------------------------------------------------------------------------
-
-
-def special_file(path: str) -> str:
-    """Return what lies at a path, or what a link there leads to; "" for a regular file, and for nothing."""
-    with suppress(OSError):
-        if os.readlink(path).startswith("/proc/"):  # as /dev/stdout does
-            return "a link to an open file"
-    with suppress(OSError):
-        mode = os.stat(path).st_mode
-        return "" if S_ISREG(mode) else kind_of_file(mode)
-    return ""
 
 
 def remove_leftovers(target: str) -> None:
@@ -164,18 +142,13 @@ def remove_leftovers(target: str) -> None:
 
 
 class Replacement:
-    """A file beside its place. Use it as a context manager: nothing is left behind unless `place` is called.
-
-    Args:
-      target: absolute; nothing is there, or the file to replace.
-    Raises:
-      OSError: it cannot be written, or a device or another special file would be replaced.
-    """
+    """A file beside its place, an absolute path. It is removed when it is closed, unless `place` was called."""
 
     def __init__(self, target: str) -> None:
         self.target, self.directory = target, os.path.dirname(target)
-        if found := special_file(target):
-            raise FileExistsError(EEXIST, f"expected a regular file, found {found}")
+        is_open = os.path.islink(target) and os.readlink(target).startswith("/proc/")  # as /dev/stdout is
+        if is_open or (os.path.exists(target) and not os.path.isfile(target)):
+            raise FileExistsError(EEXIST, "expected a regular file, found another")
         while True:
             self.temporary = f"{target}.{_HOST}{os.urandom(2).hex()}.tmp"
             with suppress(FileExistsError):
@@ -189,14 +162,13 @@ class Replacement:
         os.replace(self.temporary, self.target)
         with suppress(OSError):  # some network file systems refuse to flush the new name
             fd = os.open(self.directory, os.O_RDONLY)
-            try:
+            with suppress(OSError):
                 os.fsync(fd)
-            finally:
-                os.close(fd)
+            os.close(fd)
 
     @property
     def is_own(self) -> bool:
-        """Whether there is something to close; not in a child that was forked meanwhile, as its parent still writes."""
+        """Whether there is something to close; not in a forked child, as its parent still writes."""
         return hasattr(self, "file") and not self.file.closed
 
     def close(self) -> None:
@@ -214,19 +186,12 @@ class Replacement:
         self.close()
 
     def __del__(self) -> None:
-        self.close()  # of a file that nobody closed
+        self.close()
 
 
 @contextmanager
 def replacing(target: str, check: Callable[[], object]) -> Iterator[OwnFile]:
-    """Yield a file to write; when the block ends, it is flushed to the disk and moved to `target`.
-
-    Args:
-      target: absolute.
-      check: called before the file is moved; if it raises, nothing is replaced.
-    Raises:
-      OSError, Error: as `Replacement` and `locked` do.
-    """
+    """Yield a file to write; when the block ends and `check` raises nothing, it is moved to an absolute path."""
     with locked(target), Replacement(target) as new:
         yield new.file
         os.fsync(new.file.fileno())
@@ -244,5 +209,5 @@ def is_same_file(path: str, other: str) -> bool:
 
 def check_is_free(path: str) -> None:
     """Raise Error where a file, or anything else, is there already."""
-    if found := special_file(path) or ("a file" if os.path.lexists(path) else ""):
-        raise Error(f"{path}: expected a name that is free, found {found}")
+    if os.path.lexists(path):
+        raise Error(f"{path}: expected a name that is free, found a file")

@@ -20,15 +20,43 @@ from .sources import CODECS, reason
 
 VERSION = 1
 HEADER = struct.Struct("<8sIIQQQQQQ")
-CHECKED = HEADER.size - 8
-"""Bytes of the header before its checksum."""
-ALIGNMENT = 64
-"""Of sections in the file."""
+CHECKED = HEADER.size - 8  # bytes of the header before its checksum
+ALIGNMENT = 64  # of sections in the file
 _PIECE = 1 << 20  # bytes read at a time
-COLUMN = "column:"
-"""Prefix of the name of a section that is a column."""
+COLUMN = "column:"  # begins the name of a section that is a column
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, SyntaxError)
 """Exceptions that malformed metadata can cause; the last one if they are a dtype for NumPy."""
+
+
+# ---- fields of metadata, which anybody may have written ----------------------------------------------------------
+
+Rule = tuple[str, Callable[[Any], bool]]
+"""What a field of metadata may be, as messages say it, and whether a value is that."""
+
+
+def check_fields(of: str, rules: Mapping[str, Rule], found: Mapping[str, Any]) -> None:
+    """Raise KeyError or TypeError where a field is missing or wrong."""
+    for name, (expected, fits) in rules.items():
+        if not fits(value := found[name]):
+            raise TypeError(f"{name}{of}: expected {expected}, found {shortened(value)}")
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value is an integer from 0 to 2**63 - 1."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_text(value: Any) -> bool:
+    if type(value) is not str or "\0" in value:
+        return False
+    return value.isascii() or bool(value.encode())  # raises a ValueError for a lone surrogate
+
+
+COUNT: Rule = ("an integer from 0 to 2**63 - 1", is_count)
+TEXT: Rule = ("a text in UTF-8", _is_text)
+
+
+# ---- the file ---------------------------------------------------------------------------------------------------
 
 
 class Section(NamedTuple):
@@ -45,6 +73,10 @@ class Section(NamedTuple):
         return self.items * BY_DTYPE[self.dtype].width
 
 
+class SavedViewFoundError(FormatError):
+    """A file is not an index but a saved view: see `SavedView`."""
+
+
 class SectionFile:
     """An open file of sections: header and metadata are read and checked, sections are mapped."""
 
@@ -53,8 +85,6 @@ class SectionFile:
     """Those that it may be of; see `SectionWriter`."""
     NAME: str
     """What messages call such a file, after NOT."""
-    AGAIN = "write or copy it again"
-    """What the user can do about a damaged file."""
 
     def __init__(self, path: str, opened: _native.Map) -> None:
         self.path = path
@@ -76,45 +106,35 @@ class SectionFile:
         """Return the number of records, the checksum, the kind, and the metadata."""
         size = self.map.size
         header = self.read(0, min(size, HEADER.size))
-        if size < HEADER.size or header[:8] != self.MAGIC:
-            expected = f"{HEADER.size} bytes that begin with {self.MAGIC!r}"
-            if header[:8] != self.MAGIC:
-                expected = f"{self.MAGIC!r} at byte 0"
-            raise FormatError(f"{self.path}: NOT {self.NAME}: expected {expected}, found {header[:8]!r}; {self.hint()}")
-        fields = HEADER.unpack(header)
-        _, version, header_size, records, offset, length, file_size, kind, checksum = fields
+        if header[:8] != self.MAGIC or size < HEADER.size:
+            raise FormatError(
+                f"{self.path}: NOT {self.NAME}: expected {self.MAGIC!r} at byte 0, found {header[:8]!r}{self._way()}"
+            )
+        _, version, header_size, records, offset, length, file_size, kind, checksum = HEADER.unpack(header)
         if version != VERSION:
             raise FormatError(f"{self.path}: VERSION: expected format {VERSION}, found {version}; upgrade mmapds")
         if file_size != size:
             raise self.damaged(f"expected {file_size} bytes, as the header says, found {size}")
-        self._check_kind(kind)
-        if header_size != HEADER.size or not HEADER.size <= offset <= offset + length <= size:
-            raise self.damaged(
-                f"expected a header of {HEADER.size} bytes, and metadata from there to byte {size}, found "
-                f"{header_size}, and bytes {offset} to {offset + length}"
-            )
-        text = self.read(offset, length)
-        digest = xxh3_64(header[:CHECKED])
-        digest.update(text)
-        if digest.intdigest() != checksum:
-            raise self.damaged(
-                f"header and metadata do not match their checksum: expected {checksum:016x}, found {digest.hexdigest()}"
-            )
-        return records, checksum, kind, text
-
-    def _check_kind(self, kind: int) -> None:
         if kind not in self.KINDS:
+            if kind == 1:
+                raise SavedViewFoundError(f"{self.path}: NOT {self.NAME}: expected one of sources, found a saved view")
             raise self.damaged(f"expected kind {' or '.join(map(str, self.KINDS))}, found {kind}")
+        if header_size != HEADER.size or not HEADER.size <= offset <= offset + length <= size:
+            raise self.damaged(f"metadata: expected bytes {HEADER.size} to {size}, found {offset} to {offset + length}")
+        text = self.read(offset, length)
+        found = xxh3_64(header[:CHECKED] + text).intdigest()
+        if found != checksum:
+            what = "header and metadata do not match their checksum"
+            raise self.damaged(f"{what}: expected {checksum:016x}, found {found:016x}")
+        return records, checksum, kind, text
 
     def _check_section(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
         (count,) = shape
         section = Section(BY_DTYPE[dtype].dtype, count, offset, xxh3)
-        fits = type(count) is type(offset) is int and count >= 0 <= offset and not offset % ALIGNMENT
+        fits = is_count(count) and is_count(offset) and not offset % ALIGNMENT
         if not fits or offset + section.size > self.map.size:
-            raise self.damaged(
-                f"section {name!r}: expected 0 numbers or more from a multiple of {ALIGNMENT} to byte {self.map.size}, "
-                f"found {shortened(count)} of type {dtype} from byte {shortened(offset)}"
-            )
+            found = f"{shortened(count)} of type {dtype} from byte {shortened(offset)}"
+            raise self.damaged(f"section {name!r}: expected numbers within {self.map.size} bytes, found {found}")
         return section
 
     @contextmanager
@@ -128,12 +148,11 @@ class SectionFile:
             raise self.damaged(f"malformed metadata, or from a newer mmapds: {error!r}") from error
 
     def damaged(self, what: str) -> FormatError:
-        """Return the error to raise for a file that differs from what its writer wrote."""
-        return FormatError(f"{self.path}: DAMAGED: {what}; {self.hint()}")
+        """Return the error for a file that differs from what its writer wrote."""
+        return FormatError(f"{self.path}: DAMAGED: {what}{self._way()}")
 
-    def hint(self) -> str:
-        """Return what the user can do about a damaged file, as the end of a message."""
-        return self.AGAIN
+    def _way(self) -> str:
+        return ""  # the end of a message on a damaged file: the command that makes it again, if there is one
 
     def read(self, begin: int, size: int) -> bytes:
         """Return a copy of some bytes; raise FormatError where the file was cut short, Error where reading fails."""
@@ -143,7 +162,7 @@ class SectionFile:
             raise self._unread(error) from None
 
     def count_above(self, name: str, wanted: int) -> int:
-        """Return how many words of a section, u32 that fall, are above `wanted`; raises as `read` does."""
+        """Return how many words of a section, u32 that fall, are above `wanted`."""
         section = self.sections[name]
         try:
             return self.map.count_above(section.offset, section.size // 4, wanted)
@@ -155,9 +174,7 @@ class SectionFile:
 
     def cut_short(self) -> FormatError:
         """Return the error to raise for a file that ends before it did when it was opened."""
-        return FormatError(  # with no command: what names the sources may be gone
-            f"{self.path}: DAMAGED: expected {self.map.size} bytes, as when it was opened, found fewer; {self.AGAIN}"
-        )
+        return FormatError(f"{self.path}: DAMAGED: expected {self.map.size} bytes, as when it was opened, found fewer")
 
     def section(self, name: str) -> memoryview:
         """Return the bytes of a section: mapped, or a copy where the file is read by pread."""
@@ -167,9 +184,9 @@ class SectionFile:
         return memoryview(self.map)[section.offset : section.offset + section.size]
 
     def pieces(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield a copy of the bytes of a section, or of some of them, a MB at a time.
+        """Yield a copy of some bytes of a section, a MB at a time, then raise FormatError if it is damaged.
 
-        The first time, all of it is read. The last piece is followed by a FormatError if the section is damaged.
+        The first time, all of it is read.
         """
         section = self.sections[name]
         stop, digest = section.size if end is None else end, None if name in self._verified else xxh3_64()
@@ -180,32 +197,22 @@ class SectionFile:
                 digest.update(piece)
             if wanted := piece[max(begin - at, 0) : max(stop - at, 0)]:
                 yield wanted
-        if digest is not None and digest.hexdigest() != section.xxh3:
-            raise self.damaged(
-                f"section {name!r} does not match its checksum: expected {section.xxh3}, found {digest.hexdigest()}"
-            )
+        if digest is not None and (found := digest.hexdigest()) != section.xxh3:
+            raise self.damaged(f"section {name!r} does not match its checksum: expected {section.xxh3}, found {found}")
         self._verified.add(name)
 
-    def verify_sections(self) -> None:
-        """Read every section and check it against its checksum."""
-        for name in self.sections:
-            self.verify_section(name)
-
-    def verify_section(self, name: str) -> None:
-        """Read a section and check it against its checksum, unless that is done."""
-        if name not in self._verified:
-            for _ in self.pieces(name):
+    def verify_sections(self, *names: str) -> None:
+        """Read sections, by default all, and check them against their checksums, unless that is done."""
+        for name in names or self.sections:
+            for _ in () if name in self._verified else self.pieces(name):
                 pass
 
 
 # ---- bounds: where records begin, in groups as narrow as the records of a source allow ---------------------------
 
-BOUNDS = "offsets"
-"""The section that holds them."""
-GROUP = 64
-"""Bytes of a group: a bound of 8 bytes, and the distances from there to those that follow."""
-WIDTHS = (2, 3, 4, 8)
-"""How many bytes a distance may have; in a source, the fewest that all of its distances fit."""
+BOUNDS = "offsets"  # the section that holds them
+GROUP = 64  # bytes: a bound of 8 bytes, and the distances from there to those that follow
+WIDTHS = (2, 3, 4, 8)  # bytes that a distance may have; in a source, the fewest that all of its distances fit
 
 
 def records_in_group(width: int) -> int:
@@ -223,168 +230,54 @@ def unpacked(width: int, groups: "bytes | memoryview") -> memoryview:
     return memoryview(_native.unpack_bounds(width, groups)).cast("Q")
 
 
-# ---- fields of metadata -----------------------------------------------------------------------------------------
-
-
-class Rule(NamedTuple):
-    """What a field of metadata may be, which anybody may have written."""
-
-    expected: str
-    """As messages say it."""
-    kind: type
-    """The type; `object` where `fits` decides that, too."""
-    fits: Callable[[Any], bool]
-    """Whether a value of this type is in range."""
-
-
-def _is_utf8(text: str) -> bool:
-    """Whether a text can be the name of a file."""
-    try:
-        return "\0" not in text and (text.isascii() or bool(text.encode()))
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-
-
-def _has_texts(found: dict[str, Any]) -> bool:
-    return {*map(type, found.values())} <= {str}
-
-
-COUNT = Rule("an integer from 0 to 2**63 - 1", int, range(2**63).__contains__)
-SIZE = Rule("an integer from 1 to 2**63 - 1", int, range(1, 2**63).__contains__)
-TIME = Rule("an integer of 64 bits", int, range(-(2**63), 2**63).__contains__)
-TEXT = Rule("a text in UTF-8", str, _is_utf8)
-TEXTS = Rule("an object of texts", dict, _has_texts)
-
-
-class Fields:
-    """A table of the fields of a JSON object: what each may be, and the values of those that may be left out.
-
-    Messages say `of` what they are, such as ` of a source`.
-    """
-
-    def __init__(self, of: str, rules: Mapping[str, Rule], defaults: Mapping[str, Any] = {}) -> None:
-        self._of, self._rules, self._defaults = of, [(name, *rule) for name, rule in rules.items()], defaults
-
-    def read(self, found: Any) -> dict[str, Any]:
-        """Return the fields of an object, with defaults for those that it lacks; those without a rule may be anything.
-
-        Raises:
-          KeyError, TypeError: a field is missing, or has the wrong type or range.
-        """
-        fields = {**self._defaults, **found}
-        for name, expected, kind, fits in self._rules:
-            value = fields[name]
-            if (type(value) is not kind and kind is not object) or not fits(value):
-                raise TypeError(f"{name}{self._of}: expected {expected}, found {shortened(value)}")
-        return fields
-
-
 # ---- sources as an index describes them --------------------------------------------------------------------------
 
 BLOCK_BEGINS, BLOCK_BOUNDS = "block_begins", "block_bounds"
 POINT_BOUNDS, POINTS = "point_bounds", "access_points"
 BLOCK_SECTIONS: dict[str, tuple[str, ...]] = {
-    BLOCK_BEGINS: (U32.dtype, U64.dtype),
-    BLOCK_BOUNDS: (U32.dtype, U64.dtype),
-    POINT_BOUNDS: (U32.dtype, U64.dtype),
+    **dict.fromkeys((BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS), (U32.dtype, U64.dtype)),
     POINTS: (U8.dtype,),
 }
 """What these sections hold, in an index of compressed sources; the last two where some have access points."""
-LARGEST_BLOCK = 8 << 20
-"""Bytes of content: what a block of more has is read in order alone."""
-WINDOW = 32 << 10
-"""Bytes of content that deflate looks back at, at most."""
-CRC_SIZE = 4  # bytes of an access point before its window
-LARGEST_POINT = CRC_SIZE + WINDOW + 64  # bytes: deflate adds less to what it cannot make smaller
+LARGEST_BLOCK = 8 << 20  # bytes of content: what a block of more has is read in order alone
+WINDOW = 32 << 10  # bytes of content that deflate looks back at, at most
 _MOST_TIMES = 1 << 17  # what a byte of a file can be the content of, at most
 
 
 class Compression(NamedTuple):
     """How a source is compressed."""
 
-    codec: str
-    """One of `sources.CODECS`."""
-    size: int
-    """Bytes of content: what the source is without compression."""
-    blocks: int
-    """How many; each is decoded on its own."""
-    largest: int
-    """Bytes of content in the largest block."""
-    points: int
-    """Bytes of its access points in the index."""
-
-    @classmethod
-    def parse(cls, found: Any, size: int) -> "Compression":
-        """Read it from its JSON object, for a file of `size` bytes; raises as `Fields.read` does."""
-        fields = _COMPRESSION.read(found)
-        parsed = cls(*(fields[name] for name in cls._fields))
-        if parsed.size > size * _MOST_TIMES:  # a record of all of it would take all memory
-            raise TypeError(
-                f"compression of a source: expected what a file of {size} bytes can hold, found {shortened(found)}"
-            )
-        if parsed.largest > parsed.size or (parsed.size and not parsed.blocks):
-            raise TypeError(f"compression of a source: expected blocks of all content, found {shortened(found)}")
-        return parsed
-
-    @property
-    def is_random(self) -> bool:
-        """Whether its records can be read in any order, as no block is too large for that."""
-        return self.largest <= LARGEST_BLOCK
-
-
-_COMPRESSION = Fields(
-    " of a compression",
-    {
-        "codec": Rule(" or ".join(CODECS), str, CODECS.__contains__),
-        **dict.fromkeys(("size", "blocks", "largest", "points"), COUNT),
-    },
-)
+    codec: str  # one of `sources.CODECS`
+    size: int  # bytes of content: what the source is without compression
+    blocks: int  # how many; each is decoded on its own
+    largest: int  # bytes of content in the largest block
+    points: int  # bytes of its access points in the index
 
 
 class BadLines(NamedTuple):
     """Lines of a source that were left out because they are not JSON."""
 
-    lines: int = 0
-    """How many; they count among those that were skipped."""
-    first: tuple[tuple[int, int], ...] = ()
-    """Of the first of them, the line, counted from 1, and the byte where it begins."""
-
-    @classmethod
-    def parse(cls, found: Any) -> "BadLines":
-        """Read them from a JSON object; raises as `Fields.read` does."""
-        parsed = cls(found["lines"], tuple((line, byte) for line, byte in found["first"]))
-        for number in (parsed.lines, *(number for place in parsed.first for number in place)):
-            if type(number) is not int or not COUNT.fits(number):
-                raise TypeError(f"bad of a source: expected {COUNT.expected}, found {shortened(number)}")
-        return parsed
+    lines: int = 0  # how many; they count among those that were skipped
+    first: tuple[tuple[int, int], ...] = ()  # of some, the line, counted from 1, and the byte where it begins
 
 
 class IndexedSource(NamedTuple):
     """A source as it was when it was indexed."""
 
-    path: str
-    """Relative to the directory that holds the index."""
-    size: int
-    """Bytes."""
+    path: str  # relative to the directory that holds the index
+    size: int  # bytes
     mtime_ns: int
-    fingerprint: str
-    """See `current.fingerprint`."""
+    fingerprint: str  # see `current.fingerprint`
     records: int
     lines: int
-    smallest: int
-    """Bytes in the smallest record, framing included; 0 when there are no records."""
+    smallest: int  # bytes in the smallest record, framing included; 0 when there are no records
     largest: int
-    skipped: int
-    """Records left out because they lack a column, or are truncated."""
-    first: int
-    """Where the first record begins, if all records have one size and the index has no bounds; else 0."""
-    xxh3_128: str = ""
-    """See `current.full_hash`; empty where it was not asked for."""
+    skipped: int  # records left out because they lack a column, or are truncated
+    first: int  # where the first record begins, if all records have one size and the index has no bounds; else 0
+    xxh3_128: str = ""  # see `current.full_hash`; empty where it was not asked for
     bad: BadLines = BadLines()
-    width: int = 0
-    """Bytes of a distance in the groups of its bounds; 0 if the index has no bounds."""
-    compression: Compression | None = None
-    """None if the source is read as it is."""
+    width: int = 0  # bytes of a distance in the groups of its bounds; 0 if the index has no bounds
+    compression: Compression | None = None  # None if the source is read as it is
 
     @property
     def groups(self) -> int:
@@ -415,25 +308,40 @@ class IndexedSource(NamedTuple):
 
     @classmethod
     def parse(cls, found: dict[str, Any]) -> "IndexedSource":
-        """Read a source from its JSON object; unknown keys are skipped, and it raises as `Fields.read` does."""
-        fields = _SOURCE.read(found)
+        """Read a source from its JSON object; unknown keys are skipped, and it raises as `check_fields` does."""
+        fields = _DEFAULTS | found
+        check_fields(" of a source", _SOURCE, fields)
         if "bad" in found:
-            fields["bad"] = BadLines.parse(fields["bad"])
+            check_fields(" of bad lines", _BAD, found["bad"])
+            fields["bad"] = BadLines(found["bad"]["lines"], tuple(map(tuple, found["bad"]["first"])))
         if "compression" in found:
-            fields["compression"] = Compression.parse(fields["compression"], fields["size"])
+            check_fields(" of a compression", _COMPRESSION, found["compression"])
+            packed = Compression(*map(found["compression"].__getitem__, Compression._fields))
+            is_whole = packed.largest <= packed.size and bool(packed.blocks) >= bool(packed.size)
+            if not is_whole or packed.size > fields["size"] * _MOST_TIMES:  # of which a record would take all memory
+                raise TypeError(f"compression of a source: expected blocks of its content, found {shortened(packed)}")
+            fields["compression"] = packed
         return cls._make(_VALUES(fields))
 
 
-_SOURCE = Fields(
-    " of a source",
-    {
-        **dict.fromkeys(("size", "records", "lines", "smallest", "largest", "skipped", "first"), COUNT),
-        **dict.fromkeys(("path", "fingerprint", "xxh3_128"), TEXT),
-        "mtime_ns": TIME,
-        "width": Rule("2, 3, 4 or 8", int, (0, *WIDTHS).__contains__),
-    },
-    {"skipped": 0, "first": 0, **IndexedSource._field_defaults},
-)
+_DEFAULTS = {"skipped": 0, "first": 0, **IndexedSource._field_defaults}
+_SOURCE: dict[str, Rule] = {
+    **dict.fromkeys(("size", "records", "lines", "smallest", "largest", "skipped", "first"), COUNT),
+    **dict.fromkeys(("path", "fingerprint", "xxh3_128"), TEXT),
+    "mtime_ns": ("an integer of 64 bits", lambda value: type(value) is int and -(2**63) <= value < 2**63),
+    "width": ("2, 3, 4 or 8", lambda value: type(value) is int and value in (0, *WIDTHS)),
+}
+_BAD: dict[str, Rule] = {
+    "lines": COUNT,
+    "first": (
+        "pairs of integers from 0 to 2**63 - 1",
+        lambda value: all(is_count(line) and is_count(byte) for line, byte in value),
+    ),
+}
+_COMPRESSION: dict[str, Rule] = {
+    "codec": (" or ".join(CODECS), lambda value: type(value) is str and value in CODECS),
+    **dict.fromkeys(("size", "blocks", "largest", "points"), COUNT),
+}
 _VALUES = itemgetter(*IndexedSource._fields)
 _OPTIONAL = ("xxh3_128", "bad", "width", "compression")
 """Keys of a source that an index has only where they say something."""

@@ -5,11 +5,12 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
 from braceexpand import braceexpand
 
-from ..errors import SourceError, another_name, build_command, either, quoted, shortened, tool
+from ..errors import SourceError, another_name, build_command, quoted
 
 StrPath = str | os.PathLike[str]
 CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
@@ -17,26 +18,16 @@ CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)
 _NAMED_CODECS = {suffix: codec for codec, each in CODECS.items() for suffix in each} | {".tgz": "gzip", ".tzst": "zstd"}
 _REFUSED = {rb"PK\x03\x04": "zip", rb"\xfd7zXZ\x00": "xz", rb"\x04\x22\x4d\x18": "lz4", rb"BZh[1-9]1AY&": "bzip2"}
 """Patterns of the first bytes of compressed files that are not read, and what the tool is called."""
-CONVERTED: dict[str, tuple[str, ...]] = {
-    "parquet": (".parquet", ".pq"),
-    "arrow": (".arrow", ".arrows", ".feather", ".ipc"),
-    "hdf5": (".h5", ".hdf5", ".hdf", ".he5"),
-}
-"""What is not read in place, but converted, and what the names of such files end in."""
-_HEAD = 32  # bytes that are looked at to tell what a file is
 _LFS = b"version https://git-lfs."
 INDEX_SUFFIX = ".mmx"
-SEEKABLE = ".seekable"
-"""What stands before the suffixes of a seekable file whose source is one of zstd, too."""
-INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"
-"""Damaged by any transfer that takes the file for text."""
+SEEKABLE = ".seekable"  # stands before the suffixes of a seekable file whose source is one of zstd, too
+INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"  # damaged by any transfer that takes the file for text
 _UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp|lock)$")
 """Files that writers have while they write, and leave behind when they are killed."""
 _NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md|idx|parts)$", re.IGNORECASE)
 """What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
 _NAMED = 8  # files that a message names
-_ROOTS = "MMAPDS_ROOTS"
-"""The environment variable with roots for all calls, separated like those of PATH."""
+_ROOTS = "MMAPDS_ROOTS"  # the environment variable with roots for all calls, separated like those of PATH
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -46,13 +37,9 @@ class Source(NamedTuple):
     path: str
     size: int
     mtime_ns: int
-    begin: int = 0
-    """Where a scan begins: at a record, unless it is the first byte."""
-    end: int | None = None
-    """Where a scan ends, also at a record; by default at the end of the file."""
-
-    codec: str = ""
-    """What it is compressed by, one of `CODECS`; empty if it is read as it is."""
+    begin: int = 0  # where a scan begins: at a record, unless it is the first byte
+    end: int | None = None  # where a scan ends, also at a record; by default at the end of the file
+    codec: str = ""  # what it is compressed by, one of `CODECS`; empty if it is read as it is
 
     @property
     def stop(self) -> int:
@@ -81,7 +68,7 @@ def check_name(path: str) -> None:
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise SourceError(f"{os.fsencode(path)!r}: expected a name in UTF-8; rename the file") from None
+        raise SourceError(f"{os.fsencode(path)!r}: expected a name in UTF-8") from None
 
 
 # ---- files that are given ---------------------------------------------------------------------------------------
@@ -90,178 +77,88 @@ def check_name(path: str) -> None:
 def expand(
     patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...], report: Callable[[str], object] = lambda _: None
 ) -> list[str]:
-    """Return the files that paths, directories, globs and brace patterns name, in order.
-
-    The matches of a pattern are sorted by name, as are the files of a directory, without its subdirectories. Indexes
-    among them are left out, as they stand beside their sources, unless only indexes match and `suffixes` has theirs. So
-    is an index whose source is given, too, as the shell's `*` does. A path that exists is never read as a pattern.
+    """Return the files that paths, directories, globs and brace patterns name: see docs/datasets.md.
 
     Args:
       suffixes: what the names of files end in that are taken from a directory, whatever their case.
       report: called with a line on what was passed over in a directory.
-    Raises:
-      SourceError: there are no patterns, a pattern matches no file, a directory holds no source or two forms of one, or
-        a file is missing, which may be one that an index there is of.
     """
-    paths = [path for pattern in listed(patterns) for path in _expand_one(os.fspath(pattern), suffixes, report)]
+    paths: list[str] = []
+    for pattern in [os.fspath(each) for each in listed(patterns)]:
+        paths += _files_of(pattern, suffixes, report) if os.path.isdir(pattern) else _matches(pattern, suffixes)
     if not paths:
         raise SourceError("sources: expected one source or more, found 0")
     given = set(paths)
     return [path for path in paths if not (path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) in given)]
 
 
-def listed(given: StrPath | Iterable[StrPath], name: str = "sources") -> list[StrPath]:
-    """Return one path, or several, as a list.
-
-    Args:
-      name: what to call them in an error.
-    Raises:
-      SourceError: it is something else.
-    """
-    if isinstance(given, str | os.PathLike):
-        return [given]
-    if not isinstance(given, Iterable):
-        raise SourceError(f"{name} = {shortened(given)}, expected a path, or a list of paths")
-    paths: list[StrPath] = []
-    for path in given:
-        if not isinstance(path, str | os.PathLike):
-            raise SourceError(f"{name}[{len(paths)}] = {shortened(path)}, expected a path")
-        paths.append(path)
-    return paths
-
-
-def _expand_one(pattern: str, suffixes: tuple[str, ...], report: Callable[[str], object]) -> list[str]:
-    if os.path.isdir(pattern):
-        return _files_of(pattern, suffixes, report)
-    if "{" not in pattern or _is_there(pattern):
-        return _matches(pattern, suffixes)
-    try:
-        return [path for each in braceexpand(pattern) for path in _matches(each, suffixes)]
-    except ValueError as error:
-        raise SourceError(f"{pattern}: no such file (and not a brace pattern: {error})") from None
+def listed(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
+    """Return one path, or several, as a list."""
+    return [given] if isinstance(given, str | os.PathLike) else list(given)
 
 
 def _matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
-    if _is_there(pattern):
-        return [pattern]
-    if not glob.has_magic(pattern):
-        way = f"; {way_to_index(pattern)}" if pattern.endswith(INDEX_SUFFIX) else ""
-        raise SourceError(f"{pattern}: no such file{way}")
-    _check_listed(pattern)
-    matches = _without_indexes(sorted(glob.glob(pattern, recursive=True)), suffixes)
-    if not matches:
-        raise SourceError(f"{pattern}: expected a pattern that matches files, found no match")
+    """Return the files that a pattern names, by name; a path that exists is never read as a pattern."""
+    patterns, matches = [pattern], list[str]()
+    if "{" in pattern and not os.path.lexists(pattern):
+        with suppress(ValueError):  # braces that do not match belong to a name
+            patterns = list(braceexpand(pattern))
+    for each in patterns:
+        is_there = os.path.lexists(each)
+        found = [each] if is_there else _without_indexes(sorted(glob.glob(each, recursive=True)), suffixes)
+        if not found:
+            way = f"; {way_to_index(each)}" if each.endswith(INDEX_SUFFIX) else ""
+            raise SourceError(f"{each}: no such file{way}")
+        matches += found
     return matches
 
 
-def _is_there(path: str) -> bool:
-    """Whether a path is that of a file, a directory or a link; raise SourceError where nobody may know."""
-    try:
-        os.lstat(path)
-    except PermissionError as error:
-        raise unreadable(path, error) from None
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def _check_listed(pattern: str) -> None:
-    """Raise SourceError if a directory to which a pattern leads cannot be listed: glob passes over it."""
-    directory, name = os.path.split(pattern)
-    if not name:  # at the root, or the pattern is one of directories
-        return
-    _check_listed(directory)
-    if not glob.has_magic(name):
-        return
-    within = pattern if name == "**" else directory
-    for each in glob.glob(os.path.join(within, ""), recursive=True) if within else ["."]:
-        try:
-            os.scandir(each).close()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise unreadable(each.rstrip("/") or "/", error) from None
-
-
 def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str], object]) -> list[str]:
-    """Return the files that are taken from a directory; report what is passed over."""
     try:
         names = sorted(name for name in os.listdir(directory) if not name.startswith("."))
     except OSError as error:
         raise unreadable(directory, error) from None
-    sources = [name for name in names if named(name, (*suffixes, INDEX_SUFFIX))]
-    taken, known = _without_indexes([os.path.join(directory, name) for name in sources], suffixes), set(sources)
-    others = [name for name in names if not (name in known or _NOT_DATA.search(name) or _UNFINISHED.search(name))]
+    sources = {name for name in names if named(name, (*suffixes, INDEX_SUFFIX))}
+    taken = _without_indexes([os.path.join(directory, name) for name in names if name in sources], suffixes)
+    others = [name for name in names if not (name in sources or _NOT_DATA.search(name) or _UNFINISHED.search(name))]
     found = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
     expected = f"names that end in {' '.join(suffixes)}"
     if not taken:
-        convertible = tuple(suffix for each in CONVERTED.values() for suffix in each)
-        command = f"{tool('convert')} {quoted(directory)} -o {quoted(os.path.join(directory, 'all.mma'))}"
-        way = f"; run: {command}" if any(named(name, convertible) for name in others) else ""
-        raise SourceError(f"{directory}: expected {expected}, found {found or 'no files'}{way}")
-    if twice := _repeated(taken, _content):
-        names_of_both = " and ".join(map(os.path.basename, twice))
-        raise SourceError(
-            f"{directory}: expected one file of each content, found {names_of_both}; give one by its name, or by a glob"
-        )
+        raise SourceError(f"{directory}: expected {expected}, found {found or 'no files'}")
     if others and not taken[0].endswith(INDEX_SUFFIX):  # indexes may have the other files for sources
-        report(f"{directory}: passed over {found} (expected {expected}); give them by name, or by a glob")
+        report(f"{directory}: passed over {found} (expected {expected})")
     return taken
 
 
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
-    """Return paths without indexes; where there are no others, and `suffixes` has that of indexes, all of them.
-
-    Raises:
-      SourceError: the source of an index that is left out is missing: its records would be, without a word.
-    """
+    """Return paths without indexes; where there are no others, and `suffixes` has that of indexes, all of them."""
     paths = [path for path in paths if not _UNFINISHED.search(path)]
     others = [path for path in paths if not path.endswith(INDEX_SUFFIX)]
     if not others:
         return paths if INDEX_SUFFIX in suffixes else []
     for source in sorted({path.removesuffix(INDEX_SUFFIX) for path in paths}.difference(others)):
         if named(os.path.basename(source), suffixes) and not os.path.lexists(source):
-            index = quoted(source + INDEX_SUFFIX)
-            raise SourceError(f"{source}: no such file; delete {index}, which indexes it, or put the file back")
+            raise SourceError(f"{source}: no such file; delete {quoted(source + INDEX_SUFFIX)}, which indexes it")
     return others
 
 
 def given_twice(paths: list[str]) -> str:
     """Return a warning if a file is among paths twice, by any names, or in two forms of one content; else ""."""
-    twice = _repeated(paths, _identity) or _repeated(paths, _content)
-    return f"{twice[1]}: its records come twice, as {twice[0]} is given, too; give one of the two" if twice else ""
-
-
-def _repeated(paths: list[str], key: Callable[[str], object]) -> tuple[str, str] | None:
-    """Return the first two paths that have the same key; None if there are none."""
     known: dict[object, str] = {}
     for path in paths:
-        each = key(path)
-        if each in known:
-            return known[each], path
-        known[each] = path
-    return None
-
-
-def _content(path: str) -> str:
-    """Return what names of files with the same content have in common."""
-    plain = without_codec(path)
-    return plain.replace(SEEKABLE, "") if plain != path else path
-
-
-def _identity(path: str) -> object:
-    """Return what is the same for all names of a file."""
-    try:
-        return os.stat(path)[1:3]  # its inode and device
-    except OSError:  # which whoever reads it says
-        return path
+        plain = without_codec(path)
+        keys: list[object] = [plain.replace(SEEKABLE, "") if plain != path else path]
+        if os.path.exists(path):
+            keys.append(os.stat(path)[1:3])  # its inode and device
+        for key in keys:
+            if key in known:
+                return f"{path}: its records come twice, as {known[key]} is given, too"
+        known.update(dict.fromkeys(keys, path))
+    return ""
 
 
 def named(path: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file's name has one of these suffixes, before the number of a shard: `x.tfrecord-00000-of-00010`.
-
-    Case does not count.
-    """
+    """Whether a file's name has one of these suffixes, in any case, before a number: `x.tfrecord-00000-of-00010`."""
     return re.sub(r"-\d+-of-\d+$", "", without_codec(path)).lower().endswith(suffixes)
 
 
@@ -272,17 +169,12 @@ def named(path: str, suffixes: tuple[str, ...]) -> bool:
 
 
 class Roots:
-    """What the user allows an index to name outside its own directory.
-
-    Args:
-      given: a directory or several, each with all that lies below it; those of the environment are added.
-      named: files that the user named, by themselves or by a pattern; indexes among them are not sources.
-    """
+    """What the user allows an index to name outside its own directory: all below directories, and named files."""
 
     def __init__(self, given: StrPath | Iterable[StrPath] = (), named: Iterable[str] = ()) -> None:
         self._working = os.getcwd()
-        self._given = [os.fspath(path) for path in listed(given, "roots")]
-        self._named = [path for path in named if not path.endswith(INDEX_SUFFIX)]
+        self._given = [os.fspath(path) for path in listed(given)]
+        self._named = [path for path in named if not path.endswith(INDEX_SUFFIX)]  # as indexes are not sources
         self._allowed: tuple[list[str], set[str]] | None = None  # real paths: most indexes have no use for them
         self._used: set[str] = set()
 
@@ -290,7 +182,7 @@ class Roots:
         """Whether the user allows a file; its path has no links."""
         if self._allowed is None:
             everywhere = [path for path in os.environ.get(_ROOTS, "").split(os.pathsep) if path]
-            self._allowed = [*map(self._real, (*self._given, *everywhere))], {*map(self._real, self._named)}
+            self._allowed = self._real([*self._given, *everywhere]), set(self._real(self._named))
         directories, files = self._allowed
         roots = [directory for directory in directories if is_below(real, directory)]
         roots += [os.path.dirname(real)] * (real in files)
@@ -299,10 +191,10 @@ class Roots:
 
     def lasting(self) -> set[str]:
         """Return the roots that a process needs that opens the same indexes by their own paths, as real paths."""
-        return {*map(self._real, self._given), *self._used}
+        return {*self._real(self._given), *self._used}
 
-    def _real(self, path: str) -> str:
-        return os.path.realpath(os.path.join(self._working, path))
+    def _real(self, paths: list[str]) -> list[str]:
+        return [os.path.realpath(os.path.join(self._working, path)) for path in paths]
 
 
 def is_below(path: str, directory: str) -> bool:
@@ -319,23 +211,17 @@ def is_inside(path: str, directory: str) -> bool:
 
 
 def inspect(path: str) -> Source:
-    """Return a file to index, with its size and time.
-
-    Raises:
-      SourceError: the file is missing, unreadable, not a regular file, an index, or compressed by none of `CODECS`;
-        or it is compressed by nothing though its name says so.
-    """
+    """Return a file to index, with its size and time; raise SourceError for what cannot be a source."""
     check_name(path)
     try:
         with open_regular(path) as file:
-            found, head = os.fstat(file.fileno()), file.read(_HEAD)
+            found, head = os.fstat(file.fileno()), file.read(32)
     except OSError as error:
         raise unreadable(path, error) from None
     if head and not found.st_size:  # as files of the kernel, of which no record would be found
-        raise SourceError(f"{path}: expected a file with a size, found one of 0 bytes with content; copy it to a disk")
+        raise SourceError(f"{path}: expected a file with a size, found one of 0 bytes with content")
     if head.startswith(INDEX_MAGIC):
-        alone = either("-o", "out=...")
-        raise SourceError(f"{path}: expected a source, found an index; give the source, or the index without {alone}")
+        raise SourceError(f"{path}: expected a source, found an index")
     for magic, tool_name in _REFUSED.items():
         if re.match(magic, head):
             raise compressed(path, tool_name)
@@ -344,21 +230,12 @@ def inspect(path: str) -> Source:
     codec = codec_of(head)
     expected = _NAMED_CODECS.get(os.path.splitext(path)[1].lower())
     if expected and not codec:
-        what = "other bytes" if head else "an empty file"
-        raise SourceError(
-            f"{path}: expected {expected}, as its name says, found {what}; copy the file again, or rename it if it is "
-            "not compressed"
-        )
+        raise SourceError(f"{path}: expected {expected}, as its name says, found {'other' if head else 'no'} bytes")
     return Source(path, found.st_size, found.st_mtime_ns, codec=codec)
 
 
 def open_regular(path: str) -> BinaryIO:
-    """Open a file to read it; one that is not a regular file is refused, and a FIFO not waited for.
-
-    Raises:
-      SourceError: it is not a regular file.
-      OSError: it cannot be opened.
-    """
+    """Open a file to read it; raise SourceError where it is not a regular file, and do not wait for a FIFO."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -389,7 +266,7 @@ def way_to_index(path: str) -> str:
     if os.path.exists(source):
         check_name(source)
         return f"run: {build_command([source])}"
-    return f"run: {build_command(['SOURCE...'], '-o', quoted(path))} (or put it back)"
+    return f"run: {build_command(['SOURCE...'], '-o', quoted(path))}"
 
 
 def compressed(path: str, codec: str, format_name: str = "") -> SourceError:
@@ -414,7 +291,7 @@ def check_unchanged(source: Source) -> None:
 def changed(source: Source, size: int) -> SourceError:
     """Return the error to raise for a source that changed while it was read, and has `size` bytes now."""
     how = f"expected {source.size} bytes, found {size}" if size != source.size else "same size, another time"
-    return SourceError(f"{source.path}: changed while it was read: {how}; run again when nothing writes to it")
+    return SourceError(f"{source.path}: changed while it was read: {how}")
 
 
 def kind_of_file(mode: int) -> str:

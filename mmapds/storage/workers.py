@@ -11,13 +11,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import cycle, repeat
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
-
-from ..errors import Error
 
 Task = TypeVar("Task")
 Slot = TypeVar("Slot")
@@ -30,9 +28,7 @@ _END = object()
 
 def cores() -> int:
     """Return the number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # ---- threads ----------------------------------------------------------------------------------------------------
@@ -51,7 +47,10 @@ def in_order(
             yield work(task, slots[0])
         return
     makers: Makers[tuple[Task, Slot], Result] = Makers(lambda given: work(*given), workers, "mmapds-worker")
-    yield from _results(makers, zip(tasks, cycle(slots), strict=False), len(slots))
+    try:
+        yield from _results(makers.give, zip(tasks, cycle(slots), strict=False), len(slots))
+    finally:
+        makers.end()
 
 
 def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, None]:
@@ -59,36 +58,33 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
     iterator = iter(items)
     makers: Makers[None, Any] = Makers(lambda _: next(iterator, _END), 1, "mmapds-ahead")
     try:
-        with closing(_results(makers, repeat(None), most)) as found:
-            yield from iter(partial(next, found), _END)
+        yield from iter(partial(next, _results(makers.give, repeat(None), most)), _END)
     finally:
+        makers.end()
         if isinstance(items, Generator):
             items.close()
 
 
-def _results(makers: "Makers[Task, Result]", tasks: Iterable[Task], most: int) -> Generator[Result, None, None]:
-    """Yield what is made of tasks, in their order, `most` of them at a time; then end the threads."""
+def _results(give: "Callable[[Task], Future[Result]]", tasks: Iterable[Task], most: int) -> Iterator[Result]:
+    """Yield what is made of tasks, in their order, `most` of them at a time; raise what their iterator raises last."""
     waiting: deque[Future[Result]] = deque()
     left, failure = iter(tasks), None
     try:
-        while True:
+        while failure is None:
             if len(waiting) == most:
                 yield waiting.popleft().result()
             try:
-                waiting.append(makers.give(next(left)))
+                waiting.append(give(next(left)))
             except StopIteration:
                 break
             except Exception as error:
                 failure = error
-                break
         while waiting:
             yield waiting.popleft().result()
         if failure is not None:
             raise failure
     finally:
         failure = None  # its traceback holds this frame
-        makers.stop()
-        makers.join()
 
 
 _Tasks = SimpleQueue["tuple[Future[Any], Any] | None"]
@@ -104,11 +100,7 @@ class Makers(Generic[Task, Result]):
     """
 
     def __init__(
-        self,
-        make: Callable[[Task], Result],
-        count: int,
-        name: str,
-        start: Callable[[int], object] = lambda _: None,
+        self, make: Callable[[Task], Result], count: int, name: str, start: Callable[[int], object] = lambda _: None
     ) -> None:
         self._todo: _Tasks = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -119,10 +111,7 @@ class Makers(Generic[Task, Result]):
                 started: Future[Any] = Future()
                 arguments = started, start, number, make, self._todo  # not this object, which threads would keep
                 thread = threading.Thread(target=_make_all, args=arguments, name=f"{name}-{number}", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as error:
-                    raise Error(f"expected room for a thread, found none ({error})") from None
+                thread.start()
                 self._threads.append(thread)
                 _running[thread] = self.stop
                 started.result()
@@ -136,8 +125,9 @@ class Makers(Generic[Task, Result]):
         self._todo.put((future, task))
         return future
 
-    def join(self) -> None:
-        """Wait until the threads have ended."""
+    def end(self) -> None:
+        """End the threads, and wait until they have."""
+        self.stop()
         for thread in self._threads:
             thread.join()
 
@@ -186,24 +176,12 @@ def fulfil(future: "Future[Result]", make: Callable[[Task], Result], task: Task)
 
 
 def in_processes(work: Callable[[Task], Result], tasks: Sequence[Task], count: int) -> Iterator[Result]:
-    """Yield `work(task)` for every task, in order, computed by processes; raise what it raises.
-
-    Args:
-      work: pickled, where processes are not forked.
-    Raises:
-      BrokenExecutor: a process ended, and its task is lost.
-    """
+    """Yield `work(task)` for every task, in order, computed by processes; BrokenExecutor if one of these ends."""
     from concurrent.futures import ProcessPoolExecutor  # start-up time: most processes compute nothing in others
 
     with ProcessPoolExecutor(count, initializer=_begin, initargs=(work,)) as pool:
-        waiting: deque[Any] = deque()  # few, as `pool.map` would hold all tasks of a large dataset in memory
-        try:
-            for task in tasks:
-                waiting.append(pool.submit(_compute, task))
-                if len(waiting) > _AHEAD * count:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+        try:  # few at a time, as `pool.map` would hold all tasks of a large dataset in memory
+            yield from _results(lambda task: pool.submit(_compute, task), tasks, _AHEAD * count)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
