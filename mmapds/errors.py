@@ -10,14 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-EXPECTED_ROOM = "expected room in memory"
-RAISE_LIMIT = "raise the limit, as with ulimit -v or of the container"
-UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """Control characters, halves of surrogate pairs, and what turns the direction of text or hides a break of lines."""
 _NOT_THE_USERS = ("mmapds.", "torch.utils.data", "torchdata.", "accelerate.", "multiprocessing.", "contextlib")
 """Modules that a warning does not point to."""
 _LISTED = 400  # characters of names in messages
-_CUTOFF = 0.6  # of difflib, for names that resemble each other
 _NO_MEMORY = "not enough memory", "Not enough memory", "Unable to create ZSTD_", "Error -4 while "
 """What zstd, orjson, zstd of contexts, and zlib say where memory is short. Error -4 of isal is another."""
 
@@ -144,11 +141,8 @@ def plain_counted(count: int, unit: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text with what would steer a terminal escaped, as names of files and records of others may have it.
-
-    What JSON escapes already stays JSON.
-    """
-    return UNPRINTABLE.sub(_escaped, text)
+    """Return text with what would steer a terminal escaped, as JSON escapes it."""
+    return _UNPRINTABLE.sub(_escaped, text)
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -159,11 +153,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def check_memory(error: Exception) -> None:
-    """Raise MemoryError where an error says that memory is short, so that sound data are not blamed.
-
-    Args:
-      error: of a library whose messages do not quote the data.
-    """
+    """Raise MemoryError where an error of a library says that memory is short, so that sound data are not blamed."""
     if isinstance(error, MemoryError):
         raise error
     if says_no_memory(error):
@@ -171,7 +161,7 @@ def check_memory(error: Exception) -> None:
 
 
 def says_no_memory(error: Exception) -> bool:
-    """Whether an error says that memory is short; it is of a library whose messages do not quote the data."""
+    """Whether an error says that memory is short; it must be of a library whose messages do not quote the data."""
     return any(said in str(error) for said in _NO_MEMORY)
 
 
@@ -202,9 +192,7 @@ def _cut(text: str, most: int) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the name that the user may mean; None if none resembles it."""
-    names = list(known)
-    close = difflib.get_close_matches(name, names, 1, _CUTOFF)
-    return next(iter(close or [each for each in names if each.lower() == name.lower()]), None)
+    return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], shown: Callable[[str], str] = repr) -> str:

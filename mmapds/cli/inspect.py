@@ -17,10 +17,11 @@ from ..dataset.printed import printed
 from ..dataset.saving import examine_view
 from ..errors import ColumnError, DecodeError, Error, FormatError, counted
 from ..index.build import check_workers
-from ..index.inspect import State, describe, format_of, opened, states_of, summarise
-from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Statistics, histogram, made_of, measure
+from ..index.inspect import describe, format_of, opened, states_of, summarise
+from ..index.statistics import CALLED, SIZES, Number, histogram, measure
 from ..index.verify import Findings, examine, work
 from ..progress import Progress
+from ..report import coverage
 from ..storage.index_file import Index, SavedView
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
 from . import Cell, one_line, print_aside, print_json, print_line, print_table, progress_on
@@ -28,10 +29,8 @@ from .commands import POSITION, position
 
 _LISTED = 10  # sources without --all
 _BAR = 40  # columns of the longest bar
-_SHOWN = ("median", "90 %", "99 %")  # percentiles, of more than a line of a terminal has room for
+_SHOWN = ("min", "median", "90 %", "99 %", "max", "mean", "total")
 _LARGE = 1 << 24  # bytes of a record that is decoded only with --full
-
-Inspected = Index | SavedView
 
 
 def info(options: argparse.Namespace) -> int:
@@ -49,36 +48,45 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> int:
     paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside)
     roots, failed = Roots(options.roots, paths), False
     documents: list[dict[str, Any]] = []
-    states: dict[Inspected, list[State]] = {}
+    indexes: list[tuple[Index, dict[str, Any]]] = []
     with progress_on(paths, total=lambda: _bytes_to_check(paths), quiet=options.quiet) as progress:
         for path in paths:
-            documents.append({"path": index_path(path)})
+            document: dict[str, Any] = {"path": index_path(path)}
+            documents.append(document)
+            lines: list[str] = []
             try:
                 index = opened(path, roots)
-                findings = None
-                if verifies and isinstance(index, Index):
-                    findings = examine(index, workers=options.workers, report=progress.update)
-                elif verifies:
-                    findings = examine_view(cast(SavedView, index))
-                own = states[index] = [] if verifies and not options.json else states_of(index)
+                states = states_of(index)
+                document |= describe(index, states)
+                problems = [state.error for state in states if state.error is not None][:1]
+                if isinstance(index, SavedView):
+                    of = f"{counted(index.total, 'record')} of {_indexes(len(index.bases))}"
+                    columns = f"; {', '.join(index.columns)}" if index.columns else ""
+                    lines = [f"{index.path}: a saved view, {index.records:,} of the {of}{columns}"]
+                    for each in [] if verifies else document["indexes"]:
+                        lines.append(f"  {each['path']}: {counted(each['records'], 'record')}; {each['message']}")
+                else:
+                    lines = [str(summarise(index))] if verifies else []
+                    indexes.append((index, document))
+                if verifies:
+                    findings = _examined(index, options.workers, progress)
+                    document |= findings.describe()
+                    problems = findings.errors
+                    lines[0] += f"; {counted(len(problems), 'problem') if problems else 'verified'}"
+                    lines += [f"  not checked: {what}" for what in findings.not_checked]
             except Error as error:
-                documents[-1]["error"] = str(error)
+                document["error"] = str(error)
                 problems = [error]
-            else:
-                changed = [state.error for state in own if state.error is not None]
-                problems = changed[:1] if findings is None else findings.errors
-                if options.json:
-                    documents[-1] |= describe(index, own) | (findings.describe() if findings else {})
-                elif findings is not None:
-                    _print_findings(progress, index, findings)
             failed |= bool(problems)
             progress.clear()
+            for line in [] if options.json else lines:
+                progress.print(line)
             for problem in [] if options.json else problems:
                 print_aside(one_line(problem))
     if options.json:
         print(json.dumps({"indexes": documents}, indent=1))
-    elif not verifies and not options.quiet:
-        _print_info(states, options)
+    elif indexes and not verifies and not options.quiet:
+        _print_info([index for index, _ in indexes], [document for _, document in indexes], options)
     return int(failed)
 
 
@@ -91,124 +99,74 @@ def _bytes_to_check(paths: Sequence[str]) -> int:
     return size
 
 
-def _print_findings(progress: Progress, index: Inspected, findings: Findings) -> None:
-    """Print a line on an index that was verified, and what was not checked."""
-    covered = _view_line(index) if isinstance(index, SavedView) else str(summarise(index))
-    progress.print(f"{covered}; {counted(len(findings.problems), 'problem') if findings.problems else 'verified'}")
-    for what in findings.not_checked:
-        progress.print(f"  not checked: {what}")
-
-
-def _view_line(view: SavedView) -> str:
-    """Return what is printed of a saved view."""
-    columns = f"; {', '.join(view.columns)}" if view.columns else ""
-    of = f"{view.records:,} of the {counted(view.total, 'record')} of {_indexes(len(view.bases))}"
-    return f"{view.path}: a saved view, {of}{columns}"
+def _examined(index: Index | SavedView, workers: int | None, progress: Progress) -> Findings:
+    if isinstance(index, SavedView):
+        return examine_view(index)
+    return examine(index, workers=workers, report=progress.update)
 
 
 def _indexes(number: int) -> str:
     return f"{number:,} indexes" if number > 1 else "1 index"
 
 
-def _print_info(states: dict[Inspected, list[State]], options: argparse.Namespace) -> None:
-    """Print what saved views cover, each alone, and what indexes cover together."""
-    for view, own in states.items():
-        if isinstance(view, SavedView):
-            print_line(_view_line(view))
-            for number, state in enumerate(own):
-                records = counted(view.bases[number].records, "record")
-                print_line(f"  {view.base_path(number)}: {records}; {state.text}")
-    indexes = [index for index in states if isinstance(index, Index)]
-    if not indexes:
-        return
-    columns = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
-    wanted = options.histogram or ("length" if "length" in columns else CALLED)
-    if wanted not in (CALLED, *columns):
-        listed = ", ".join(map(repr, dict.fromkeys((CALLED, *columns))))
+def _print_info(indexes: list[Index], documents: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Print what indexes cover together."""
+    facts = coverage(indexes, documents, most=None if options.all else _LISTED)
+    names = [each["name"] for each in facts["columns"][1:]]
+    wanted = options.histogram or ("length" if "length" in names else CALLED)
+    if wanted not in (CALLED, *names):
+        listed = ", ".join(map(repr, dict.fromkeys((CALLED, *names))))
         raise ColumnError(f"--histogram: expected one of {listed}, found {wanted!r}")
     several = f"{_indexes(len(indexes))}, {indexes[0].path} to {indexes[-1].path}"
     print_line(several if len(indexes) > 1 else indexes[0].path, "bold")
-    print_table([((name, "dim"), text) for name, text in _covered(indexes)], left=(0, 1))
-    _print_sources({index: states[index] for index in indexes}, list_all=options.all)
-    if any(index.records for index in indexes):
-        size = sum(section.size for index in indexes for section in index.sections.values())
-        with progress_on([index.path for index in indexes], total=lambda: size) as progress:
-            measured = {name: measure(indexes, name, progress.update) for name in (SIZES, *columns)}
-        _print_columns(indexes, measured)
-        chosen = wanted if wanted in columns else SIZES
-        _print_histogram(wanted, histogram(indexes, chosen, measured[chosen]))
-
-
-def _covered(indexes: Sequence[Index]) -> list[tuple[str, str]]:
-    """Return the rows on all indexes: a name and a text."""
-    summaries = [summarise(index) for index in indexes]
-    size, content, records, sources, skipped = (
-        sum(getattr(summary, name) for summary in summaries)
-        for name in ("size", "content", "records", "sources", "skipped")
-    )
-    rows = [("records", f"{records:,}"), ("sources", f"{sources:,}"), ("bytes", _size(size))]
+    size, content = facts["bytes"], sum(summarise(index).content for index in indexes)
+    rows = [("records", f"{facts['records']:,}"), ("sources", f"{facts['sources']:,}"), ("bytes", _size(size))]
     if content != size:
         rows.append(("decoded", _size(content)))
     rows += [("format", text) for text in sorted({format_of(index) for index in indexes})]
-    if skipped:
-        rows.append(("left out", counted(skipped, "record")))
-    return rows
+    if facts["left_out"]:
+        rows.append(("left out", counted(facts["left_out"], "record")))
+    print_table([((name, "dim"), text) for name, text in rows], left=(0, 1))
+    _print_title("sources")
+    sources: list[list[Cell]] = [
+        [
+            each["path"],
+            counted(each["records"], "record"),
+            counted(each["bytes"], "byte"),
+            (each["message"], "dim" if each["state"] == "unchanged" else "yellow"),
+        ]
+        for each in facts["listed"]
+    ]
+    if sources:
+        print_table(sources, left=(0, 3))
+    if len(sources) < facts["sources"]:
+        totals = ", ".join(f"{count:,} {state}" for state, count in facts["states"].items())
+        print_line(f"  {totals}; --all lists them", "dim")
+    if not any(index.records for index in indexes):
+        return
+    _print_title("columns")
+    columns: list[list[Cell]] = [
+        [(each["name"], "bold"), f"{each['of']} {each['type']}".rstrip(), *(_number(each[name]) for name in _SHOWN)]
+        for each in facts["columns"]
+    ]
+    print_table(columns, head=["", "", *_SHOWN], left=(0, 1))
+    if sampled := [each["sampled"] for each in facts["columns"] if each["is_sample"]]:
+        print_line(f"  percentiles of {counted(min(sampled), 'record')}, evenly spaced", "dim")
+    chosen = wanted if wanted in names else SIZES
+    bins = histogram(indexes, chosen, measure(indexes, chosen, lambda _: None))
+    total, most = sum(count for *_, count in bins), max((count for *_, count in bins), default=0)
+    _print_title(f"{wanted}, {counted(total, 'record')}")
+    bars: list[list[Cell]] = []
+    for begin, end, count in bins:
+        label = f"{_number(begin)} or more" if end is None else f"{_number(begin)} to {_number(end)}"
+        bar = "█" * max(round(_BAR * count / most), int(count > 0))
+        bars.append([label, f"{count:,}", f"{100 * count / total:.1f} %", (bar, "blue")])
+    if bars:
+        print_table(bars, left=(3,))
 
 
 def _size(size: int) -> str:
     return f"{size:,} ({decimal(size)})" if size >= 1000 else f"{size:,}"
-
-
-def _print_sources(states: dict[Index, list[State]], *, list_all: bool) -> None:
-    """Print the sources, each with its state; of many those alone that are not as they were."""
-    rows: dict[str, list[list[Cell]]] = {}
-    for index, own in states.items():
-        for number, (source, state) in enumerate(zip(index.sources, own, strict=True)):
-            told = (state.text, "dim" if state.word == "unchanged" else "yellow")
-            row: list[Cell] = [
-                index.source_path(number),
-                counted(source.records, "record"),
-                counted(source.size, "byte"),
-                told,
-            ]
-            rows.setdefault(state.word, []).append(row)
-    found = [row for each in rows.values() for row in each]
-    changed = [row for word, each in rows.items() if word != "unchanged" for row in each]
-    shown = found if list_all or len(found) <= _LISTED else changed[:_LISTED]
-    _print_title("sources")
-    if shown:
-        print_table(shown, left=(0, 3))
-    if len(shown) < len(found):
-        totals = ", ".join(f"{len(each):,} {word}" for word, each in rows.items())
-        print_line(f"  {totals}; --all lists them", "dim")
-
-
-def _print_columns(indexes: Sequence[Index], measured: dict[str | None, Statistics]) -> None:
-    """Print a table with a row for each column, and one for the sizes of records."""
-    rows: list[list[Cell]] = []
-    for name, numbers in measured.items():
-        of = "of records" if name is SIZES else f"{made_of(indexes, name)} {numbers.type}"
-        percentiles = dict(zip(PERCENTILES, numbers.percentiles, strict=True))
-        mean = numbers.mean if abs(numbers.mean) < 10 else round(numbers.mean, 1)
-        statistics = (numbers.least, *(percentiles[each] for each in _SHOWN), numbers.most, mean)
-        total = "too large" if numbers.total is None else _number(numbers.total)
-        rows.append([(CALLED if name is SIZES else name, "bold"), of, *map(_number, statistics), total])
-    _print_title("columns")
-    print_table(rows, head=["", "", "min", *_SHOWN, "max", "mean", "total"], left=(0, 1))
-    if sampled := min((each.sampled for each in measured.values() if each.sampled < each.finite), default=0):
-        print_line(f"  percentiles of {counted(sampled, 'record')}, evenly spaced", "dim")
-
-
-def _print_histogram(name: str, bins: Sequence[tuple[Number, Number | None, int]]) -> None:
-    total, most = sum(count for *_, count in bins), max((count for *_, count in bins), default=0)
-    rows: list[list[Cell]] = []
-    for begin, end, count in bins:
-        label = f"{_number(begin)} or more" if end is None else f"{_number(begin)} to {_number(end)}"
-        bar = "█" * max(round(_BAR * count / most), int(count > 0))
-        rows.append([label, f"{count:,}", f"{100 * count / total:.1f} %", (bar, "blue")])
-    if rows:
-        _print_title(f"{name}, {counted(total, 'record')}")
-        print_table(rows, left=(3,))
 
 
 def _print_title(text: str) -> None:
@@ -216,9 +174,11 @@ def _print_title(text: str) -> None:
     print_line(text, "bold")
 
 
-def _number(value: Number) -> str:
+def _number(value: Number | None) -> str:
     """Return a number as tables have it: an integer with its digits grouped, or a fraction in six digits."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+    if isinstance(value, float) and abs(value) >= 10:
+        value = round(value, 1)
+    return "too large" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
 # ---- records

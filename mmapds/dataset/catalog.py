@@ -14,7 +14,7 @@ from xxhash import xxh3_64
 from .. import _native, formats
 from ..compression.content import line_number
 from ..compression.reader import CACHE, BlockCache, BlockReader
-from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, FormatError, SourceError, StaleIndexError
+from ..errors import Error, FormatError, SourceError, StaleIndexError
 from ..storage.blocks import BlockTable
 from ..storage.current import check_source
 from ..storage.files import IoChoice, io_of, open_file
@@ -158,7 +158,7 @@ class Catalog:
 
     def short_of_memory(self, located: Located, what: str) -> MemoryError:
         """Return the error to raise where memory has no room for something of a record."""
-        return MemoryError(f"{self.place(located)}: {EXPECTED_ROOM} for {what}, found none; {RAISE_LIMIT}")
+        return MemoryError(f"{self.place(located)}: expected room in memory for {what}, found none")
 
     # ---- where a record lies, and what to do about a bad one ---------------------------------------------------
 

@@ -143,25 +143,26 @@ def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wa
     indexes, by_length = [Index(each.path, each.roots) for each in dataset._catalog.indexes], None
     if len(dataset) and "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
         by_length = read_lengths(dataset, None, None)
-    coverage, plans = _coverage(indexes, len(dataset)), []
+    documents = [describe(index, states_of(index)) for index in indexes]
+    covered, plans = coverage(indexes, documents, len(dataset), _LISTED), []
     for each in wanted if len(dataset) else ():
         epoch = plan_epoch(dataset, by_length, each)
-        record_bytes = coverage["bytes"] / max(coverage["records_of_indexes"], 1)
+        record_bytes = covered["bytes"] / max(covered["records_of_indexes"], 1)
         plans.append(
             {
                 "title": each.title,
                 "options": each._asdict(),
                 "batches": batch_facts(epoch),
                 "shuffle": shuffle_facts(epoch, len(dataset)),
-                "reads": read_facts(epoch, dataset, record_bytes) if coverage["is_current"] else None,
+                "reads": read_facts(epoch, dataset, record_bytes) if covered["is_current"] else None,
             }
         )
-    is_shown = samples and len(dataset) and coverage["is_current"]
+    is_shown = samples and len(dataset) and covered["is_current"]
     return {
         "mmapds": __version__,
         "title": ", ".join(os.path.basename(pattern) or pattern for pattern in patterns[:3]),
         "fingerprint": dataset.fingerprint,
-        "coverage": coverage,
+        "coverage": covered,
         "lengths": _lengths(indexes, by_length, wanted) if len(dataset) else None,
         "plans": plans,
         "loader": None,
@@ -170,49 +171,45 @@ def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wa
     }
 
 
-def _coverage(indexes: Sequence[Index], records: int) -> Facts:
-    """Return what indexes cover, and which sources have changed since; a view has fewer records than its indexes."""
-    found = [describe(index, states_of(index)) for index in indexes]
-    sources = [source for each in found for source in each["sources"]]
+def coverage(
+    indexes: Sequence[Index], documents: Sequence[Facts], records: int | None = None, most: int | None = None
+) -> Facts:
+    """Return what indexes cover together, and which sources have changed since.
+
+    Args:
+      documents: what `describe` says of each.
+      records: of a view, which has fewer than its indexes.
+      most: sources that are listed; of more, those alone that have changed.
+    """
+    sources = [source for each in documents for source in each["sources"]]
     others = [each for each in sources if each["state"] not in _CURRENT]
+    is_short = most is None or len(sources) <= most
     have_left_out = any(summarise(index).sizes_have_left_out for index in indexes)
     of = "records, with framing" + " and left-out records behind" * have_left_out
-    columns = [_column(indexes, SIZES, CALLED, of)]
-    for name in indexes[0].columns:
-        if all(name in index.columns for index in indexes):
-            columns.append(_column(indexes, name, name, made_of(indexes, name)))
+    shared = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
+    columns: list[Facts] = [
+        {"name": CALLED, "of": of},
+        *({"name": name, "of": made_of(indexes, name)} for name in shared),
+    ]
+    for column, name in zip(columns, (SIZES, *shared), strict=True):
+        numbers = measure(indexes, name, lambda _: None)
+        column |= {"type": numbers.type, "min": numbers.least, "max": numbers.most, "mean": numbers.mean}
+        column |= zip(PERCENTILES, numbers.percentiles, strict=True)
+        column |= {"total": numbers.total, "not_finite": numbers.others, "sampled": numbers.sampled}
+        column["is_sample"] = numbers.sampled < numbers.finite
     return {
         "indexes": [index.path for index in indexes][:_LISTED],
         "formats": sorted({index.format for index in indexes}),
-        "records": records,
-        "records_of_indexes": sum(each["records"] for each in found),
-        "bytes": sum(each["bytes"] for each in found),
-        "left_out": sum(each["left_out"] for each in found),
-        "bad": sum(each["bad"] for each in found),
+        "records": sum(each["records"] for each in documents) if records is None else records,
+        **{name: sum(each[name] for each in documents) for name in ("bytes", "left_out", "bad")},
+        "records_of_indexes": sum(each["records"] for each in documents),
         "sources": len(sources),
         "changed": len(others),
         "states": dict(sorted(Counter(each["state"] for each in sources).items())),
         "is_current": not others,
-        "listed": (others or sources)[:_LISTED],
+        "listed": sources if is_short else [each for each in sources if each["state"] != "unchanged"][:most],
         "sizes_have_left_out": have_left_out,
         "columns": columns,
-    }
-
-
-def _column(indexes: Sequence[Index], name: str | None, title: str, of: str) -> Facts:
-    """Return the statistics of a column, or of the sizes of records."""
-    numbers = measure(indexes, name, lambda _: None)
-    return {
-        "name": title,
-        "of": of,
-        "type": numbers.type,
-        "min": numbers.least,
-        **dict(zip(PERCENTILES, numbers.percentiles, strict=True)),
-        "max": numbers.most,
-        "mean": numbers.mean,
-        "total": numbers.total,
-        "not_finite": numbers.others,
-        "sampled": numbers.sampled,
     }
 
 
