@@ -150,10 +150,7 @@ def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
 
 
 def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]:
-    """Return the loader that needs least of those that deliver within 10 % of the best.
-
-    Warm passes count where the data fit into memory; else cold ones, if they were measured.
-    """
+    """Return the loader that needs least of those within 10 % of the best; cold passes count if the data do not fit."""
     loaders = [trial for trial in trials if trial["kind"] in ("threads", "processes")]
     which = "warm" if fits or any(trial["cold"] is None for trial in loaders) else "cold"
     best = max(loaders, key=lambda trial: trial[which]["records_per_second"])
@@ -180,10 +177,10 @@ def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]
 def name_of(trial: dict[str, Any]) -> str:
     """Return what people call a way to read."""
     kind, workers = trial["kind"], trial["workers"]
-    if kind in ("single", "batched"):
-        return {"single": "ds[i]", "batched": "ds.take(batch)"}[kind]
-    singular = {"threads": "thread", "processes": "process"}[kind]
-    return f"{workers} {singular if workers == 1 else kind}" if workers else "num_workers=0"
+    if kind in ("threads", "processes"):
+        one = {"threads": "1 thread", "processes": "1 process"}[kind]
+        return (f"{workers} {kind}" if workers > 1 else one) if workers else "num_workers=0"
+    return {"single": "ds[i]", "batched": "ds.take(batch)"}[kind]
 
 
 # ---- in the process of a trial
@@ -220,7 +217,7 @@ def measure(trial: dict[str, Any]) -> dict[str, Any]:
     if trial["cold"]:
         drop_pages(dataset.sources)
     collate: Any = pad_collate if trial["collate"] == "pad" else list
-    deliver = partial(_delivered, dataset, trial["kind"], trial["workers"], collate)
+    deliver = partial(_delivered, dataset, trial, collate)
     first = _pass(deliver, drawn, trial["seconds"])
     # The records that were read are in memory now, so reading them again is warm.
     warm = _pass(deliver, cycle(drawn[: first["batches"] + 1]), trial["seconds"])
@@ -236,16 +233,16 @@ def drop_pages(paths: Iterable[str]) -> None:
 
 
 def _delivered(
-    dataset: Dataset, kind: str, workers: int, collate: Callable[[Any], Any], batches: Iterator[list[int]]
+    dataset: Dataset, trial: dict[str, Any], collate: Callable[[Any], Any], batches: Iterator[list[int]]
 ) -> Iterable[Any]:
     """Return something for each batch of record numbers, in their order, once its samples are there."""
-    if kind == "single":
+    if trial["kind"] == "single":
         return (dataset[record] for (record,) in batches)
-    if kind == "batched":
+    if trial["kind"] == "batched":
         return (collate(dataset.take(batch)) for batch in batches)
     from .loader import DataLoader  # needs torch
 
-    how: Any = {"workers": kind, "num_workers": workers}
+    how: Any = {"workers": trial["kind"], "num_workers": trial["workers"]}
     return DataLoader(dataset, batch_sampler=batches, collate_fn=collate, **how)
 
 

@@ -16,11 +16,7 @@ _EVERY = 0.1  # seconds from one picture to the next
 class Progress:
     """Counts work, and draws a bar with the amount, the rate and the time that is left. Threads may share it.
 
-    Args:
-      title: what the bar is named after.
-      unit: what is counted: "B" for bytes, or a noun in the plural.
-      total: returns how many there are, or None; called once, when the bar is drawn first.
-      quiet: draw and print nothing.
+    It counts bytes, or what `unit` says. `total` is called when the bar is drawn first.
     """
 
     def __init__(

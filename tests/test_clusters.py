@@ -466,10 +466,10 @@ def test_an_engine_that_is_not_installed():
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (["--dask", "a", "--ray", "b"], 2, "argument --ray: not allowed with argument --dask"),
-        (["--parts", "d"], 2, "--parts: expected --dask or --ray with it, found neither"),
+        (["--dask", "a", "--ray", "b"], 2, "--ray: expected no --dask beside it"),
+        (["--parts", "d"], 2, "--parts = 'd', expected an executor with it, found none"),
         (["--dask", ""], 2, "--dask: expected an address, found none"),
-        (["--dask", "tcp://127.0.0.1:1"], 1, "--dask: Timed out trying to connect to tcp://127.0.0.1:1"),
+        (["--dask", "tcp://127.0.0.1:1"], 1, "dask: Timed out trying to connect to tcp://127.0.0.1:1"),
     ],
 )
 def test_commands_refuse(corpus, tmp_path, options, status, message):

@@ -25,13 +25,8 @@ class UsageError(Error):
 
 
 def run(work: Callable[[], int | None]) -> int:
-    """Run a command, print an error as one line on stderr, and return the exit status: see docs/command-line.md.
-
-    Args:
-      work: does it, and returns the exit status, or None for 0. SIGTERM leaves it by SystemExit, so that a half-written
-        file is removed.
-    """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    """Run a command, print an error as one line on stderr, and return the exit status: see docs/command-line.md."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that a half-written file is removed
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed: a file of ours must not get its number
             setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115 - open as long as the process

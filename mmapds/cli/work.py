@@ -29,18 +29,20 @@ _SEEKABLE = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
 
 
 def arguments_of(function: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that are arguments of a function, by name."""
-    return {name: getattr(options, name) for name in signature(function).parameters if hasattr(options, name)}
+    """Return the options that were given, and are arguments of a function."""
+    return _given(options, [*signature(function).parameters])
 
 
 def _given(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
-    """Return those of some options that were given."""
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return {name: getattr(options, name) for name in names if getattr(options, name, None) is not None}
 
 
 def _executor(options: argparse.Namespace) -> Any:
     """Return an executor of the cluster that options choose; None without one."""
-    for name, address in _given(options, ("dask", "ray")).items():
+    given = _given(options, ("dask", "ray"))
+    if len(given) > 1:
+        raise UsageError("--ray: expected no --dask beside it")
+    for name, address in given.items():
         if not address:  # as of a variable that is not set; the engine would start a cluster of this machine
             raise UsageError(f"--{name}: expected an address, found none")
         from .. import executors  # start-up time: most commands have no cluster
@@ -106,7 +108,7 @@ def _merge(options: argparse.Namespace) -> None:
     if options.out is None:
         raise UsageError("--merge: expected -o OUT.mmx with it, found none")
     for name in _OF_BUILDING:
-        if (value := getattr(options, name)) not in (None, []) and value is not False:
+        if getattr(options, name) not in (None, []):
             raise UsageError(f"--{name.replace('_', '-')}: expected no option for how to index with --merge")
     started = time.perf_counter()
     path = merge(options.sources, **arguments_of(merge, options))
@@ -133,8 +135,9 @@ def convert(options: argparse.Namespace) -> None:
 
     started = time.perf_counter()
     given = arguments_of(convert, options) | _given(options, [*OPTIONS])
-    given |= {name: _json_object(name, given[name]) for name in ("schema", "types", "defaults")}
-    given["fields"] = options.fields and [name.strip() for name in options.fields.split(",")]
+    given |= {name: _json_object(name, text) for name, text in _given(options, ["schema", "types", "defaults"]).items()}
+    if options.fields:
+        given["fields"] = [name.strip() for name in options.fields.split(",")]
     executor = _executor(options)
     with progress_on(options.sources, unit="records", quiet=options.quiet) as progress:
         done = convert(**given, executor=executor, progress=progress.update)
@@ -143,10 +146,8 @@ def convert(options: argparse.Namespace) -> None:
         progress.print(f"{done}; {counted(size, 'byte')}, {seconds:.2f} s, {done.records / seconds:,.0f} records/s")
 
 
-def _json_object(option: str, text: str | None) -> Any:
+def _json_object(option: str, text: str) -> Any:
     """Return what an option is given: a JSON object, or the name of a file that holds one."""
-    if text is None:
-        return None
     try:
         if text.lstrip().startswith("{"):
             return json.loads(text)

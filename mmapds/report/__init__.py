@@ -1,7 +1,6 @@
 """Reports on datasets: one HTML page of lengths, batches, shuffle and reads: `report()`, `python -m mmapds.report`.
 
-Orders and plans are functions, so nearly all of it is computed without reading a record. Facts are plain dicts. One
-template shows them, and matplotlib draws the charts; only the page needs these two.
+Facts are plain dicts. One template shows them, and matplotlib draws the charts; only the page needs these two.
 """
 
 from __future__ import annotations  # help() shows them as they are written
@@ -176,14 +175,10 @@ def coverage(
 ) -> Facts:
     """Return what indexes cover together, and which sources have changed since.
 
-    Args:
-      documents: what `describe` says of each.
-      records: of a view, which has fewer than its indexes.
-      most: sources that are listed; of more, those alone that have changed.
+    `documents` are what `describe` says of them. A view has fewer `records`. Up to `most` sources are listed.
     """
     sources = [source for each in documents for source in each["sources"]]
     others = [each for each in sources if each["state"] not in _CURRENT]
-    is_short = most is None or len(sources) <= most
     have_left_out = any(summarise(index).sizes_have_left_out for index in indexes)
     of = "records, with framing" + " and left-out records behind" * have_left_out
     shared = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
@@ -207,7 +202,7 @@ def coverage(
         "changed": len(others),
         "states": dict(sorted(Counter(each["state"] for each in sources).items())),
         "is_current": not others,
-        "listed": sources if is_short else [each for each in sources if each["state"] != "unchanged"][:most],
+        "listed": sorted(sources, key=lambda each: each["state"] == "unchanged")[:most],
         "sizes_have_left_out": have_left_out,
         "columns": columns,
     }
@@ -284,9 +279,9 @@ def _training_facts(paths: Iterable[str]) -> Facts:
         facts: Facts = {"rank": rank, "passes": len(own)}
         facts |= {name: sum(each[name] for each in own) for name in _SUMS}
         facts |= {name: max(each[name] for each in own) for name in _WORST}
-        ranks.append({**facts, "waiting": facts["wait"] / facts["seconds"] if facts["seconds"] else 0.0})
+        ranks.append({**facts, "waiting": facts["wait"] / (facts["seconds"] or 1)})
     seconds, wait = (sum(each[name] for each in ranks) for name in ("seconds", "wait"))
-    return {"ranks": ranks, "seconds": seconds, "wait": wait, "waiting": wait / seconds if seconds else 0.0}
+    return {"ranks": ranks, "seconds": seconds, "wait": wait, "waiting": wait / (seconds or 1)}
 
 
 def _pass_of(where: str, line: str) -> Facts:

@@ -285,10 +285,7 @@ def _spread(numbers: Array) -> Facts:
 
 
 def _cost_facts(costs: Array, ranks: int) -> Facts | None:
-    """Return how equal the ranks of a step are; None where no whole step costs anything.
-
-    `waiting` is the share of all ranks' time that they wait for the slowest one. Otherwise the mean of a step is 1.
-    """
+    """Return how equal the ranks of a step are, whose mean is 1; None where no whole step costs anything."""
     steps = costs[: len(costs) // ranks * ranks].reshape(-1, ranks)
     steps = steps[steps.mean(axis=1) > 0]
     if not len(steps):
@@ -305,10 +302,7 @@ def _cost_facts(costs: Array, ranks: int) -> Facts | None:
 
 
 def random_padding(values: Array, counts: Array, size: float) -> float:
-    """Return the share of padding in random batches of a size: the baseline for plans by length.
-
-    The expected maximum of `size` random lengths follows from the distribution of one.
-    """
+    """Return the padding of random batches; their expected maximum follows from the distribution of lengths."""
     total = float(counts.sum())
     below = np.cumsum(counts, dtype=np.float64) / total
     longest = float((values * np.diff(below ** max(size, 1.0), prepend=0.0)).sum())
@@ -332,8 +326,7 @@ def shuffle_facts(epoch: Epoch, records: int) -> Facts:
 def density(positions: Array, records: Array, columns: int) -> Facts:
     """Return how many records each part of an epoch has from each part of the dataset, where a random order has 1.
 
-    `dispersion` is the variance of these counts over that of a random order, so 1 is random, and clumps give more.
-    Positions in the epoch and in the dataset are from 0 to 1.
+    `dispersion` is the variance of these counts over that of a random order. Positions are from 0 to 1.
     """
     counts, _, _ = np.histogram2d(positions, records, (columns, _ROWS), ((0, 1), (0, 1)))
     expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / len(records)
@@ -346,8 +339,7 @@ def density(positions: Array, records: Array, columns: int) -> Facts:
 def gaps(window: Array, records: int) -> Facts:
     """Return the gaps, in file order, between consecutive records of an epoch, compared with those of a random order.
 
-    The gaps of k random records out of n have the exponential distribution with mean n / k. `distance` is
-    Kolmogorov's between the two, and `bound` what a random order exceeds once in 20 times. `curve` is the share of gaps
+    `distance` is Kolmogorov's, and `bound` what a random order exceeds once in 20 times. `curve` is the share of gaps
     above each multiple of the mean.
     """
     found = np.unique(window)

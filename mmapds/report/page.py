@@ -1,8 +1,4 @@
-"""The page of a report: one HTML file without a script, by `report.html.j2`; its verdicts, and its charts as SVG.
-
-A chart is laid out for a telephone, 330 units wide with text of 12 units. On wide screens the page makes the text
-smaller in proportion.
-"""
+"""The page of a report: one HTML file without a script, by `report.html.j2`; its verdicts, and its charts as SVG."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ GOOD, FAIR, POOR, NOTE = "good", "fair", "poor", "note"
 
 _ORDER = (POOR, FAIR, NOTE, GOOD)
 _COLUMNS = 8  # fewer parts of an epoch do not tell clumps from chance
-_WIDTH, _HEIGHT = 330 / 72, 215 / 72  # inches
+_WIDTH, _HEIGHT = 330 / 72, 215 / 72  # inches: for a telephone; on wide screens the page makes the text smaller
 _COLOURS = {name: f"#0a0a0{at}" for at, name in enumerate(("ink", "soft", "line", "one", "two", "three"))}
 """What matplotlib draws with, in the place of the variables of the page's style."""
 _STYLE: dict[str, Any] = {
@@ -213,12 +209,7 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
 
 
 def svg(name: str, draw: Callable[..., None], *numbers: Any) -> str:
-    """Return a chart as an SVG element.
-
-    Args:
-      name: another one for each chart of a page, so that ids differ.
-      draw: draws on the axes that it is given, with the numbers.
-    """
+    """Return a chart as an SVG element; its name keeps the ids of a page apart."""
     with matplotlib.style.context(["default", {**_STYLE, "svg.hashsalt": name}]):
         figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
         axes = figure.add_subplot()
@@ -304,11 +295,7 @@ def gaps(axes: Any, found: dict[str, Facts]) -> None:
 
 
 def _bars(axes: Any, counts: Sequence[float], edges: Sequence[int], across: str, whole: str, **style: Any) -> None:
-    """Draw a histogram. A wide bar is as much lower, so that its area is its share.
-
-    Where bins grow, the axis is logarithmic, and a height is the share of a doubling. Otherwise it is the share of the
-    narrowest bar.
-    """
+    """Draw a histogram, on a logarithmic axis where bins grow. A wide bar is lower, so that its area is its share."""
     heights = 100 * np.array(counts, np.float64) / max(sum(counts), 1)
     is_log = len(edges) > 2 and edges[-2] > _GROWING * max(edges[1], 1)
     bounds = np.maximum(np.array(edges, np.float64), 0.7 if is_log else 0)
