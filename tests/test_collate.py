@@ -3,6 +3,7 @@
 import functools
 import gc
 import pickle
+import re
 from collections import UserDict
 
 import ml_dtypes
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import mmapds
-from mmapds import CollateError, _native, pad_collate
+from mmapds import CollateError, Fields, _native, pack_collate, pad_collate
+from tests.support.messages import check
 
 INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
 FLOATS = ["float16", "float32", "float64"]
@@ -136,9 +138,7 @@ def test_every_dtype_and_its_extremes(name):
         assert batch.tolist() == [[low, high], [pad, pad]]
     wrong = [10**400] if dtype.is_floating_point else [low - 1, high + 1, 0.5, float("nan"), float("inf"), 10**400]
     for pad in wrong:
-        with pytest.raises(
-            CollateError, match=rf"pad_value = .*, expected .* for the {name} numbers of samples\[...\]$"
-        ):
+        with pytest.raises(CollateError, match=rf"pad_value = .*, expected .* that {name} holds, for samples\[...\]$"):
             pad_collate([torch.ones(1, dtype=dtype)], pad_value=pad)
 
 
@@ -147,10 +147,6 @@ def test_a_float_is_padded_with_what_is_no_number_too(name):
     for pad in (0.1, -0.0, float("nan"), float("inf"), -float("inf")):
         batch, _ = pad_collate([torch.ones(1, dtype=getattr(torch, name)), []], pad_value=pad)
         assert str(batch[1]) == str(torch.tensor([pad], dtype=batch.dtype))
-    with pytest.raises(
-        CollateError, match=r"pad_value = 70000, expected a number from -65504\.0 to 65504\.0 for the float16 numbers"
-    ):
-        pad_collate([np.ones(1, np.float16)], pad_value=70_000)
 
 
 @pytest.mark.parametrize("pad", [np.int64(-100), np.float32(-100), torch.tensor(-100), np.array(-100.0), -100.0])
@@ -175,13 +171,6 @@ def test_lists_are_arrays():
         assert batch.dtype == dtype
         assert batch.tolist() == padded([list(map(float, sample)) for sample in samples], (), 0)[0]
         assert lengths.tolist() == list(map(len, samples))
-
-
-@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
-def test_lists_of_floats_have_the_default_dtype(default, request):
-    request.addfinalizer(functools.partial(torch.set_default_dtype, torch.get_default_dtype()))
-    torch.set_default_dtype(default)
-    assert pad_collate([[1.5]])[0].dtype == (default if default == torch.float64 else torch.float32)
 
 
 def test_a_mask_that_hides_nothing_counts_for_nothing():
@@ -232,36 +221,31 @@ def test_dicts_are_batched_field_by_field():
     assert list(again) == list(batch)
 
 
-def test_a_field_may_have_any_name():
-    for name in ("", "a.b", 0, None):
-        assert pad_collate([{name: 1}])[name].tolist() == [1]
-
-
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_a_batch_as_models_take_it(n):
-    samples = [{"input_ids": [7] * k, "labels": [8] * k, "id": k} for k in range(1, n + 1)]
+def test_a_batch_as_models_take_it():
+    samples = [{"input_ids": [7] * k, "labels": [8] * k, "id": k} for k in range(1, 6)]
     batch = pad_collate(samples, mask="attention_mask", lengths=False, pad_to_multiple_of=4, max_length=3)
     assert list(batch) == ["input_ids", "labels", "id", "attention_mask"]
-    width = 4
     assert batch["attention_mask"].dtype == torch.int64
-    assert batch["attention_mask"].tolist() == [
-        [int(k < min(each, 3)) for k in range(width)] for each in range(1, n + 1)
-    ]
+    assert batch["attention_mask"].tolist() == [[int(k < min(each, 3)) for k in range(4)] for each in range(1, 6)]
     assert torch.equal(batch["input_ids"], 7 * batch["attention_mask"])
-    with_lengths = pad_collate(samples, mask="attention_mask", pad_to_multiple_of=4, max_length=3)
-    assert torch.equal(with_lengths["attention_mask"].sum(1), with_lengths["labels_lengths"])
+    with_lengths = pad_collate(samples, mask={"input_ids": "a", "labels": "b"}, max_length=3)
+    assert torch.equal(with_lengths["a"].sum(1), with_lengths["labels_lengths"])
+    assert torch.equal(with_lengths["a"], with_lengths["b"])
 
 
-def test_a_mask_of_arrays_without_items_has_a_limit(tmp_path):
+def test_arrays_without_items_have_a_limit(tmp_path):
+    """They take no bytes in a file, whatever length they say."""
     with mmapds.Writer(tmp_path / "a.mma", {"x": ("int32", (None, None))}) as writer:
-        writer.write({"x": np.empty((1 << 42, 0), np.int32)})
-        writer.write({"x": np.empty((3, 0), np.int32)})
+        for length in (1 << 42, 3):
+            writer.write({"x": np.empty((length, 0), np.int32)})
     ds = mmapds.open(tmp_path / "a.mma")
-    with pytest.raises(
-        mmapds.CollateError, match=r"^mask: expected arrays with items at 'x', .* found shape \(1, 4398"
-    ):
-        mmapds.pad_collate(ds.take([0]), mask="m")
-    assert mmapds.pad_collate(ds.take([1]), mask="m")["m"].tolist() == [[1, 1, 1]]
+    for collate in (pad_collate, pack_collate):
+        for samples in (ds.take([1, 0]), list(ds)):
+            with pytest.raises(
+                CollateError, match=r"^samples\[\d\]\['x'\]: expected up to 1048576 entries without items"
+            ):
+                collate(samples)
+    assert pad_collate(ds.take([1]), mask="m")["m"].tolist() == [[1, 1, 1]]
 
 
 def test_without_lengths_an_array_is_a_tensor_wherever_it_stands():
@@ -269,12 +253,7 @@ def test_without_lengths_an_array_is_a_tensor_wherever_it_stands():
     tensor, names = pad_collate([([1], "a"), ([2, 3], "b")], lengths=False)
     assert (tensor.tolist(), names) == ([[1, 0], [2, 3]], ["a", "b"])
     nested = pad_collate([{"a": {"x": [1]}, "x_lengths": 5, "x": [1]}], lengths=False)
-    assert {name: type(value) for name, value in nested.items()} == {
-        "a": dict,
-        "x_lengths": torch.Tensor,
-        "x": torch.Tensor,
-    }
-    assert list(nested["a"]) == ["x"]
+    assert (list(nested), list(nested["a"])) == (["a", "x_lengths", "x"], ["x"])
 
 
 def test_all_else_is_passed_through():
@@ -322,13 +301,6 @@ def test_workers_write_into_shared_memory():
             assert torch.equal(batch[name], value)
 
 
-def test_workers_can_send_empty_tensors():
-    loader = DataLoader([np.zeros((0, 2))] * 2, batch_size=2, num_workers=1, collate_fn=pad_collate)
-    ((batch, lengths),) = loader
-    assert batch.shape == (2, 0, 2)
-    assert lengths.tolist() == [0, 0]
-
-
 def test_it_pickles():
     collate = functools.partial(mmapds.pad_collate, pad_value=-100)
     again = pickle.loads(pickle.dumps(collate))
@@ -338,76 +310,60 @@ def test_it_pickles():
 
 # ---- errors --------------------------------------------------------------------------------------------------
 
-SUPPORTED = "expected bool, an integer of 8 to 64 bits, a float of 16 to 64 bits or bfloat16"
 ERRORS = [
     ({"x": [1]}, {}, "samples: expected a list of samples, found dict"),
     ([[1]], {"max_length": 1.5}, "max_length = 1.5, expected an integer of 1 or more"),
-    ([[1]], {"pad_to_multiple_of": -8}, "pad_to_multiple_of = -8, expected an integer of 1 or more"),
     ([[1]], {"pad_to_multiple_of": True}, "pad_to_multiple_of = True, expected an integer of 1 or more"),
     ([[1]], {"truncate": "middle"}, "truncate = 'middle', expected 'right' or 'left'"),
-    ([[1]], {"pad_value": "0"}, "pad_value = '0', expected a number for samples[...]"),
-    ([[1]], {"pad_value": 1j}, "pad_value = 1j, expected a number for samples[...]"),
-    ([[1]], {"pad_value": {"x": 1}}, "pad_value = {'x': 1}, expected a number, as samples[0] has no fields"),
+    ([[1]], {"pad_value": "0"}, "pad_value = '0', expected an integer that int64 holds, for samples[...]"),
     (
         [{"x": [1]}],
         {"pad_value": {"x": {}}},
         "pad_value['x'] = {}, expected a number, as samples[0]['x'] has no fields",
     ),
     ([{"x": {"y": [1]}}], {"pad_value": {"x": {"z": 1}}}, "pad_value['x']: expected fields among 'y', found 'z'"),
-    (
-        [{"x": {"y": [True]}}],
-        {"pad_value": -100},
-        "pad_value = -100, expected an integer from 0 to 1 for the bool numbers of samples[...]['x']['y']; give each",
-    ),
-    ([np.zeros(1, np.uint8)], {"pad_value": -1}, "pad_value = -1, expected an integer from 0 to 255 for the uint8"),
+    ([{"x": {"y": [True]}}], {"pad_value": -100}, "expected an integer that bool holds, for samples[...]['x']['y']"),
     ([np.zeros(2), np.zeros((2, 3))], {}, "samples[1]: expected shape (n,), as in samples[0], found (2, 3)"),
     ([{"x": [1]}, {"x": [1], "y": 1}], {}, "samples[0]: expected a field 'y', as in samples[1], found 'x'"),
     ([{"a": {"x": 1}}, {"a": {}}], {}, "samples[1]['a']: expected a field 'x', as in samples[0]['a'], found no fields"),
+    ([{"x": [1], "x_lengths": 1}], {}, "samples[0]: expected another name than x_lengths, the lengths of 'x'"),
     ([([1],), ([1],)], {"pad_value": {1: 0}}, "pad_value: expected positions among 0, found 1"),
-    ([[], {"x": 1}], {}, "samples[0]: expected a dict, as in samples[1], found an empty list"),
-    ([[1], ["a"]], {}, "samples[1]: expected an array or a list of numbers, as in samples[0], found a list that holds"),
-    ([1, [1]], {}, "samples[1]: expected a number, as in samples[0], found an array or a list of numbers"),
+    ([[], {"x": 1}], {}, "samples[0]: expected a dict, as in samples[1], found list"),
+    ([[1], ["a"]], {}, "samples[1]: expected an array or a list of numbers, as in samples[0], found list"),
+    ([{"x": 1}, {"x": None}], {}, "samples[1]['x']: expected a number, as in samples[0]['x'], found NoneType"),
     ([(1, "a"), (2, 3)], {}, "samples[0][1]: expected a number, as in samples[1][1], found str"),
     ([[1.0, 10**400]], {}, "samples[0]: expected numbers that fit float32, found 1000"),
-    ([[]], {"pad_value": 10**400}, "for the int64 numbers of samples[...]"),
-    ([1, 2**63], {}, "samples[1]: expected numbers that fit int64, found 9223372036854775808; give those of all"),
-    ([[], np.zeros(1, complex)], {}, f"samples[1]: {SUPPORTED}, found complex128"),
-    ([np.zeros(1, np.longdouble)], {}, f"samples[0]: {SUPPORTED}, found {np.dtype(np.longdouble)}"),
-    ([np.complex64(1)], {}, f"samples[0]: {SUPPORTED}, found complex64"),
-    ([torch.zeros(1), torch.zeros(1, dtype=torch.complex64)], {}, f"samples[1]: {SUPPORTED}, found complex64"),
+    ([1, 2**63], {}, "samples[1]: expected numbers that fit int64, found 9223372036854775808"),
+    ([[], np.zeros(1, complex)], {}, "samples[1]: expected bool, an integer of 8 to 64 bits, a float of 16 to 64 bits"),
+    ([np.complex64(1)], {}, "or bfloat16, found complex64"),
     (
         [np.zeros(1, np.uint16), [1]],
         {},
-        "samples[...]: expected dtypes that torch can promote to one, found uint16, int64; cast them to one dtype",
+        "samples[...]: expected dtypes that torch promotes to one, found uint16, int64",
     ),
-    (
-        [torch.zeros(1), torch.zeros(1, requires_grad=True)],
-        {},
-        "samples[1]: expected a dense tensor on the CPU, without a gradient (Can't call numpy() on Tensor",
-    ),
-    (
-        [{"x": [1, 2]}, {"x": np.ma.array([1, 2, 3], mask=[0, 1, 1])}],
-        {},
-        "samples[1]['x']: expected numbers without a mask, found 2 of 3 masked; give what stands for them with array.f",
-    ),
-    ([1, np.ma.masked], {}, "samples[1]: expected numbers without a mask, found 1 of 1 masked; give"),
-    ([[1]], {"mask": "m"}, "mask = 'm', expected None for samples that have no fields"),
+    ([torch.zeros(1), torch.zeros(1, requires_grad=True)], {}, "samples[1]: expected a dense tensor on the CPU"),
+    ([np.ma.array([1, 2, 3], mask=[0, 1, 1])], {}, "samples[0]: expected numbers without a mask, found 2 masked"),
     ([([1], 2)], {"mask": "m"}, "mask = 'm', expected None for samples that have no fields"),
     ([{"x": 1}], {"mask": "m"}, "mask = 'm', expected None for samples that have no field of arrays"),
     ([{"x": [1]}], {"mask": 3}, "mask = 3, expected a name, or a dict of a name for each field"),
+    ([{"x": [1]}], {"mask": "x_lengths"}, "mask = 'x_lengths', expected a new name, found the field 'x_lengths'"),
     ([{"x": [1], "y": 1}], {"mask": {"y": "m"}}, "mask: expected fields of arrays among 'x', found 'y'"),
-    ([torch.zeros(1, device="meta")], {}, "without a gradient (can't convert meta device type tensor"),
-    ([torch.zeros(1).to_sparse()], {}, "without a gradient (can't convert Sparse layout tensor"),
+    (
+        [{"x": [1], "y": [1, 2]}],
+        {"mask": "m"},
+        "mask = 'm', expected arrays of the same lengths, found others at 'x' and 'y'",
+    ),
+    ([{"x": [1], "meta": {"t": 1}}], {"lists": ["meta.n"]}, "lists: expected names of fields, found 'meta.n'"),
+    ([{"x": [1]}], {"lists": [["x"]]}, "lists = [['x']], expected a list of names"),
 ]
 
 
 @pytest.mark.parametrize(("samples", "options", "message"), ERRORS, ids=[message for *_, message in ERRORS])
 def test_errors_say_where_and_what(samples, options, message):
-    with pytest.raises(CollateError) as caught:
+    with pytest.raises(CollateError, match=re.escape(message)) as caught:
         pad_collate(samples, **options)
-    assert message in str(caught.value)
-    assert isinstance(caught.value, mmapds.Error)
-    assert isinstance(caught.value, ValueError)
+    check(str(caught.value))
+    assert isinstance(caught.value, mmapds.Error | ValueError)
 
 
 def test_bfloat16_of_ml_dtypes_anywhere_in_a_batch():
@@ -520,3 +476,109 @@ def test_a_batch_outlives_its_dataset(stored):
     batch = mmapds.open(stored).__getitems__(list(range(20)))
     gc.collect()
     assert [sample["id"] for sample in batch] == list(range(-2, 18))
+
+
+# ---- lists without entries, and lists that are all empty -----------------------------------------------------------
+
+
+def test_lists_that_are_all_empty_are_numbers_with_a_warning():
+    samples = [{"id": 1, "tags": []}, {"id": 2, "tags": []}]
+    with pytest.warns(
+        UserWarning, match=r"^samples\[\.\.\.\]\['tags'\]: expected a list that is not empty, found none"
+    ):
+        assert pad_collate(samples, pad_value=-1)["tags"].shape == (2, 0)
+    with pytest.warns(UserWarning, match=r"^samples\[\.\.\.\]\['meta'\]\['tags'\]: "):
+        pad_collate([{"meta": {"tags": []}}])
+    with pytest.warns(UserWarning, match=r"samples\[\.\.\.\]\[1\]: "):
+        pad_collate([(1, []), (2, [])])
+    assert pad_collate([(1, []), (2, [])], lists=[1])[1] == [[], []]
+    assert pad_collate(samples, pad_value={"tags": 0})["tags"].dtype == torch.int64
+    assert pad_collate(samples, pad_value={"tags": 0.5})["tags"].dtype == torch.get_default_dtype()
+    assert pad_collate([{"meta": {"tags": []}}], pad_value={"meta": {"tags": 0}})["meta"]["tags"].shape == (1, 0)
+
+
+@pytest.mark.parametrize("collate", [pad_collate, pack_collate])
+def test_named_fields_are_lists_in_every_batch(collate, write):
+    for tags in (["a"], []), ([], []), ([1], [2, 3]), (["a", 1], [None]):
+        samples = [{"tokens": [1, 2], "tags": each, "meta": {"tags": each, "x.y": each}} for each in tags]
+        batch = collate(samples, lists=["tags", "meta.tags", r"meta.x\.y"])
+        assert batch["tags"] == batch["meta"]["tags"] == batch["meta"]["x.y"] == list(tags)
+        assert torch.is_tensor(batch["tokens"])
+        assert "tags_lengths" not in batch
+    path = write([{"meta": {"n": n}, "tokens": [n]} for n in range(2)])
+    ds = mmapds.open(path, build=True, decode=Fields({"meta.n": "int32", "tokens": "int32"}))
+    assert collate(ds.take([0, 1]), lists=["meta.n"])["meta.n"] == [0, 1]
+
+
+def test_a_pack_leaves_empty_lists_beside_tokens_as_they_are():
+    for tags in (["a"], []), ([], []):
+        batch = pack_collate([{"tokens": [1, 2], "tags": each, "meta": {"tags": each}} for each in tags])
+        assert batch["tags"] == batch["meta"]["tags"] == list(tags)
+        assert batch["tokens"].tolist() == [1, 2, 1, 2]
+    assert pack_collate([{"tokens": []}])["tokens"].shape == (0,)
+
+
+@pytest.mark.parametrize("kind", [np.zeros, torch.zeros])
+def test_arrays_without_entries_have_the_shape_of_the_others(kind):
+    for shapes, shape in [
+        ([(0, 0, 3), (2, 1, 3), (0,)], (3, 2, 1, 3)),
+        ([(0, 0), (0, 0)], (2, 0, 0)),
+        ([(0, 0, 3), (0, 5, 0), (0,)], (3, 0, 5, 3)),
+        ([(0, 7), (1, 2)], (2, 1, 2)),
+    ]:
+        samples = [kind(each) for each in shapes]
+        assert pad_collate(samples)[0].shape == pad_collate(samples[::-1])[0].shape == shape
+        assert pack_collate([{"x": each} for each in samples])["x"].shape[1:] == shape[2:]
+    for other in (1, 3), (2, 0), (1,), (1, 0, 0):
+        with pytest.raises(CollateError, match=r"samples\[2\]: expected shape \(n, 2\), as in samples\[1\], found "):
+            pad_collate([kind((0, 0)), kind((1, 2)), kind(other)])
+
+
+def test_so_have_those_of_array_files(tmp_path):
+    with mmapds.Writer(tmp_path / "a.mma", {"x": ("float32", (None, None))}) as writer:
+        for value in [], np.zeros((0, 80), np.float32), [[1, 1]], [[1, 1], [1, 1]], [[1, 1, 1]]:
+            writer.write({"x": value})
+    ds = mmapds.open(tmp_path / "a.mma")
+    for rows, shape in (([0, 1], (0, 80)), ([1, 0], (0, 80)), ([0, 2, 3], (3, 2)), ([3, 2, 1], (3, 2))):
+        for samples in (ds.take(rows), [ds[row] for row in rows]):
+            assert pack_collate(samples)["x"].shape == shape
+            assert pad_collate(samples)["x"].shape[2:] == shape[1:]
+    for collate in (pad_collate, pack_collate):
+        with pytest.raises(CollateError, match=r"samples\[2\]\['x'\]: expected shape \(n, 2\), .* found \(1, 3\)"):
+            collate(ds.take([0, 2, 4]))
+
+
+# ---- fields that are null or missing in some records ----------------------------------------------------------------
+
+
+def test_ways_out_of_null_and_of_missing_fields(write):
+    path = write([{"id": 0, "tokens": [1, 2]}, {"id": 1, "tokens": None}, {"id": 2}])
+    ds = mmapds.open(path, build=True)
+    assert pad_collate(ds.take([0, 1]), lists=["tokens"])["tokens"] == [[1, 2], None]
+    fields = Fields({"id": "int64", "tokens": "int32"}, defaults={"tokens": []})
+    batch = pad_collate(mmapds.open(path, decode=fields).take([0, 1, 2]))
+    assert (batch["tokens"].tolist(), batch["tokens_lengths"].tolist()) == ([[1, 2], [0, 0], [0, 0]], [2, 0, 0])
+    added = ds.map(lambda sample: {"tokens": [], **sample})
+    assert pad_collate(added.take([0, 2]))["tokens_lengths"].tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_names_the_records_that_do_not_fit(write, workers):
+    ds = mmapds.open(write([{"id": 0, "n": 1}, {"id": 1}]), build=True)
+    batches = iter(mmapds.DataLoader(ds, 2, sampler=[0, 0, 1, 0], num_workers=workers, collate_fn=pad_collate))
+    assert next(batches)["id"].tolist() == [0, 0]
+    with pytest.raises(CollateError, match=r"^samples\[0\]: .* as in samples\[1\]") as error:
+        next(batches)
+    notes = [f"samples[{k}] is at position {position}: {ds.place(position)}" for k, position in ((0, 1), (1, 0))]
+    assert error.value.__notes__ == notes
+
+
+def test_a_loader_names_them_where_records_are_left_out(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"n": 0}\nnot JSON\n{"n": [1]}\n')
+    ds = mmapds.open(tmp_path / "a.jsonl", build=True, on_error="skip")[::-1]
+    with pytest.raises(CollateError) as error, pytest.warns(RuntimeWarning, match="; left out"):
+        list(mmapds.DataLoader(ds, 3, collate_fn=pad_collate))
+    assert f"samples[1] is at position 2: {ds.place(2)}" in error.value.__notes__
+    with pytest.raises(CollateError) as error:
+        list(mmapds.DataLoader([{"n": 0}, {"n": [1]}], 2, collate_fn=pad_collate))
+    assert not hasattr(error.value, "__notes__")

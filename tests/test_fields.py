@@ -115,13 +115,6 @@ def test_floats_beyond_the_dtype_are_refused(dtype, beyond):
             fields(f'{{"x": [1, {text}]}}'.encode())
 
 
-def test_a_message_shows_the_begin_of_a_number():
-    with pytest.raises(DecodeError) as error:
-        Fields({"x": "int8"})(b'{"x": %s}' % (b"9" * 300))
-    assert len(str(error.value)) < 300
-    assert f"found {'9' * 80}... at byte 6" in str(error.value)
-
-
 def test_stored_nan_stays_nan_in_bfloat16(tmp_path):
     odd = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000, 0x7FC00000, 0x7F800001], np.uint32).view(np.float32)
     with mmapds.Writer(tmp_path / "a.mma", {"x": ("float32", (None,))}) as writer:
@@ -201,21 +194,16 @@ def test_the_last_of_duplicate_keys_counts_and_keys_may_have_escapes():
     assert fields(b'{"\\u0078":[1],"\\u0061":{"\\u0062":2}}')["a.b"] == 2
     assert fields(b'{"x":1,"a":{"b":1},"a":{}}') == {"x": 1, "a.b": 0}
     assert fields(b'{"x":1,"a":7,"a":null}') == {"x": 1, "a.b": 0}
-    with pytest.raises(DecodeError, match=r"^expected int32 at `x`, which has no default \(Fields .*\), found null$"):
+    with pytest.raises(DecodeError, match=r"^expected int32 at `x`, which has no default, found nothing or null$"):
         fields(b'{"x":1,"x":null}')
 
 
 @pytest.mark.parametrize(
     ("schema", "defaults", "message"),
     [
-        ({"x": "int"}, None, r" \(did you mean 'int64'\)$"),
-        ({"x": "uint"}, None, r" \(did you mean 'uint64'\)$"),
-        ({"x": "float"}, None, r" \(did you mean 'float64'\)$"),
-        ({"x": "complex64"}, None, r"^schema\['x'\] = 'complex64', expected 'str', a dtype"),
+        ({"x": "int"}, None, r"^schema\['x'\] = 'int', expected 'str', a dtype among"),
         ({"x": ("str", (None,))}, None, r"^schema\['x'\] = \('str', \(None,\)\), expected"),
         ({"x": ["int32", None, 3]}, None, r"^schema\['x'\] = \['int32', None, 3\], expected 'str', a dtype among"),
-        ({"x": {"dtype": "int8"}}, None, r"^schema\['x'\] = \{'dtype': 'int8'\}, expected 'str', a dtype among"),
-        ({"x": ({}, (3,))}, None, r"^schema\['x'\] = \(\{\}, \(3,\)\), expected 'str', a dtype among"),
         (
             {"x": ("int8", (None, *[2**31 - 1] * 3))},
             None,
@@ -224,8 +212,8 @@ def test_the_last_of_duplicate_keys_counts_and_keys_may_have_escapes():
         ({"x": ("int32", (-1,))}, None, r"^schema\['x'\] = .*, expected up to 8 axes, each None or 0 to"),
         ({"": "int32"}, None, r"^schema: '' is not a valid path: expected 1 to 16 keys"),
         ({7: "int32"}, None, r"^schema: 7 is not a valid path"),
-        ({"\ud800": "int32"}, None, r"^schema: '\\ud800' is not a valid path"),
-        ({"x": "int32"}, ["x"], r"^defaults = \['x'\], expected a dict of field name to value$"),
+        ({"x": "int32"}, {"y": 1}, r"^defaults: expected fields among 'x', found 'y'$"),
+        ({"x": "int32", "x.y": "int8"}, None, r"^schema: expected fields apart, found 'x.y' inside 'x'$"),
         ({"x": "int8"}, {"x": 128}, r"^defaults\['x'\] = 128, expected int8$"),
         ({"x": "float32"}, {"x": float("nan")}, r"^defaults\['x'\] = nan, expected float32$"),
         ({"x": "float32"}, {"x": None}, r"^defaults\['x'\] = None, expected float32$"),
@@ -242,14 +230,8 @@ def test_schemas_that_are_refused(schema, defaults, message):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (
-            b'{"id":1}',
-            "expected int32 at `x`, which has no default (Fields takes defaults={'x': ...}), found nothing",
-        ),
-        (
-            b'{"x":null}',
-            "expected int32 at `x`, which has no default (Fields takes defaults={'x': ...}), found null",
-        ),
+        (b'{"id":1}', "expected int32 at `x`, which has no default, found nothing or null"),
+        (b'{"x":null}', "expected int32 at `x`, which has no default, found nothing or null"),
         (b'{"x":[1,"7"]}', "expected int32 at `x`, found a string at byte 8 of the record"),
         (b'{"x":[1,null]}', "expected int32 at `x`, found null at byte 8 of the record"),
         (b'{"x":[1,[2]]}', "expected int32 at `x`, found an array at byte 8 of the record"),
@@ -260,10 +242,8 @@ def test_schemas_that_are_refused(schema, defaults, message):
             "expected lists of one length inside `x`, which is not 'ragged', found another at byte 12",
         ),
         (b'{"x":[[1],2]}', "expected lists of one length inside `x`, which is not 'ragged', found another at byte 10"),
-        (
-            b'{"x":' + b"[" * 9 + b"1" + b"]" * 9 + b"}",
-            "expected int32 at `x`, found shape (1, 1, 1, 1, 1, 1, 1, 1, 1)",
-        ),
+        (b'{"x":' + b"[" * 9 + b"1" + b"]" * 9 + b"}", "expected int32 at `x`, found another shape at byte"),
+        (b'{"x":-%d.5}' % 10**99, f"expected int32 at `x`, found -{10**78} at byte 5"),
         (b" 7", "expected an object, found a number"),
         (b'{"x":[1,1e999]}', "not JSON: number is infinity when parsed as double: line 1 column 9 (char 8)"),
         (b'{"x":[1,NaN]}', "not JSON: "),
@@ -293,23 +273,6 @@ def test_records_that_are_refused(tmp_path, record, message):
     assert skipping.skipped == [2]
 
 
-@pytest.mark.parametrize(
-    ("record", "schema", "message"),
-    [
-        (b'{"a":{"x":1}}', {"a.b\\.d": "int8"}, "found nothing (ds[0])"),
-        (b'{"id":[0.5,2.5]}', {"id": "int32"}, "at byte 7 of the record (ds[0])"),
-        (b'{"id":-%d}' % 10**60, {"id": "int32"}, f"found -{10**60} at byte 6 of the record (ds[0])"),
-        (b'{"id":%d.5}' % 10**60, {"id": "int32"}, f"found {10**60}.5 at byte 6 of the record (ds[0])"),
-        (b'{"id":["a"]}', {"id": "int32"}, "found a string at byte 7 of the record (ds[0])"),
-    ],
-)
-def test_a_schema_that_is_wrong_is_said_before_the_way_out(tmp_path, record, schema, message):
-    ds = dataset(tmp_path / "a.jsonl", [record], Fields(schema))
-    with pytest.raises(DecodeError) as refused:
-        ds[0]
-    assert message in str(refused.value)
-
-
 @pytest.mark.filterwarnings("ignore:.*; left out:RuntimeWarning")
 def test_records_are_skipped_where_one_was_ever_read(tmp_path):
     records = [b'{"id":1}', *[b'{"n":1}'] * 150]
@@ -322,7 +285,7 @@ def test_records_are_skipped_where_one_was_ever_read(tmp_path):
     ("what", "text", "found"),
     [
         (("int32", (None,)), "7", "expected int32 of shape (None,) at `x`, found 7 at byte 6"),
-        (("int32", (2,)), "[1]", "expected int32 of shape (2,) at `x`, found shape (1,) at byte 6"),
+        (("int32", (2,)), "[1]", "expected int32 of shape (2,) at `x`, found another shape at byte 6"),
         (("int32", "ragged"), "[[[1]]]", "expected lists of int32 at `x`, found an array at byte 8"),
         ("bool", "1", "expected bool at `x`, found 1 at byte 6"),
         ("bool", "[true, 0]", "expected bool at `x`, found 0 at byte 13"),

@@ -148,7 +148,7 @@ def test_the_same_schema_reads_an_array_file_that_was_converted(tmp_path):
     fields = Fields(BATCHED)
     ds = dataset(tmp_path / "a.jsonl", records(30), fields)
     convert(str(tmp_path / "a.jsonl"), str(tmp_path / "inferred.mma"))
-    schema = {name: Fields(BATCHED).reader.wanted[name].dtype for name in ("n", "flag", "text", "big")}
+    schema = {name: Fields(BATCHED).wanted[name].dtype for name in ("n", "flag", "text", "big")}
     schema |= {
         "ids": ("int32", (None,)),
         "feats": ("float32", (None, 3)),
@@ -190,23 +190,22 @@ def test_an_array_file_gives_fields_by_the_rules_of_paths(tmp_path):
     assert batch["none"].tolist() == [[5], [5]]
 
 
-@pytest.mark.parametrize("has_ml_dtypes", [True, False])
-def test_stored_arrays_of_bfloat16_in_every_shape_that_is_wanted(tmp_path, monkeypatch, has_ml_dtypes):
-    if not has_ml_dtypes:
-        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+def test_stored_arrays_of_bfloat16_in_every_shape_that_is_wanted(tmp_path, monkeypatch):
     rows = torch.tensor([[1.5, 2], [3, 4]], dtype=torch.bfloat16)
-    with mmapds.Writer(tmp_path / "a.mma", {"x": ("bfloat16", (None, 2)), "y": ("float32", ())}) as writer:
+    with mmapds.Writer(tmp_path / "a.mma", {"x": ("bfloat16", (None, 2)), "y": "float64"}) as writer:
         for _ in range(2):
-            writer.write({"x": rows, "y": np.float32(1.5)})
+            writer.write({"x": rows, "y": 1.501})
     for shape in ((None, 2), (2, 2), (2, None)):
-        fields = Fields({"x": ("bfloat16", shape), "y": ("bfloat16", ())})
-        batch = mmapds.open(tmp_path / "a.mma", decode=fields).take([0, 1])
-        assert {name: tuple(value.shape) for name, value in batch[0].items()} == {"x": (2, 2), "y": ()}
-        padded = pad_collate(batch)
-        assert torch.equal(padded["x"], torch.stack([rows] * 2))
-        assert torch.equal(padded["y"], torch.tensor([1.5, 1.5], dtype=torch.bfloat16))
+        batch = mmapds.open(tmp_path / "a.mma", decode=Fields({"x": ("bfloat16", shape), "y": "bfloat16"})).take([0, 1])
+        assert (batch[0]["x"].shape, batch[0]["y"]) == ((2, 2), 1.5)
+        assert torch.equal(pad_collate(batch)["x"], torch.stack([rows] * 2))
     ds = mmapds.open(tmp_path / "a.mma", decode=Fields({"x": ("bfloat16", "ragged")}))
     assert [[float(number) for number in row] for row in ds[1]["x"]] == rows.tolist()
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    without = mmapds.open(tmp_path / "a.mma", decode=Fields({"x": ("bfloat16", (None, 2))}))
+    assert torch.equal(pad_collate(without.take([0, 1]))["x"], torch.stack([rows] * 2))
+    with pytest.raises(mmapds.Error, match="float64 as bfloat16 at `y` needs ml_dtypes; run: pip install ml_dtypes"):
+        mmapds.open(tmp_path / "a.mma", decode=Fields({"y": "bfloat16"}))[0]
 
 
 def test_a_default_that_a_sample_changes_stays_as_it_is_in_others(tmp_path):

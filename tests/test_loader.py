@@ -86,11 +86,8 @@ def test_states_are_those_of_a_sampler_of_ours_in_order():
 def test_the_default_collate_says_what_it_cannot_take():
     samples = [{"x": np.ma.array([1, 2], mask=mask)} for mask in ([0, 0], [0, 1])]
     assert next(iter(DataLoader(samples[:1])))["x"].tolist() == [[1, 2]]
-    with pytest.raises(mmapds.CollateError, match=r"samples\[1\]: expected numbers without a mask, found 1 of 2"):
+    with pytest.raises(mmapds.CollateError, match=r"samples\[1\]: expected numbers without a mask, found 1 masked"):
         list(DataLoader(samples, batch_size=2))
-    with pytest.raises(RuntimeError) as raised:
-        list(DataLoader([[1, 2], [3]], batch_size=2))
-    assert "give collate_fn=mmapds.pad_collate for samples whose first axes differ" in raised.value.__notes__[0]
 
 
 def test_a_batch_is_taken_at_once():

@@ -319,13 +319,6 @@ def test_a_mixture_knows_whether_every_record_comes_once(sizes, weights, epoch_s
 # ---- bad arguments --------------------------------------------------------------------------------------------
 
 
-class Unreadable(list):
-    """As a tensor of torch that requires gradients."""
-
-    def __array__(self, *_, **__):
-        raise RuntimeError("there is no array of it")
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -334,31 +327,33 @@ class Unreadable(list):
         (lambda: Shuffled(2**63), "n = 9223372036854775808"),
         (lambda: Chunked(10, 0), "chunk_size = 0"),
         (lambda: Chunked(10, 2, mix_chunks=0), "mix_chunks = 0"),
-        (lambda: Chunked([0, 5, 3], 2), "never fall"),
-        (lambda: Chunked([1, 5], 2), "begin with 0"),
+        (
+            lambda: Chunked([0, 5, 3], 2),
+            r"n = \[0, 5, 3\], expected starts of sources: 0, then numbers that never fall",
+        ),
+        (lambda: Chunked([1, 5], 2), r"n = \[1, 5\], expected starts of sources"),
         (lambda: Chunked([0, 0], 2), "n = 0"),
         (lambda: Chunked([0.5, 3], 2), "n: expected integers of shape .*, found float64"),
-        (lambda: Chunked([[0], [1, 2]], 2), r"n: expected integers, found list \(setting an array element"),
-        (lambda: Chunked(Unreadable(), 2), "n: expected integers, found Unreadable"),
         (lambda: Chunked(range(9), 2), r"n = range\(0, 9\), expected an integer of 1 or more"),
         (lambda: Chunked(9, "blocks"), "chunk_size = 'blocks', expected an integer of 1 or more"),
-        (lambda: Chunked(9, "block"), "chunk_size = 'block', expected a dataset of mmapds beside it, found int"),
+        (lambda: Chunked(9, "block"), "chunk_size = 'block', expected a dataset of mmapds, found int"),
         (lambda: ChunkedSampler("c.jsonl", 2), "dataset = 'c.jsonl', expected a dataset; open it first"),
         (lambda: DistributedBatchSampler("c.jsonl", 2), "dataset = 'c.jsonl', expected a dataset; open it first"),
         (lambda: Resampled(10, 0), "epoch_size = 0"),
-        (lambda: Mixture([], []), r"weights = \[\], expected one number for each dataset"),
-        (lambda: Mixture([5, 5], [[1], 0.5]), r"weights = \[\[1\], 0.5\], expected one number for each dataset"),
-        (lambda: Mixture([5, 5], Unreadable([1, 2])), r"weights = \[1, 2\], expected one number for each"),
-        (lambda: Mixture([5, 5], [None, "x"]), r"weights = \[None, 'x'\], expected one number for each dataset"),
+        (lambda: Mixture([5, 5], [[1], 0.5]), r"weights = \[\[1\], 0.5\], expected one number for each of 2 datasets"),
+        (lambda: Mixture([5, 5], [None, "x"]), r"weights = \[None, 'x'\], expected one number for each of 2 datasets"),
         (lambda: Mixture([None, 5], [1, 1]), r"sizes\[0\] = None, expected an integer of 0 or more"),
-        (lambda: Mixture([1], [1, 2]), "weights: expected 1, one for each dataset, found 2"),
+        (lambda: Mixture([1], [1, 2]), r"weights = \[1, 2\], expected one number for each of 1 datasets"),
         (lambda: Mixture([1, 1], [1, -2]), r"weights = \[1, -2\], expected finite numbers of 0 or more"),
         (lambda: Mixture([1, 1], [1, float("nan")]), "expected finite numbers"),
         (lambda: Mixture([1, 1], [0, 0]), "not all 0"),
         (lambda: Mixture([1, 0], [1, 1]), r"sizes\[1\] = 0"),
         (lambda: Mixture([2**62, 2**62], [1, 1]), r"sizes: expected fewer than 2\*\*63 records together, found 9223"),
-        (lambda: Mixture([2**50, 10], [1, 65535], stop="longest"), "epoch_size: expected .* of fewer than 2"),
-        (lambda: Mixture([1, 1], [1, 1], epoch_size=2**63), r"epoch_size = 9\d+, expected an integer below 2\*\*63"),
+        (lambda: Mixture([2**50, 10], [1, 65535], stop="longest"), "epoch_size: expected fewer than 2"),
+        (
+            lambda: Mixture([1, 1], [1, 1], epoch_size=2**63),
+            r"epoch_size = 9\d+, expected an integer of 1 or more, below 2\*\*63",
+        ),
         (lambda: Mixture([1, 1], [1, 1], stop="last"), "stop = 'last', expected 'first' or 'longest'"),
     ],
 )
@@ -386,10 +381,10 @@ class Answering:
 @pytest.mark.parametrize(
     ("answer", "found"),
     [
-        (lambda positions: positions.tolist(), "list"),
-        (lambda positions: positions / 1, "one of float64 and shape (6,)"),
-        (lambda positions: positions[:3], "one of int64 and shape (3,)"),
-        (lambda positions: positions[:, None], "one of int64 and shape (6, 1)"),
+        (lambda positions: positions.tolist(), "list of shape None"),
+        (lambda positions: positions / 1, "float64 of shape (6,)"),
+        (lambda positions: positions[:3], "int64 of shape (3,)"),
+        (lambda positions: positions[:, None], "int64 of shape (6, 1)"),
     ],
 )
 def test_an_order_of_a_users_own_returns_integers_of_one_axis(answer, found):

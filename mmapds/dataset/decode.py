@@ -2,9 +2,7 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
-import pickle
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -13,7 +11,7 @@ import orjson
 
 from .. import _native
 from ..arrays.schema import Schema
-from ..errors import DecodeError, Error, FormatError, add_note, did_you_mean, is_command, says_no_memory
+from ..errors import DecodeError, Error, FormatError, add_note, is_command, says_no_memory
 from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..storage.numbers import plain_dtype
 from . import payloads
@@ -41,15 +39,9 @@ def takes_location(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class RecordArray(partial[Any]):
-    """A decoder: a record as a read-only array that shares memory with the file.
+    """A decoder: a record as a read-only array that shares memory with the file; `shape` None is one axis with all.
 
     A partial, so that NumPy's own call makes the array: a function between them would take as long again.
-
-    Args:
-      dtype: of the numbers.
-      shape: of the array; None for one axis with all numbers of the record.
-    Raises:
-      ValueError: the dtype is not one of plain numbers or strings of one size.
     """
 
     takes_view = True
@@ -78,39 +70,27 @@ def _files(record: bytes, location: Any) -> Any:
 
 
 @takes_location
-def _wds(record: bytes, location: Any) -> Any:
-    return payloads.sample_of(record, location.source)
+def _wds(record: bytes, location: Any, *, rgb: bool = False) -> Any:
+    return payloads.sample_of(record, location.source, rgb=rgb)
 
 
-@takes_location
-def _pil(record: bytes, location: Any) -> Any:
-    return payloads.sample_of(record, location.source, rgb=True)
-
-
-BY_NAME: dict[str, Decoder] = {
-    "json": orjson.loads,
-    "text": bytes.decode,
-    "bytes": as_bytes,
-    "files": _files,
-    "wds": _wds,
-    "pil": _pil,
-    "tf_example": payloads.tf_example,
+_ROWS: dict[str, tuple[Decoder, str]] = {
+    "json": (orjson.loads, "JSON"),
+    "text": (bytes.decode, "UTF-8 text"),
+    "bytes": (as_bytes, ""),
+    "files": (_files, "a sample of a tar"),
+    "wds": (_wds, "a sample of valid members"),
+    "pil": (partial(_wds, rgb=True), "a sample of valid members"),
+    "tf_example": (payloads.tf_example, "a tf.train.Example"),
 }
-_EXPECTS = {
-    "json": "JSON",
-    "text": "UTF-8 text",
-    "files": "a sample of a tar",
-    "wds": "a sample of valid members",
-    "pil": "a sample of valid members",
-    "tf_example": "a tf.train.Example",
-}
+"""The decoders that have a name, and what they expect of a record."""
+BY_NAME = {name: decode for name, (decode, _) in _ROWS.items()}
 
 
 def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str = "") -> NoReturn:
     """Raise the error of a decoder with the place of the record; an error of the user's decoder keeps its type.
 
     Args:
-      place: where the record lies, as messages say it.
       decode: the decoder as the user gave it.
       way_out: what to do, as the end of a message.
     """
@@ -152,7 +132,7 @@ def _expected_by(decode: str | Decoder) -> str | None:
     if callable(decode):
         inner = getattr(decode, "inner", decode)  # of a TensorDecoder
         return "an array of that type" if isinstance(inner, RecordArray) else None
-    return _EXPECTS.get(decode)
+    return _ROWS[decode][1] if decode in _ROWS else None
 
 
 def wants_view(decode: Decoder) -> bool:
@@ -179,34 +159,21 @@ def is_same_decoder(one: str | Decoder, other: str | Decoder) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, or arrays among them of the same bytes."""
     try:
         return bool(one == other)
-    except Exception:  # arrays and tensors compare item by item
-        with suppress(Exception):
-            return pickle.dumps(one) == pickle.dumps(other)
-        return False
+    except (ValueError, RuntimeError):  # of arrays and tensors among the arguments
+        return one is other
 
 
 def resolve(decode: str | Decoder) -> Decoder:
-    """Return the decoder of a name; a callable is a decoder already.
-
-    Raises:
-      Error: no decoder has that name.
-    """
+    """Return the decoder of a name; a callable is a decoder already."""
     if callable(decode):
         return decode
     if isinstance(decode, str) and decode in BY_NAME:
         return BY_NAME[decode]
-    if isinstance(decode, dict):
-        raise Error(
-            f"decode = {decode!r}, expected a name or a callable, found a dict; give decode=mmapds.Fields({decode!r})"
-        )
-    shown = str if is_command() else repr
-    remark = did_you_mean(decode, (*BY_NAME, "torch"), shown) if isinstance(decode, str) else ""
     if is_command():
-        raise Error(f"--decode {decode}: expected {', '.join(BY_NAME)} or torch{remark}")
-    raise Error(f"decode = {decode!r}, expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable{remark}")
+        raise Error(f"--decode {decode}: expected {', '.join(BY_NAME)} or torch")
+    raise Error(f"decode = {decode!r}, expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable")
 
 
 def check_name(decode: str | None) -> None:
@@ -221,9 +188,9 @@ def decoder_name(decode: str | Decoder) -> str:
         return f"{decoder_name(decode.func)}({', '.join(f'{name}={value}' for name, value in decode.keywords.items())})"
     if isinstance(decode, str):
         return repr(decode)
-    has_repr = type(decode).__repr__ is not object.__repr__  # type: ignore[comparison-overlap]
-    # Without its address, which is another one in each process.
-    return getattr(decode, "__qualname__", repr(decode) if has_repr else f"{type(decode).__qualname__}()")
+    if type(decode).__repr__ is object.__repr__:  # type: ignore[comparison-overlap]
+        return f"{type(decode).__qualname__}()"  # without its address, which is another one in each process
+    return getattr(decode, "__qualname__", repr(decode))
 
 
 # ---- arrays ---------------------------------------------------------------------------------------------------
@@ -276,12 +243,7 @@ class ArrayDecoder(Columns):
         return None if self._numbered[name][1].shape is not None else self.copies(found, name)
 
     def copies(self, found: Any, name: str) -> list[Any]:
-        """Return what every record has in a field; arrays are copies.
-
-        Raises:
-          FormatError: text is damaged; the message does not say where.
-          MemoryError: there is no room for all of them; the message does not say where.
-        """
+        """Return what every record has in a field; arrays are copies."""
         return [self.finished_value(name, value) for value in found.values(self._numbered[name][0])]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -308,9 +270,8 @@ class TensorDecoder:
         if isinstance(inner, RecordArray):
             try:
                 self._from_numpy(np.empty(0, inner.dtype))
-            except (TypeError, ValueError) as error:
-                found = f"{inner.dtype} ({error})"
-                raise Error(f"decode = 'torch', expected a dtype that torch has, found {found}") from None
+            except (TypeError, ValueError):
+                raise Error(f"decode = 'torch', expected a dtype that torch has, found {inner.dtype}") from None
 
     def __call__(self, record: Any) -> Any:
         sample = self._decode(record)
@@ -339,11 +300,7 @@ class TensorDecoder:
 
 
 def format_decoder(sample: Sample) -> str | Decoder:
-    """Return the decoder for payloads as a format describes them; its arrays share memory with the file.
-
-    Raises:
-      FormatError, TypeError, ValueError: the description is damaged.
-    """
+    """Return the decoder for payloads as a format describes them; its arrays share memory with the file."""
     if isinstance(sample, FieldsOf):
         return ArrayDecoder(sample.schema)
     if isinstance(sample, ArrayOf):
@@ -352,22 +309,18 @@ def format_decoder(sample: Sample) -> str | Decoder:
 
 
 def array_columns(decode: Decoder) -> Any:
-    """Return the fields of named arrays that a decoder reads, as `Columns`; None for any other decoder."""
+    """Return the decoder of named arrays in a decoder, as `Columns`; None for any other decoder."""
     inner = decode.inner if isinstance(decode, TensorDecoder) else decode
-    return inner if isinstance(inner, Columns) else None
+    return inner if isinstance(inner, Columns) and wants_view(inner) else None
 
 
 def array_batch(records: _native.Records, numbers: Any, decode: Decoder, refused: Refused) -> RecordBatch:
     """Find records of named arrays, and return their samples.
 
     Args:
-      records: all records of the dataset.
-      numbers: which of them are the batch: shape (k,).
+      numbers: which records of the dataset are the batch: shape (k,).
       decode: one that has `array_columns`.
       refused: raises an error of one of the batch's records, with where that lies and what to do.
-    Raises:
-      IndexError: a number is out of range.
-      FormatError: a record is damaged.
     """
     columns = array_columns(decode)
     try:

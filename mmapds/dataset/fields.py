@@ -4,7 +4,7 @@ from __future__ import annotations  # help() shows them as they are written
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from .. import _native
 from ..arrays.schema import EXTENDED, ITEM_BYTES, TO_ONE_SCHEMA, Field, Schema, check_axes, dtype_name
 from ..arrays.values import with_axes_of
-from ..errors import DecodeError, FormatError, did_you_mean, shortened
+from ..errors import DecodeError, Error, FormatError, listed, shortened
 from ..formats.measuring import keys_of, kind_of, not_json
-from .batch import Columns, StoredField, as_tensor, numpy_dtype
+from .batch import Columns, StoredField, numpy_dtype
 from .decode import ArrayDecoder, TensorDecoder
 
 _KINDS = {
@@ -29,11 +29,7 @@ _KINDS = {
 }
 _DTYPES = [name for name in ITEM_BYTES if name[0] in _KINDS and not name.startswith("float8")]
 """The dtypes that fields have, bfloat16 among them."""
-_RAGGED = "ragged"
-_NUMBER = re.compile(rb"[-+.0-9eE]+")
-_LONGEST_NUMBER = 80  # characters that are shown
-
-Shape = tuple[int | None, ...]
+_NUMBER = re.compile(rb"[-+.0-9eE]{1,80}")
 
 
 class Wanted(NamedTuple):
@@ -46,7 +42,7 @@ class Wanted(NamedTuple):
     """"str", or the dtype of its numbers."""
     layout: int
     """One of _native.LAYOUT_*."""
-    shape: Shape
+    shape: tuple[int | None, ...]
     fallback: bytes | None
     """JSON to read where a record lacks the field."""
 
@@ -62,42 +58,57 @@ class Wanted(NamedTuple):
         """The keys that lead to it."""
         return [key.decode() for key in self.keys]
 
-    @property
-    def without_default(self) -> str:
-        """What is expected where the field is missing, as messages say it."""
-        return f"{self} at `{self.name}`, which has no default (Fields takes defaults={{{self.name!r}: ...}})"
-
     def __str__(self) -> str:
         if self.layout == _native.LAYOUT_ANY:
             return "a string" if self.dtype == "str" else self.dtype
-        return (
-            f"lists of {self.dtype}" if self.layout == _native.LAYOUT_RAGGED else f"{self.dtype} of shape {self.shape}"
-        )
+        if self.layout == _native.LAYOUT_RAGGED:
+            return f"lists of {self.dtype}"
+        return f"{self.dtype} of shape {self.shape}"
 
 
-class FieldsReader(Columns):
-    """Reads fields of JSON records by the core.
+class Fields(Columns):
+    """A decoder of chosen fields: `mmapds.open(path, decode=Fields({"input_ids": "int32", "text": "str"}))`.
+
+    A sample is a dict of these fields. The core reads them from the bytes of JSON records, those of a batch at once and
+    without the GIL, and `pad_collate` fills its tensors from there; there is no Python object for a number. The same
+    schema reads array files (`.mma`), so that code stays as it is when JSON is converted.
+
+    Every record is checked from its first byte to its last, as by orjson. Integers are exact; floats are the nearest
+    doubles, rounded to smaller types as NumPy and torch round them.
 
     Args:
-      wanted: the fields, in the order in which a sample has them.
+      schema: path of a field to its type. Dots separate the keys of a path; a dot in a key is written `\\.`. Types are:
+
+        - a dtype, "bool", "int8" to "uint64", "float16", "bfloat16", "float32" or "float64": a Python number where the
+          record has a number, else an array of as many axes as the lists there have;
+        - (dtype, shape): an array of that shape; None in it is an axis of any length;
+        - (dtype, "ragged"): lists of any lengths in a list: a list of arrays;
+        - "str": a string.
+      defaults: name of a field to its value where a record lacks it or has null. Other fields must be there.
     Raises:
-      FormatError: a field lies inside another one.
+      FormatError: the schema or a default is invalid.
     """
 
-    def __init__(self, wanted: Sequence[Wanted]) -> None:
+    def __init__(self, schema: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> None:
+        self.given = dict(schema), dict(defaults or {})
+        """The schema and the defaults."""
+        for name in self.given[1]:
+            if name not in schema:
+                raise FormatError(f"defaults: expected fields among {listed(schema) or 'none'}, found {name!r}")
+        wanted = [_wanted(name, what, self.given[1]) for name, what in schema.items()]
+        super().__init__({each.name: each.dtype for each in wanted})
+        self.identity = tuple(wanted)
         self.wanted = {each.name: each for each in wanted}
-        """The fields by name."""
+        """The fields by name, in the order in which a sample has them."""
         self.names = self.wanted.keys()
         self.ragged = {each.name for each in wanted if each.layout == _native.LAYOUT_RAGGED}
         ordered = sorted(wanted, key=lambda each: each.keys)
         for one, other in pairwise(ordered):
             if one.keys == other.keys[: len(one.keys)]:
                 raise FormatError(f"schema: expected fields apart, found {other.name!r} inside {one.name!r}")
-        super().__init__({each.name: each.dtype for each in wanted})
-        self.identity = tuple(wanted)
         self._numbers = {each.name: number for number, each in enumerate(ordered)}
         places = {name: place for place, name in enumerate(self.wanted)}
-        fields = tuple(
+        native = tuple(
             (
                 each.name,
                 places[each.name],
@@ -111,14 +122,9 @@ class FieldsReader(Columns):
             )
             for each in ordered
         )
-        self.native = _native.JsonFields(fields, np.ndarray, _RefusedError)
+        self.native = _native.JsonFields(native, np.ndarray, _RefusedError)
 
-    def read(self, record: Any) -> dict[str, Any]:
-        """Return the sample of a record.
-
-        Raises:
-          DecodeError: a field cannot be read; the message does not say where the record lies.
-        """
+    def __call__(self, record: Any) -> dict[str, Any]:
         try:
             sample: dict[str, Any] = self.native(record)
         except _RefusedError as refused:
@@ -155,89 +161,27 @@ class FieldsReader(Columns):
         """
         if status == _native.WANTED_INVALID:
             return not_json(record)
-        kind = kind_of(record, at)
+        found = kind_of(record, at)
         if name is None:
-            return f"expected an object, found {kind}"
-        each, byte = self.wanted[name], f" at byte {at} of the record"
+            return f"expected an object, found {found}"
+        wanted, place = self.wanted[name], f"at byte {at} of the record"
         if status == _native.WANTED_MISSING:
-            return f"expected {each.without_default}, found {'null' if kind == 'null' else 'nothing'}"
+            return f"expected {wanted} at `{name}`, which has no default, found nothing or null"
         if status == _native.WANTED_NOT_OBJECT:
-            return f"expected {each} inside objects at `{name}`, found {kind}{byte}"
+            return f"expected {wanted} inside objects at `{name}`, found {found} {place}"
         if status == _native.WANTED_RAGGED:
-            return f"expected lists of one length inside `{name}`, which is not 'ragged', found another{byte}"
-        if status == _native.WANTED_SHAPE and kind == "an array":
-            return f"expected {each} at `{name}`, found shape {_shape_at(record, each.path)}{byte}"
-        digits = _NUMBER.match(record, at)
-        number = digits[0].decode() if digits else ""
-        if len(number) > _LONGEST_NUMBER:
-            number = f"{number[:_LONGEST_NUMBER]}..."
-        return f"expected {each} at `{name}`, found {number or kind}{byte}"
-
-
-class Fields:
-    """A decoder of chosen fields: `mmapds.open(path, decode=Fields({"input_ids": "int32", "text": "str"}))`.
-
-    A sample is a dict of these fields. The core reads them from the bytes of JSON records, those of a batch at once and
-    without the GIL, and `pad_collate` fills its tensors from there; there is no Python object for a number. The same
-    schema reads array files (`.mma`), so that code stays as it is when JSON is converted.
-
-    Every record is checked from its first byte to its last, as by orjson. Integers are exact; floats are the nearest
-    doubles, rounded to smaller types as NumPy and torch round them.
-
-    Args:
-      schema: path of a field to its type. Dots separate the keys of a path; a dot in a key is written `\\.`. Types are:
-
-        - a dtype, "bool", "int8" to "uint64", "float16", "bfloat16", "float32" or "float64": a Python number where the
-          record has a number, else an array of as many axes as the lists there have;
-        - (dtype, shape): an array of that shape; None in it is an axis of any length;
-        - (dtype, "ragged"): lists of any lengths in a list: a list of arrays;
-        - "str": a string.
-      defaults: name of a field to its value where a record lacks it or has null. Other fields must be there.
-    Raises:
-      FormatError: the schema or a default is invalid.
-    """
-
-    def __init__(self, schema: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> None:
-        if not isinstance(schema, Mapping):
-            raise FormatError(f"schema = {schema!r}, expected a dict of field name to type")
-        if defaults is not None and not isinstance(defaults, Mapping):
-            raise FormatError(f"defaults = {defaults!r}, expected a dict of field name to value")
-        self.given = dict(schema), dict(defaults or {})
-        """The schema and the defaults."""
-        for name in self.given[1]:
-            if name not in schema:
-                known = ", ".join(map(repr, schema)) or "none"
-                raise FormatError(
-                    f"defaults: expected fields among {known}, found {name!r}{did_you_mean(name, schema)}"
-                )
-        wanted = [_wanted(name, what, self.given[1]) for name, what in schema.items()]
-        self.reader = FieldsReader(wanted)
-        """What reads them."""
-        for name, value in self.given[1].items():
-            each = self.reader.wanted[name]
-            text = each.fallback or b""
-            for key in reversed(each.path):
-                text = b"{" + orjson.dumps(key) + b":" + text + b"}"
-            try:
-                FieldsReader([each._replace(fallback=None)]).read(text)
-            except DecodeError:
-                raise FormatError(f"defaults[{name!r}] = {shortened(value)}, expected {each}") from None
-
-    def __call__(self, record: Any) -> dict[str, Any]:
-        return self.reader.read(record)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Fields) and self.reader == other.reader
-
-    def __hash__(self) -> int:
-        return hash(self.reader)
+            return f"expected lists of one length inside `{name}`, which is not 'ragged', found another {place}"
+        if status == _native.WANTED_SHAPE and found == "an array":
+            found = "another shape"
+        number = _NUMBER.match(record, at)
+        return f"expected {wanted} at `{name}`, found {number[0].decode() if number else found} {place}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         schema, defaults = self.given
         return partial(Fields, schema, defaults=defaults), ()
 
     def __repr__(self) -> str:
-        return f"Fields({', '.join(self.reader.wanted)})"
+        return f"Fields({', '.join(self.wanted)})"
 
 
 class _RefusedError(Exception):
@@ -245,74 +189,48 @@ class _RefusedError(Exception):
 
 
 def _wanted(name: Any, what: Any, defaults: Mapping[str, Any]) -> Wanted:
-    """Parse a field of a schema.
-
-    Raises:
-      FormatError: its path or its type is invalid.
-    """
+    """Parse a field of a schema, and its default if it has one."""
     try:
         keys = keys_of(name) if isinstance(name, str) else ()
     except UnicodeEncodeError:
         keys = ()
     if not keys or not all(keys) or len(keys) > _native.LONGEST_PATH:
         raise FormatError(
-            f"schema: {name!r} is not a valid path: expected 1 to {_native.LONGEST_PATH} keys, none empty, separated "
-            "by dots"
+            f"schema: {name!r} is not a valid path: expected 1 to {_native.LONGEST_PATH} keys, none empty"
         )
-    fallback = _as_json(name, defaults[name]) if name in defaults else None
-    if what == "str":
-        return Wanted(name, keys, "str", _native.LAYOUT_ANY, (), fallback)
-    dtype, shape = what if isinstance(what, tuple | list) and len(what) == 2 else (what, None)
-    try:
-        dtype = dtype if isinstance(dtype, str) else dtype_name(dtype)
-    except TypeError:  # a list or a dict, which has no name
-        dtype = ""
-    if dtype not in _DTYPES:
-        near = [f"{dtype}64"] if f"{dtype}64" in _DTYPES else ["str", *_DTYPES]  # as in Python
+    given, shape = what if isinstance(what, tuple | list) and len(what) == 2 else (what, None)
+    dtype = given if isinstance(given, str) else dtype_name(given) if isinstance(given, Hashable) else ""
+    if dtype not in _DTYPES and what != "str":
         raise FormatError(
             f"schema[{name!r}] = {what!r}, expected 'str', a dtype among {', '.join(_DTYPES)}, (dtype, shape) or "
-            f"(dtype, 'ragged'){did_you_mean(dtype, near)}"
+            "(dtype, 'ragged')"
         )
-    if shape is None:
-        return Wanted(name, keys, dtype, _native.LAYOUT_ANY, (), fallback)
-    if isinstance(shape, str) and shape == _RAGGED:
-        return Wanted(name, keys, dtype, _native.LAYOUT_RAGGED, (), fallback)
-    return Wanted(name, keys, dtype, _native.LAYOUT_SHAPE, _axes(name, what, shape, ITEM_BYTES[dtype]), fallback)
-
-
-def _axes(name: str, what: Any, shape: Any, item_bytes: int) -> Shape:
+    wanted = Wanted(name, keys, dtype, _native.LAYOUT_ANY, (), None)
+    if isinstance(shape, str) and shape == "ragged":
+        wanted = wanted._replace(layout=_native.LAYOUT_RAGGED)
+    elif shape is not None:
+        try:
+            axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
+        except TypeError:
+            raise FormatError(f"schema[{name!r}] = {what!r}, expected a shape or 'ragged' after the dtype") from None
+        check_axes(f"schema[{name!r}] = {what!r}", axes, ITEM_BYTES[dtype])
+        wanted = wanted._replace(layout=_native.LAYOUT_SHAPE, shape=axes)
+    if name not in defaults:
+        return wanted
+    value = defaults[name]
     try:
-        if isinstance(shape, str):
-            raise TypeError
-        axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
-    except TypeError:
-        raise FormatError(f"schema[{name!r}] = {what!r}, expected a shape or 'ragged' after the dtype") from None
-    check_axes(f"schema[{name!r}] = {what!r}", axes, item_bytes)
-    return axes
-
-
-def _as_json(name: str, value: Any) -> bytes:
-    """Return a default as JSON, which the core reads like that of a record."""
-    try:
-        return orjson.dumps(value.tolist() if hasattr(value, "tolist") else value)
-    except TypeError as error:
-        raise FormatError(f"defaults[{name!r}] = {shortened(value)}, expected what JSON can hold ({error})") from None
-
-
-def _shape_at(record: bytes, path: Sequence[str]) -> tuple[int, ...]:
-    """Return the shape that lists at a path of a record have."""
-    value, shape = orjson.loads(record), list[int]()
-    for key in path:
-        value = value[key]
-    while isinstance(value, list):
-        shape.append(len(value))
-        value = value[0] if value else None
-    return tuple(shape)
+        fallback = orjson.dumps(value.tolist() if hasattr(value, "tolist") else value)
+        text = fallback
+        for key in reversed(wanted.path):
+            text = b"{" + orjson.dumps(key) + b":" + text + b"}"
+        Fields({name: what})(text)
+    except (TypeError, DecodeError):
+        raise FormatError(f"defaults[{name!r}] = {shortened(value)}, expected {wanted}") from None
+    return wanted._replace(fallback=fallback)
 
 
 # ---- array files ----------------------------------------------------------------------------------------------
 
-_AS_TEXT = ("json", "str")
 _FITTING = {
     "boo": ("boo",),
     "int": ("int", "uin"),
@@ -327,43 +245,46 @@ class StoredFields(Columns):
     """A decoder of records of named arrays, which gives the fields that are wanted of them.
 
     Arrays that are stored as they are wanted are views of the file; others are copied and converted. A field of "json"
-    is read as a JSON record is. Each field of which no record can be as it is wanted is an error at once.
+    is read as a JSON record is.
 
     Args:
       fields: what the user wants.
       schema: what the file has.
       place: what messages call the file.
     Raises:
-      FormatError: the file lacks a field, or has one of another type.
+      FormatError: the file lacks a field, or has one of which no value can be as it is wanted.
     """
 
     takes_view = True
 
     def __init__(self, fields: Fields, schema: Mapping[str, Any], place: str) -> None:
+        super().__init__({})
         self.fields = fields
         self.schema = dict(schema)
         """What the file has, in the order in which it lies in a record."""
         self._given = fields, self.schema, place
         self.identity = fields, tuple(self.schema.items())
-        super().__init__({})
+        self.names, self.ragged = fields.names, fields.ragged
         stored = {field.name: field for field in Schema(schema).fields}
-        wanted = fields.reader.wanted
-        sources = {name: _source(each, stored, place) for name, each in wanted.items()}
-        found = [(wanted[name], source) for name, source in sources.items() if source is not None]
-        read = {source.name for _, source in found}
+        self._sources: dict[str, str | None] = {}
+        self._converters: dict[str, Callable[[Any], Any]] = {}
+        copied = set()
+        for name, wanted in fields.wanted.items():
+            source = _source(wanted, stored, place)
+            self._sources[name] = None if source is None else source.name
+            if source is None or source.dtype == "json":
+                self._converters[name] = _reader_of_json(fields, wanted)
+            elif not _is_as_stored(wanted, source):
+                self._converters[name] = partial(_converted, wanted=wanted)
+                if source.dtype != wanted.dtype:
+                    copied.add(source.name)
         # Text that is not wanted is not decoded.
-        taken = {name: what if name in read or what not in _AS_TEXT else "bytes" for name, what in schema.items()}
-        converted = {source.name for each, source in found if source.dtype != each.dtype}
-        self._file = ArrayDecoder(taken, copied=converted, loads=_checked)
-        self.native = self._file.native
-        self.names, self.ragged = fields.reader.names, fields.reader.ragged
-        self._sources = {name: None if source is None else source.name for name, source in sources.items()}
-        self._as_stored = {each.name: source.name for each, source in found if _is_as_stored(each, source)}
-        self._converters = {
-            name: _converter(fields, wanted[name], source)
-            for name, source in sources.items()
-            if name not in self._as_stored
+        read = set(self._sources.values())
+        taken = {
+            name: "bytes" if what in ("json", "str") and name not in read else what for name, what in schema.items()
         }
+        self._file = ArrayDecoder(taken, copied=copied, loads=_checked)
+        self.native = self._file.native
         self.converts = bool(self._converters)
         """Whether a value may turn out to be one that does not fit."""
 
@@ -375,8 +296,8 @@ class StoredFields(Columns):
         return sample
 
     def stored(self, found: Any, name: str) -> StoredField | None:
-        source = self._as_stored.get(name)
-        return None if source is None else self._file.stored(found, source)
+        source = self._sources[name]
+        return None if source is None or name in self._converters else self._file.stored(found, source)
 
     def values(self, found: Any, name: str) -> list[Any]:
         source, convert = self._sources[name], self._converters.get(name)
@@ -410,42 +331,16 @@ def _records_of(decode: Any) -> str | None:
     return "JSON" if isinstance(decode, Fields) else None
 
 
-def _converter(fields: Fields, wanted: Wanted, source: Field | None) -> Callable[[Any], Any]:
-    """Return what makes the value of a wanted field of a stored one; with no source, of None.
-
-    It raises DecodeError for a value that does not fit.
-    """
-    if source is None or source.dtype == "json":
-        schema, defaults = fields.given
-        name, key = wanted.name, orjson.dumps(wanted.path[0])
-        alone = Fields({name: schema[name]}, defaults={name: defaults[name]} if name in defaults else {})
-
-        def read(text: bytes | None) -> Any:
-            return alone(b"{}" if text is None else b"{" + key + b":" + text + b"}")[name]
-
-        return read
-    return _as_it_is if source.dtype == "str" else partial(_converted, wanted=wanted)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
 def _source(wanted: Wanted, stored: Mapping[str, Field], place: str) -> Field | None:
-    """Return the field of the file that a wanted one comes from; None if its default has to do.
-
-    Raises:
-      FormatError: there is none, or none of its type.
-    """
+    """Return the field of the file that a wanted one comes from; None if its default has to do."""
     name = wanted.path[0]
     found = stored.get(name)
     if found is None and wanted.fallback is not None:
         return None
     if found is None:
-        known = ", ".join(f"`{each}`" for each in stored) or "no fields"
-        raise FormatError(f"{place}: expected {wanted.without_default}, found {known}{did_you_mean(name, stored)}")
-    fits = found.dtype == "json" or (len(wanted.keys) == 1 and _may_fit(wanted, found))
-    if not fits:
+        known = listed(stored) or "no fields"
+        raise FormatError(f"{place}: expected {wanted} at `{wanted.name}`, which has no default, found {known}")
+    if found.dtype != "json" and (len(wanted.keys) > 1 or not _may_fit(wanted, found)):
         raise FormatError(f"{place}: expected {wanted} at `{wanted.name}`, found {found}")
     return found
 
@@ -464,7 +359,7 @@ def _may_fit(wanted: Wanted, found: Field) -> bool:
 
 def _is_as_stored(wanted: Wanted, found: Field) -> bool:
     """Whether the value of a stored field is always the one that is wanted."""
-    if wanted.dtype != found.dtype or wanted.layout == _native.LAYOUT_RAGGED or wanted.dtype == "str":
+    if wanted.dtype != found.dtype or wanted.layout == _native.LAYOUT_RAGGED:
         return False
     if wanted.layout == _native.LAYOUT_ANY:
         return True
@@ -473,11 +368,22 @@ def _is_as_stored(wanted: Wanted, found: Field) -> bool:
     )
 
 
+def _reader_of_json(fields: Fields, wanted: Wanted) -> Callable[[Any], Any]:
+    """Return what reads the value of a field of its JSON, or its default of None."""
+    schema, defaults = fields.given
+    name, key = wanted.name, orjson.dumps(wanted.path[0])
+    alone = Fields({name: schema[name]}, defaults={name: defaults[name]} if name in defaults else {})
+
+    def read(text: bytes | None) -> Any:
+        return alone(b"{}" if text is None else b"{" + key + b":" + text + b"}")[name]
+
+    return read
+
+
 def _checked(text: bytes) -> bytes:
     """Return the text of JSON, for the core to read what is wanted of it.
 
-    Raises:
-      ValueError: it is not JSON. Text that closes the object that it is put into would pass for more than a value.
+    Text that is not JSON may close the object that it is put into, and would pass for more than a value.
     """
     if _native.json_error(None, text) is not None:
         raise ValueError(not_json(text).removeprefix("not JSON: "))
@@ -485,57 +391,34 @@ def _checked(text: bytes) -> bytes:
 
 
 def _converted(value: Any, wanted: Wanted) -> Any:
-    """Return a stored number or array as it is wanted.
-
-    Raises:
-      DecodeError: it does not fit.
-    """
+    """Return a stored number or array as it is wanted; raise DecodeError if it does not fit."""
+    is_array = hasattr(value, "shape")
+    array = value if is_array and dtype_name(value.dtype) == wanted.dtype else _cast(np.asarray(value), wanted)
     if wanted.layout == _native.LAYOUT_RAGGED:
-        return [_of_dtype(row, wanted) for row in value]
-    if wanted.layout == _native.LAYOUT_ANY and not hasattr(value, "shape"):
-        return _rounded(np.asarray(value), wanted).item()
-    array = _of_dtype(value if hasattr(value, "shape") else np.asarray(value), wanted)
-    if wanted.layout == _native.LAYOUT_SHAPE and 0 in array.shape:
+        return list(array)
+    if wanted.layout == _native.LAYOUT_ANY:
+        return array if is_array else array.item()
+    if 0 in array.shape:
         array = array.reshape(with_axes_of(tuple(array.shape), wanted.shape))
-    if wanted.layout == _native.LAYOUT_SHAPE and not all(
-        axis in (None, size) for axis, size in zip(wanted.shape, array.shape, strict=True)
-    ):
+    if not all(axis in (None, size) for axis, size in zip(wanted.shape, array.shape, strict=True)):
         raise DecodeError(f"expected {wanted} at `{wanted.name}`, found shape {tuple(array.shape)}")
     return array
 
 
-def _of_dtype(array: Any, wanted: Wanted) -> Any:
-    """Return an array in the dtype that is wanted; one of bfloat16, without ml_dtypes, is a tensor.
-
-    Raises:
-      DecodeError: a number is beyond the dtype.
-    """
-    if dtype_name(array.dtype) == wanted.dtype:
-        return array
-    if wanted.dtype != "bfloat16" and np.can_cast(array.dtype, wanted.dtype):  # no number can be beyond the dtype
-        return array.astype(wanted.dtype)
-    rounded = _rounded(array, wanted)
-    if wanted.dtype != "bfloat16":
-        return rounded
+def _cast(array: NDArray[Any], wanted: Wanted) -> NDArray[Any]:
+    """Return numbers in the dtype that is wanted, floats rounded to it; raise DecodeError for a number beyond it."""
     dtype = numpy_dtype(wanted.dtype)
-    halves = np.asarray(rounded.view(np.uint32) >> 16).astype(np.uint16).view(dtype)  # NumPy's 0 axes become a number
-    return as_tensor(halves, wanted.dtype) if dtype.kind == "i" else halves
-
-
-def _rounded(array: NDArray[Any], wanted: Wanted) -> NDArray[Any]:
-    """Return numbers in the dtype that is wanted, floats rounded to it; those for bfloat16 as float32.
-
-    Raises:
-      DecodeError: a number is beyond the dtype.
-    """
-    with np.errstate(over="ignore"):
-        found = array.astype("float32" if wanted.dtype == "bfloat16" else wanted.dtype)
     if wanted.dtype == "bfloat16":
-        bits = found.view(np.uint32)
-        rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
-        found = np.where(np.isnan(found), np.float32("nan"), rounded)
-    fits = np.isfinite(found) | ~np.isfinite(array) if found.dtype.kind == "f" else found == array
+        if dtype.kind == "i":
+            raise Error(f"{array.dtype} as bfloat16 at `{wanted.name}` needs ml_dtypes; run: pip install ml_dtypes")
+        array = array.astype(np.float32)
+    elif np.can_cast(array.dtype, dtype):  # no number can be beyond the dtype
+        return array.astype(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = array.astype(dtype)
+    fits = found == array if dtype.kind in "iu" else np.isfinite(found) | ~np.isfinite(array)
     if not fits.all():
-        number = array[~fits].flat[0] if array.shape else array
-        raise DecodeError(f"expected {wanted} at `{wanted.name}`, found {number}")
+        raise DecodeError(
+            f"expected {wanted} at `{wanted.name}`, found {array[~fits].flat[0] if array.shape else array}"
+        )
     return found

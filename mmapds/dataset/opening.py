@@ -223,16 +223,16 @@ class IndexedDataset(Samples, Dataset):
 
     def _take_fields(self, decode: Fields, numbers: Any, positions: Any) -> tuple[RecordBatch, NDArray[np.int64]]:
         """Read the fields of records, but for those that are left out; return the samples, and where these were."""
-        found = JsonBatch(self._records, numbers, decode.reader.native, skip=self._skips is not None)
+        found = JsonBatch(self._records, numbers, decode.native, skip=self._skips is not None)
         for place, why in found.refused:
             number = int(numbers[place])
-            reason = decode.reader.reason(bytes(self._records[number]), *why)
+            reason = decode.reason(bytes(self._records[number]), *why)
             if self._skips is None:
                 self._raise_at(number, positions[place], DecodeError(reason))
             self._leave_out(number, reason)
         kept = np.frombuffer(found.places, np.uint64).astype(np.int64)
         refused = self._refused(numbers, positions, kept)
-        return RecordBatch(found, decode.reader, decode.reader.finished, refused), kept
+        return RecordBatch(found, decode, decode.finished, refused), kept
 
     @property
     def skipped(self) -> list[int]:

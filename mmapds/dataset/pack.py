@@ -11,32 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import CollateError, OrderError, listed, warn
+from ..errors import CollateError, OrderError, listed
 from .batch import LazyBatch
-from .collate import (
-    ANY_LENGTH,
-    LONGEST_EMPTY,
-    check_lists,
-    check_samples,
-    check_truncate,
-    names_of_lists,
-    pad_collate,
-    pad_values,
-    paths_of,
-    positive,
-)
-from .gather import Arrays, Number, Path, as_arrays, empty, gathered, kind_of
+from .collate import check_arguments, pad_collate, pad_values, positive
+from .gather import Arrays, Number, Path, as_arrays, empty, gather, kind_of
 
 Int64s = NDArray[np.int64]
-_KEYS = {
-    "flash": ("cu_seqlens", "max_seqlen"),
-    "hf": ("position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"),
-    "megatron": ("cu_seqlens", "cu_seqlens_padded", "max_seqlen", "position_ids"),
-    "segments": ("segment_ids", "positions"),
-}
-"""The layouts, and what stands beside the fields of the samples."""
-_INPUTS = ("tokens", "input_ids")
-"""Fields that models read, which are never labels."""
+_FLASH_KWARGS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+_LAYOUTS = ("flash", "hf", "megatron", "segments")
 _IGNORED = -100  # the label that losses leave out
 _MOST = 2**31 - 1  # tokens, which cu_seqlens counts in int32
 
@@ -50,8 +32,27 @@ class _Options(NamedTuple):
     max_length: int
     left: bool
     labels: str | None
-    wanted: set[str]
+    wanted: tuple[str, ...]
     """The keys beside the fields that are only there if they are asked for."""
+
+    def check(self) -> None:
+        """Raise CollateError for an option that is out of range, or does not fit the others."""
+        if self.layout not in _LAYOUTS:
+            raise CollateError(f"layout = {self.layout!r}, expected {' or '.join(map(repr, _LAYOUTS))}")
+        for name in ("pad_to", "packs", "max_sequences", "round_to"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        for name, value, layouts in (
+            ("packs", self.packs, ("hf", "segments")),
+            ("round_to", self.round_to != 1, ("megatron",)),
+            ("flash_attn_kwargs and seq_idx", self.wanted, ("hf",)),
+        ):
+            if value and self.layout not in layouts:
+                raise CollateError(f"layout = {self.layout!r}, expected {' or '.join(map(repr, layouts))} for {name}")
+        if self.packs is not None and self.pad_to is None:
+            raise CollateError(
+                f"packs = {self.packs!r}, expected pad_to beside it, the length of a pack; give pad_to=N"
+            )
 
 
 def pack_collate(
@@ -107,90 +108,45 @@ def pack_collate(
       CollateError: there is no sample; samples differ in fields, or the fields of one in length; they do not fit
         `pad_to`, `packs` or `max_sequences`; an argument does not fit. It is also a ValueError.
     """
-    check_samples(samples)
-    check_truncate(truncate)
-    cut, lists = (max_length, truncate == "left"), names_of_lists(lists)
-    options = _options(layout, pad_to, packs, max_sequences, round_to, cut, labels, flash_attn_kwargs, seq_idx)
-    batch = _packed(samples, options, pad_value, lists)
-    check_lists(batch, lists)
-    return batch
+    limit = check_arguments(samples, truncate, max_length)
+    wanted = _FLASH_KWARGS * flash_attn_kwargs + ("seq_idx",) * seq_idx
+    labels = "labels" if labels is None and layout == "hf" else labels
+    options = _Options(layout, pad_to, packs, max_sequences, round_to, limit, truncate == "left", labels, wanted)
+    options.check()
+    return _packed(samples, options, pad_value, lists)
 
 
-def _options(
-    layout: str,
-    pad_to: int | None,
-    packs: int | None,
-    max_sequences: int | None,
-    round_to: int,
-    cut: tuple[int | None, bool],
-    labels: str | None,
-    flash_attn_kwargs: bool,
-    seq_idx: bool,
-) -> _Options:
-    """Return the arguments, checked.
-
-    Raises:
-      CollateError: one is out of range, or does not fit the others.
-    """
-    if layout not in _KEYS:
-        raise CollateError(f"layout = {layout!r}, expected {' or '.join(map(repr, _KEYS))}")
-    if packs is not None and layout not in ("hf", "segments"):
-        raise CollateError(
-            f"packs = {packs!r}, expected None with layout={layout!r}, where several packs are one longer row"
-        )
-    if packs is not None and pad_to is None:
-        raise CollateError(f"packs = {packs!r}, expected pad_to beside it, the length of a pack; give pad_to=N")
-    if round_to != 1 and layout != "megatron":
-        raise CollateError(f"round_to = {round_to!r}, expected 1 with layout={layout!r}, which has no padding inside")
-    if layout != "hf" and (flash_attn_kwargs or seq_idx):
-        name = "flash_attn_kwargs" if flash_attn_kwargs else "seq_idx"
-        raise CollateError(f"{name} = True, expected False with layout={layout!r}; choose layout='hf'")
-    optional = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"} if flash_attn_kwargs else set()
-    max_length, left = cut
-    return _Options(
-        layout,
-        None if pad_to is None else positive("pad_to", pad_to),
-        None if packs is None else positive("packs", packs),
-        None if max_sequences is None else positive("max_sequences", max_sequences),
-        positive("round_to", round_to),
-        ANY_LENGTH if max_length is None else min(positive("max_length", max_length), ANY_LENGTH),
-        left,
-        "labels" if labels is None and layout == "hf" else labels,
-        optional | ({"seq_idx"} if seq_idx else set()),
-    )
-
-
-def _packed(samples: Sequence[Any], options: _Options, pad_value: Any, lists: list[Any]) -> dict[Any, Any]:
-    omitted = ("attention_mask",) if options.layout == "hf" else ()
-    fields = gathered(_named(samples, options), Path(), paths_of(lists), omitted)
+def _packed(samples: Sequence[Any], options: _Options, pad_value: Any, lists: Iterable[Any]) -> dict[Any, Any]:
+    is_hf, name = options.layout == "hf", options.labels
+    named = samples if isinstance(samples, LazyBatch) else _named(samples, "input_ids" if is_hf else "tokens")
+    fields = gather(named, lists, ("attention_mask",) if is_hf else ())
     if any(field.lengths.any() for field in _sequences(fields)):
         fields = _without_empty_lists(fields)
-    lengths = np.minimum(_shared_lengths(fields), options.max_length)
-    _check_size(fields, lengths)
-    places = _Places.of(lengths, options)
+    places = _Places.of(np.minimum(_shared_lengths(fields), options.max_length), options)
     batch = _joined(fields, places, pad_value, options, Path())
-    if options.labels is not None:
-        _set_labels(batch, fields, places, options)
-    clash = next((key for key in _KEYS[options.layout] if key in batch), None)
+    if name is not None:
+        _set_labels(batch, fields, places, name, "input_ids" if is_hf and name not in fields else name)
+    beside = _beside(places, options)
+    clash = next((key for key in beside if key in batch), None)
     if clash is not None:
-        raise CollateError(f"samples[0]: field {clash!r} clashes with that of layout={options.layout!r}; rename it")
-    return batch | _beside(places, options)
+        raise CollateError(f"samples[0]: expected another name than {clash!r}, which layout={options.layout!r} adds")
+    return batch | beside
 
 
 # ---- the fields of samples ------------------------------------------------------------------------------------
 
 
-def _named(samples: Sequence[Any], options: _Options) -> Sequence[Any]:
+def _named(samples: Sequence[Any], name: str) -> Sequence[Any]:
     """Return samples that are dicts; those that are arrays alone get a name."""
-    if isinstance(samples, LazyBatch):
-        return samples
     samples = as_arrays(samples, Path())
-    kinds = set(map(kind_of, samples))
-    if kinds <= {"array", "empty"}:
-        return [{"input_ids" if options.layout == "hf" else "tokens": sample} for sample in samples]
-    if kinds != {"fields"}:
-        i = next(i for i, sample in enumerate(samples) if kind_of(sample) != "fields")
-        raise CollateError(f"samples[{i}]: expected a dict of fields, or an array, found {type(samples[i]).__name__}")
+    kinds = [kind_of(sample) for sample in samples]
+    if set(kinds) <= {"array", "empty"}:
+        return [{name: sample} for sample in samples]
+    for i, kind in enumerate(kinds):
+        if kind != "fields":
+            raise CollateError(
+                f"samples[{i}]: expected a dict of fields, or an array, found {type(samples[i]).__name__}"
+            )
     return samples
 
 
@@ -216,11 +172,7 @@ def _sequences(fields: Mapping[Any, Any]) -> Iterator[Arrays]:
 
 
 def _shared_lengths(fields: Mapping[Any, Any]) -> Int64s:
-    """Return the length of each sample.
-
-    Raises:
-      CollateError: no field has one, or those of a sample differ.
-    """
+    """Return the length of each sample, which all its fields share."""
     found = list(_sequences(fields))
     if not found:
         raise CollateError(f"samples[0]: expected a field of arrays to pack, found {listed(fields)}")
@@ -233,21 +185,6 @@ def _shared_lengths(fields: Mapping[Any, Any]) -> Int64s:
                 f"found {field.lengths[i]}; give lists=[...] with the names of fields that have no entry for each token"
             )
     return found[0].lengths
-
-
-def _check_size(fields: Mapping[Any, Any], lengths: Int64s) -> None:
-    """Raise CollateError for samples that are too long to be counted, or long though they hold nothing."""
-    longest = int(lengths.argmax())
-    if lengths[longest] > _MOST:
-        raise CollateError(
-            f"samples[{longest}]: expected up to {_MOST} tokens, found {lengths[longest]}; give max_length=N to cut it"
-        )
-    first, *others = _sequences(fields)
-    if all(0 in field.tail for field in (first, *others)) and lengths.sum() > LONGEST_EMPTY:
-        raise CollateError(
-            f"samples[{longest}]{first.path}: expected an array with items, or one of up to {LONGEST_EMPTY} entries in "
-            f"a batch, found shape {(int(lengths[longest]), *first.tail)}; give max_length=N to cut it"
-        )
 
 
 # ---- where samples stand --------------------------------------------------------------------------------------
@@ -269,16 +206,16 @@ class _Places(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Int64s, options: _Options) -> _Places:
-        """Place samples one after another, in rows if there are several.
-
-        Raises:
-          CollateError: they do not fit.
-        """
+        """Place samples one after another, in rows if there are several."""
         taken = -(-lengths // options.round_to) * options.round_to
         if options.packs is None:
             begins, rows, row = np.cumsum(taken) - taken, 1, int(taken.sum())
-            _check_fit(len(lengths), row, options)
-            row = options.pad_to or row
+            most, room = options.max_sequences or len(lengths), options.pad_to or row
+            if len(lengths) > most:
+                raise CollateError(f"max_sequences = {most}, expected {len(lengths)} or more, the number of samples")
+            if row > room:
+                raise CollateError(f"pad_to = {room}, expected {row} or more, the tokens of the samples")
+            row = room
         else:
             rows, row = options.packs, options.pad_to or 0
             begins = _begins_in_rows(taken.tolist(), row, rows, options.max_sequences or len(taken))
@@ -299,33 +236,18 @@ class _Places(NamedTuple):
         return bounds, np.concatenate([numbers[kept], np.full(len(empty_rows), -1)]).astype(np.int32)
 
 
-def _check_fit(samples: int, tokens: int, options: _Options) -> None:
-    most = options.max_sequences
-    if most is not None and samples > most:
-        raise CollateError(f"max_sequences = {most}, expected {samples} or more, the number of samples")
-    if options.pad_to is not None and tokens > options.pad_to:
-        raise CollateError(
-            f"pad_to = {options.pad_to}, expected {tokens} or more, the tokens of {samples} samples; give max_length=N "
-            "to cut longer samples"
-        )
-
-
 def _begins_in_rows(taken: list[int], row: int, rows: int, most: int) -> Int64s:
     """Place samples in rows; one that does not fit a row, or is one too many for it, begins the next."""
     begins, at, count, used = [], 0, 0, 0  # count and used: samples and tokens in the row that begins at `at`
     for i, tokens in enumerate(taken):
         if tokens > row:
-            raise CollateError(
-                f"samples[{i}]: expected up to pad_to = {row} tokens, found {tokens}; give max_length={row} to cut it"
-            )
+            raise CollateError(f"samples[{i}]: expected up to pad_to = {row} tokens, found {tokens}")
         if used + tokens > row or count == most:
             at, count, used = at + row, 0, 0
         begins.append(at + used)
         count, used = count + 1, used + tokens
     if at >= rows * row:
-        raise CollateError(
-            f"packs = {rows}, expected {at // row + 1} or more, the rows of {row} tokens that are needed"
-        )
+        raise CollateError(f"packs = {rows}, expected {at // row + 1} or more, the rows of {row} tokens")
     return np.array(begins, np.int64)
 
 
@@ -354,25 +276,14 @@ def _in_rows(tensor: torch.Tensor, places: _Places, options: _Options) -> torch.
     return tensor
 
 
-def _set_labels(batch: dict[Any, Any], fields: Mapping[Any, Any], places: _Places, options: _Options) -> None:
-    """Make labels int64, and those that losses must leave out -100: the first of each sample, and padding.
-
-    Raises:
-      CollateError: there is no such field, or it does not hold integers.
-    """
-    name = options.labels
-    source = "input_ids" if options.layout == "hf" and name not in fields else name
+def _set_labels(batch: dict[Any, Any], fields: Mapping[Any, Any], places: _Places, name: str, source: str) -> None:
+    """Make labels int64, and those that losses must leave out -100: the first of each sample, and padding."""
     field = fields.get(source)
-    others = [each for each in _sequences(fields) if each is not field]
-    if source == name != "labels" and field is not None and (name in _INPUTS or not others):
-        raise CollateError(
-            f"labels = {name!r}, expected a field beside the inputs, found the inputs, whose first tokens would become "
-            f"{_IGNORED}; give samples a field of labels, with ds.map(f) whose f returns {{{name!r}: tokens, 'labels': "
-            "tokens}, and labels='labels' (layout='hf' makes labels of input_ids by itself)"
-        )
     if not isinstance(field, Arrays) or field.dtype.is_floating_point:
-        known = ", ".join(map(repr, fields))
-        raise CollateError(f"samples[0]: expected arrays of integers as field {source!r}, for labels, found {known}")
+        raise CollateError(f"samples[0]: expected arrays of integers as field {source!r}, found {listed(fields)}")
+    is_alone = all(each is field for each in _sequences(fields))
+    if source == name != "labels" and (name in ("tokens", "input_ids") or is_alone):
+        raise CollateError(f"labels = {name!r}, expected a field beside the inputs, found the inputs")
     made = batch[source].to(torch.int64, copy=source != name)
     flat = made.view(places.total, *field.tail)
     flat[torch.from_numpy(places.begins[places.lengths > 0])] = _IGNORED
@@ -432,35 +343,12 @@ def _numbered(
 
 
 def check_plan(batch_sampler: Any, collate_fn: Any) -> None:
-    """Compare a collate function of mmapds with what the sampler counts on, and warn where they differ.
-
-    Lengths may be in another unit than what is padded, so most differences are no errors.
-
-    Raises:
-      OrderError: the sampler leaves the cut of long samples to the function, which does not cut them.
-    """
+    """Raise OrderError if a sampler leaves the cut of long samples to a function that does not cut them."""
     is_partial = isinstance(collate_fn, partial)
     function, options = (collate_fn.func, collate_fn.keywords) if is_partial else (collate_fn, {})
-    if function not in (pad_collate, pack_collate):
-        return
     limit, found = getattr(batch_sampler, "cut_length", None), options.get("max_length")
-    if limit is not None and (found is None or found > limit):
+    if function in (pad_collate, pack_collate) and limit is not None and (found is None or found > limit):
         raise OrderError(
-            f"collate_fn: expected max_length = {limit} or less, for a sampler with oversize='truncate', which leaves "
-            f"the cut to it, found max_length = {found}; give partial(mmapds.{function.__name__}, max_length={limit})"
-        )
-    counted = getattr(batch_sampler, "round_to", None)
-    name = "pad_to_multiple_of" if function is pad_collate else "round_to"
-    found = options.get(name)
-    if counted is not None and type(found) is int and found >= 1 and counted % found:
-        warn(
-            f"collate_fn: expected {name} to divide {counted}, the round_to of the sampler, found {found}; give the "
-            f"sampler round_to={found} (else batches may be larger than it plans)",
-        )
-    limit, found = getattr(batch_sampler, "max_sequences", None), options.get("max_sequences")
-    makes_rows_anew = function is pack_collate and options.get("packs", 1) != 1
-    if makes_rows_anew and limit is not None and (found is None or found > limit):
-        warn(
-            f"collate_fn: expected max_sequences = {limit}, that of the sampler, as packs = {options['packs']} makes "
-            f"rows anew, found {found}; give partial(mmapds.pack_collate, max_sequences={limit}, ...)",
+            f"collate_fn: expected max_length = {limit} or less, for a sampler with oversize='truncate', found "
+            f"max_length = {found}; give partial(mmapds.{function.__name__}, max_length={limit})"
         )

@@ -3,13 +3,12 @@
 import json
 import math
 import os
-import re
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib import import_module
 from io import BytesIO
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -59,20 +58,16 @@ def decode_members(sample: dict[str, Any], image: Callable[[bytes], Any]) -> Non
       MemoryError: there is no room for it.
     """
     for extension, data in sample.items():
-        last = re.sub(r".*\.", "", extension)
+        last = extension.rpartition(".")[2]
         decoder = image if last in _IMAGES else _DECODERS.get(last)
         if extension in ("__key__", "__url__") or decoder is None:
             continue
         try:
             sample[extension] = decoder(data)
         except Exception as error:
-            if isinstance(error, _QUOTE_NOTHING):
+            if isinstance(error, MemoryError | zlib.error):  # whose messages do not quote the data
                 check_memory(error)
             raise ValueError(f"member {extension!r} of sample {sample['__key__']!r}: {error}") from error
-
-
-_QUOTE_NOTHING = (MemoryError, zlib.error)
-"""What is raised where memory is short, by libraries whose messages do not have the data in them."""
 
 
 def _json(data: bytes) -> Any:
@@ -84,80 +79,32 @@ def _json(data: bytes) -> Any:
 
 def _array(data: bytes) -> Any:
     file = BytesIO(data)
-    _check_holds(file, len(data))
-    file.seek(0)
-    return np.load(file, allow_pickle=False)
-
-
-def _check_holds(file: IO[bytes], size: int) -> None:
-    """Raise ValueError for an npy that is smaller than it says, as NumPy makes room for all numbers before it reads.
-
-    Args:
-      size: of the file.
-    """
-    if file.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
-        return  # NumPy says what it is not
-    file.seek(0)
     read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
-    try:
-        shape, _, dtype = read(file)
-    except MemoryError:  # which Python's parser says of what is nested too deep
-        raise ValueError("expected a header of NumPy's, found one that is nested too deep") from None
-    expected, found = math.prod(shape) * dtype.itemsize, size - file.tell()
-    if expected > found and not dtype.hasobject:
-        raise ValueError(f"expected {expected} bytes of numbers, as its header says, found {found}")
+    shape, is_fortran, dtype = read(file)
+    if dtype.hasobject or min(shape, default=0) < 0:  # objects are pickles, and NumPy would find a negative length out
+        raise ValueError(f"expected an array of numbers, found dtype {dtype} and shape {shape}")
+    # np.load would make room for all numbers that the header says before it reads.
+    return np.ndarray(shape, dtype, data, file.tell(), order="F" if is_fortran else "C").copy(order="K")
 
 
 def _arrays(data: bytes) -> dict[str, Any]:
-    with np.load(BytesIO(data), allow_pickle=False) as arrays:
-        parts = arrays.zip.infolist()
-        size, limit = sum(part.file_size for part in parts), _most_bytes()
+    with zipfile.ZipFile(BytesIO(data)) as parts:
+        size, limit = sum(part.file_size for part in parts.infolist()), int(os.environ.get(MOST_BYTES) or 1 << 30)
         if size > max(limit, len(data)):  # parts that overlap make it larger, too
-            raise ValueError(
-                f"expected arrays of up to {limit} bytes, found {size} in an npz of {len(data)}; set {MOST_BYTES} to "
-                "read them"
-            )
-        for part in parts:
-            with arrays.zip.open(part) as file:
-                _check_holds(file, part.file_size)
-        return dict(arrays)
-
-
-def _most_bytes() -> int:
-    given = os.environ.get(MOST_BYTES) or 1 << 30
-    try:
-        return int(given)
-    except ValueError:
-        raise ValueError(f"{MOST_BYTES}: expected a number of bytes, found {given!r}; set it to an integer") from None
-
-
-@cache
-def _pillow() -> Any:
-    """Return Pillow's module of images, with all that it would load later, at the first image of a type."""
-    pillow: Any = import_module("PIL.Image")
-    pillow.preinit()
-    for name in ("PIL.WebPImagePlugin", "PIL.TiffImagePlugin"):
-        import_module(name)
-    return pillow
+            raise ValueError(f"expected arrays of up to {limit} bytes, found {size}; set {MOST_BYTES} to read them")
+        return {name.removesuffix(".npy"): _array(parts.read(name)) for name in parts.namelist()}
 
 
 def _image(data: bytes) -> Any:
-    """Return an image, the first one of several in a file.
+    """Return an image, the first one of several in a file."""
+    from PIL import Image, UnidentifiedImageError  # optional: the extra mmapds[images]
 
-    Raises:
-      ValueError: it is of another type than those below, damaged, or has more than `PIL.Image.MAX_IMAGE_PIXELS`.
-      OSError, EOFError: it is damaged, as Pillow says it, also where memory is short.
-      MemoryError: there is no room for it.
-    """
-    pillow = _pillow()
-    limit = pillow.MAX_IMAGE_PIXELS
     try:
-        image = pillow.open(BytesIO(data), formats=_TYPES)
-    except pillow.UnidentifiedImageError:
+        image = Image.open(BytesIO(data), formats=_TYPES)
+    except UnidentifiedImageError:
         raise ValueError(f"expected an image of type {', '.join(_TYPES)}, found another or a damaged one") from None
     tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tiles may be larger than the image, and are read whole
-    tile = tags.get(_TILE_WIDTH, 0) * tags.get(_TILE_LENGTH, 0)
-    pixels = max(math.prod(image.size), tile)
+    limit, pixels = Image.MAX_IMAGE_PIXELS, max(math.prod(image.size), tags.get(322, 0) * tags.get(323, 0))
     if limit is not None and pixels > limit:  # where Pillow itself warns, and raises only at twice as many
         raise ValueError(f"expected up to {limit} pixels, found {pixels}; set PIL.Image.MAX_IMAGE_PIXELS to read them")
     image.load()
@@ -174,7 +121,6 @@ def _image_or_bytes(data: bytes) -> Any:
 
 _TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
 """The types that images may have, whatever their extension: others, such as EPS, start programs."""
-_TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of a TIFF
 _IMAGES = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "ppm", "pgm", "pbm", "pnm", "tif", "tiff"}
 """Extensions of images."""
 
@@ -191,7 +137,7 @@ _DECODERS = {name: decode for decode, names in _EXTENSIONS.items() for name in n
 def check_pillow() -> None:
     """Raise Error unless images can be decoded."""
     try:
-        _pillow()
+        import PIL.Image  # noqa: F401 - optional
     except ImportError:
         raise Error("decode = 'pil' needs Pillow; run: pip install 'mmapds[images]'") from None
 
@@ -227,13 +173,11 @@ _UNPACKED = {2: _FIXED32, 3: _VARINT}
 
 
 def tf_example(record: bytes) -> dict[str, Feature]:
-    """Return the features of a serialized tf.train.Example.
+    """Return the features of a serialized tf.train.Example; raise ValueError for other bytes.
 
     Returns:
       name to a list of bytes, a float32 array or an int64 array of shape (values,), by the kind of the feature. Arrays
       of floats may be read-only. A feature without a kind is an empty list.
-    Raises:
-      ValueError: the bytes are not a tf.train.Example.
     """
     features: dict[str, Feature] = {}
     for _, begin, end in _messages(record, 0, len(record), 1):

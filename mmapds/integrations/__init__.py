@@ -10,12 +10,10 @@ from ..errors import OrderError
 
 
 def refuse_second_sharding(sampler: Any, num_replicas: int, *, cuts: bool) -> None:
-    """Refuse a loader that accelerate prepared over a sampler that shares the samples already.
+    """Raise OrderError for a loader that accelerate prepared over a sampler that shares the samples already.
 
     Args:
       cuts: whether batches may be cut into equal parts, as they all have one size.
-    Raises:
-      OrderError: such a loader begins to read from the sampler, or one that cuts batches which it may not.
     """
     accelerate = sys.modules.get("accelerate.state")
     if accelerate is None or not accelerate.is_initialized() or (num_replicas == 1 and cuts):
@@ -27,14 +25,10 @@ def refuse_second_sharding(sampler: Any, num_replicas: int, *, cuts: bool) -> No
     if num_replicas > 1:
         raise OrderError(
             f"num_replicas = {num_replicas}, expected 1 under accelerate's prepare(), which shares batches among "
-            f"{processes} processes itself; make the sampler with num_replicas=1 and rank=0, or do not prepare its "
-            "loader"
+            f"{processes} processes itself"
         )
     if isinstance(loader, sys.modules["accelerate.data_loader"].DataLoaderDispatcher):
-        raise OrderError(
-            "dispatch_batches = True, expected False with batches of different sizes; give dispatch_batches=False (it "
-            f"cuts each into {processes} equal parts and leaves out the rest)"
-        )
+        raise OrderError("dispatch_batches = True, expected False with batches of different sizes, which it cuts")
 
 
 def _reads(loader: Any, sampler: Any) -> bool:

@@ -30,10 +30,7 @@ class DataSource:
         if not isinstance(dataset, Dataset):
             raise Error(f"dataset: expected a dataset of mmapds.open, found {type(dataset).__name__}")
         if dataset._on_error == "skip":
-            raise Error(
-                "dataset: expected a sample at every position, found on_error='skip'; open it without, and give "
-                "ds[positions] of the records to keep"
-            )
+            raise Error("dataset: expected a sample at every position, found on_error='skip'; open it without")
         self.dataset = dataset
 
     def __len__(self) -> int:

@@ -42,8 +42,7 @@ class SameSteps(TrainerCallback, ExportableState):
             ("processes", before.get("processes"), None if self.samples else self.processes),
         ):
             if found is not None and own is not None and found != own:
-                remark = f" (or batches that make {found} samples a step)" if self.samples else ""
                 raise StateError(
                     f"resume_from_checkpoint: of other steps: expected {own} {name} in each, found {found}; use "
-                    f"{before['processes']} processes{remark}"
+                    f"{before['processes']} processes"
                 )

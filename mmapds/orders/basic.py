@@ -41,15 +41,12 @@ def check_is_order(order: Any) -> None:
             f"order: expected an order with at(), describe() and a length, found {type(order).__name__} (see "
             "mmapds.orders)"
         )
-    expected = f"order: expected describe() of {type(order).__name__} to return a dict that JSON can hold"
     described = order.describe()
-    if not isinstance(described, dict):
-        raise OrderError(f"{expected}, found {shortened(described)}")
-    for key, value in described.items():
-        if not is_same(value, value):
-            raise OrderError(
-                f"{expected}, found {type(value).__name__} at {shortened(key)}; give numbers, text or lists"
-            )
+    if not isinstance(described, dict) or not all(is_same(value, value) for value in described.values()):
+        raise OrderError(
+            f"order: expected describe() of {type(order).__name__} to return a dict that JSON can hold, found "
+            f"{shortened(described)}"
+        )
 
 
 def is_same(found: Any, expected: Any) -> bool:
@@ -61,45 +58,27 @@ def is_same(found: Any, expected: Any) -> bool:
 
 
 def records_at(order: Order, epoch: int, positions: Int64s) -> Int64s:
-    """Return the record numbers that an order has at positions, shape (n,), as int64.
-
-    Raises:
-      OrderError: `at` of the order, which may be a user's own, returns something else.
-    """
+    """Return the record numbers that an order, which may be a user's own, has at positions, shape (n,), as int64."""
     found = order.at(epoch, positions)
     if isinstance(found, np.ndarray) and found.dtype.kind in "iu" and found.shape == positions.shape:
         return found.astype(np.int64, copy=False)
-    what = f"one of {found.dtype} and shape {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
-    expected = f"at() of {type(order).__name__} to return an int64 array of shape {positions.shape}"
-    raise OrderError(f"order: expected {expected}, found {what}")
+    raise OrderError(
+        f"order: expected at() of {type(order).__name__} to return an int64 array of shape {positions.shape}, found "
+        f"{getattr(found, 'dtype', type(found).__name__)} of shape {getattr(found, 'shape', None)}"
+    )
 
 
 def size_of_epoch(order: Order, epoch_size: int | None) -> int:
-    """Return how many positions of an order an epoch has: all by default.
-
-    Raises:
-      OrderError: the order has fewer.
-    """
+    """Return how many positions of an order an epoch has: all by default."""
     most = len(order)
     size = most if epoch_size is None else integer("epoch_size", epoch_size)
     if not 1 <= size <= most:
-        hint = "; use orders.Resampled for longer epochs" if size > most else ""
-        raise OrderError(f"epoch_size = {shortened(size)}, expected 1 to {most}{hint}")
+        raise OrderError(f"epoch_size = {shortened(size)}, expected 1 to {most}")
     return size
 
 
 def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
-    """Return an integer of any type as an int.
-
-    Args:
-      name: what to call the value in an error.
-      least: smallest value allowed; values must then be below 2**63.
-    Raises:
-      OrderError: the value is not an integer, or out of range.
-    """
-    expected = f"expected an integer{'' if least is None else f' of {least} or more'}"
-    if hasattr(type(value), "source_starts"):
-        raise OrderError(f"{name}: {expected}, found a dataset; give the number of its records, len(dataset)")
+    """Return an integer of any type as an int; from `least` on, where that is given, and then below 2**63."""
     is_integer = hasattr(type(value), "__index__") and not isinstance(value, bool) and not getattr(value, "ndim", 0)
     try:
         number = operator.index(value) if is_integer else None
@@ -107,8 +86,7 @@ def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
         number = None
     if number is not None and (least is None or least <= number < 2**63):
         return number
-    if number is not None and number >= 2**63:
-        expected = "expected an integer below 2**63"
+    expected = f"expected an integer{'' if least is None else f' of {least} or more, below 2**63'}"
     raise OrderError(f"{name} = {shortened(value)}, {expected}")
 
 
@@ -218,7 +196,10 @@ class Chunked(OfRecords):
         self, n: int | ArrayLike | Sized, chunk_size: int | Literal["block"], *, mix_chunks: int = 16, seed: int = 0
     ) -> None:
         if isinstance(chunk_size, str) and chunk_size == "block":  # an array compares item by item
-            starts = _starts(_blocks_of(n))
+            dataset: Any = n
+            if not hasattr(type(dataset), "block_starts"):
+                raise OrderError(f"chunk_size = 'block', expected a dataset of mmapds, found {type(n).__name__}")
+            starts = _starts(dataset.block_starts)
             chunk_size = int(np.diff(starts).max())
         else:
             starts = _starts(getattr(n, "source_starts", n))
@@ -303,35 +284,18 @@ class Chunked(OfRecords):
         }
 
 
-def _blocks_of(dataset: Any) -> Any:
-    """Return where the blocks of a dataset begin.
-
-    Raises:
-      OrderError: it is not a dataset of mmapds.
-      Error: it has no blocks.
-    """
-    if not hasattr(type(dataset), "block_starts"):
-        found = type(dataset).__name__
-        raise OrderError(f"chunk_size = 'block', expected a dataset of mmapds beside it, found {found}; give a number")
-    return dataset.block_starts
-
-
 def _starts(n: Any) -> Int64s:
-    """The record number at which each source begins, then the number of records."""
-    try:
-        given = np.asarray(n) if isinstance(n, list | tuple) or hasattr(n, "__array__") else None
-    except (TypeError, ValueError, RuntimeError) as error:  # as of lists in the list, or of tensors
-        raise OrderError(f"n: expected integers, found {type(n).__name__} ({error})") from None
-    if given is None or given.ndim == 0:
+    """Return the record number at which each source begins, then the number of records."""
+    if not isinstance(n, list | tuple) and not getattr(n, "ndim", 0):
         return np.array([0, integer("n", n, 1)], np.int64)
-    starts: Int64s = given.astype(np.int64, copy=False) if given.dtype.kind in "iu" else np.empty(0, np.int64)
-    if starts.ndim != 1 or len(starts) < 2:
+    given = np.asarray(n)
+    if given.dtype.kind not in "iu" or given.ndim != 1 or len(given) < 2:
         raise OrderError(f"n: expected integers of shape (sources + 1,), found {given.dtype} of shape {given.shape}")
-    if starts[0] != 0:
-        raise OrderError(f"n[0] = {starts[0]}, expected 0: starts of sources begin with 0")
-    if len(falls := np.flatnonzero(starts[1:] < starts[:-1])):
-        i = int(falls[0]) + 1
-        raise OrderError(f"n[{i}] = {starts[i]}, expected {starts[i - 1]} or more: starts of sources never fall")
+    starts = given.astype(np.int64, copy=False)
+    if starts[0] != 0 or (starts[1:] < starts[:-1]).any():
+        raise OrderError(
+            f"n = {shortened(starts.tolist())}, expected starts of sources: 0, then numbers that never fall"
+        )
     return starts
 
 
@@ -368,17 +332,13 @@ class Mixture:
         epoch_size: int | None = None,
         shuffle: bool = True,
     ) -> None:
-        if not hasattr(sizes, "__len__") or not getattr(sizes, "ndim", 1):
-            raise OrderError(f"sizes = {shortened(sizes)}, expected one number for each dataset")
         if stop not in ("first", "longest"):
             raise OrderError(f"stop = {stop!r}, expected 'first' or 'longest'")
         self.weights = _integer_weights(weights, len(sizes))
         self._sizes = [integer(f"sizes[{d}]", n, 0) for d, n in enumerate(sizes)]
         for d, size in enumerate(self._sizes):
             if self.weights[d] and not size:
-                raise OrderError(
-                    f"sizes[{d}] = 0, expected 1 or more records in a dataset that has a share; give it the weight 0"
-                )
+                raise OrderError(f"sizes[{d}] = 0, expected 1 or more records in a dataset of weight above 0")
         if self.records >= 2**63:
             raise OrderError(f"sizes: expected fewer than 2**63 records together, found {self.records}")
         self._seed = integer("seed", seed)
@@ -388,10 +348,7 @@ class Mixture:
             ends = self._ends()
             self._epoch_size = min(ends) if stop == "first" else max(ends)
             if self._epoch_size >= 2**63:
-                raise OrderError(
-                    f"epoch_size: expected an epoch of fewer than 2**63 samples, found {self._epoch_size} until the "
-                    f"{stop} dataset ends; give epoch_size"
-                )
+                raise OrderError(f"epoch_size: expected fewer than 2**63 samples, found {self._epoch_size}")
         else:
             self._epoch_size = integer("epoch_size", epoch_size, 1)
 
@@ -465,10 +422,8 @@ def _integer_weights(weights: Sequence[float], datasets: int) -> list[int]:
         values = np.asarray(weights, float)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one of tensors that require gradients
         values = np.empty(())
-    if values.ndim != 1 or not datasets:
-        raise OrderError(f"weights = {shortened(weights)}, expected one number for each dataset")
-    if len(values) != datasets:
-        raise OrderError(f"weights: expected {datasets}, one for each dataset, found {len(values)}")
+    if values.shape != (datasets,):
+        raise OrderError(f"weights = {shortened(weights)}, expected one number for each of {datasets} datasets")
     if not np.isfinite(values).all() or (values < 0).any() or not values.any():
         raise OrderError(f"weights = {shortened(list(weights))}, expected finite numbers of 0 or more, not all 0")
     parts = [Fraction(weight) for weight in values.tolist()]
