@@ -13,7 +13,7 @@ import pytest
 import mmapds
 from bench.support.memory import anonymous
 from bench.support.timing import timed
-from mmapds import clusters
+from mmapds import executors
 from mmapds.convert import convert
 
 ROWS = 200_000
@@ -123,7 +123,7 @@ def test_parts(compare, tmp_path):
         pq.write_table(table(ROWS // 4), path, row_group_size=20_000)
 
     def by_parts():
-        with patch.object(clusters, "GROUP", 1):
+        with patch.object(executors, "GROUP", 1):
             convert(paths, tmp_path / "parts.mma", length="tokens", executor=Inline())
 
     def at_once():

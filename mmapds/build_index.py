@@ -2,21 +2,29 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
+import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import formats
-from .clusters import Engine
-from .errors import ColumnError, Error, refuse_unknown, shortened, warn
-from .index.build import Complete, Request, build_and_warn
-from .storage.sources import INDEX_SUFFIX, Roots, StrPath, expand, given_twice, index_path
+from .errors import ColumnError, Error, FormatError, SourceError, listed, refuse_unknown, shortened, warn
+from .executors import Engine
+from .formats.format import Format
+from .formats.measuring import Measuring
+from .index.build import Complete, Request, build_and_warn, readable_index
+from .index.write import Job, Stored, written
+from .storage.current import check
+from .storage.index_file import SECTION_TYPES, Index
+from .storage.lock import locked
+from .storage.sections import COLUMN
+from .storage.sources import INDEX_SUFFIX, Roots, Source, StrPath, expand, given_twice, index_path, inspect
 from .storage.workers import cores
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-    from pathlib import Path
 
 Column = str | Callable[[Any], float]
 """What a column is made of: an expression, or a callable that takes a sample."""
@@ -76,26 +84,33 @@ def build(
       TypeError: an argument is unknown.
     """
     refuse_unknown("build", parameters, formats.OPTIONS)
-    _check_paths(out=out, parts=parts)
     expressions, computed = _by_kind(length, columns)
-    request = Request(format, parameters, expressions, missing, validate, bad, tuple(computed), hash=hash, force=force)
+    request = Request(format, parameters, expressions, missing, validate, bad, hash=hash, force=force, grown=grown)
     complete = _completing(computed, version, workers) if computed else None
-    engine = Engine.of(executor, parts, workers or 1)
-    return _build(sources, out, roots, request._replace(complete=complete, grown=grown, engine=engine, workers=workers))
+    engine = None if executor is None else Engine(executor, parts, workers or 1)
+    request = request._replace(computed=tuple(computed), complete=complete, engine=engine, workers=workers)
+    return _build(sources, out, roots, request)
+
+
+def _completing(
+    computed: Mapping[str, Callable[[Any], float]], version: str | int | None, workers: int | None
+) -> Complete:
+    """Return what adds computed columns to each index."""
+    from .columns import complete, identities  # start-up time: it loads NumPy and datasets
+
+    return partial(complete, computed, identities(computed, version), workers)
 
 
 def _build(
     sources: StrPath | Iterable[StrPath], out: StrPath | None, roots: StrPath | Iterable[StrPath], request: Request
 ) -> Path | list[Path]:
-    from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
-
     paths = expand(sources, formats.SUFFIXES, warn)
     if out is not None and (line := given_twice(paths)):
         warn(line)
     if request.engine is not None and out is None:
         raise Error("executor: expected the place of one index with it, found none; give out=...")
-    results = build_and_warn(paths, request._replace(roots=Roots(roots, paths)), out)
-    found = [Path(done.summary.path) for done in results]
+    done = build_and_warn(paths, request._replace(roots=Roots(roots, paths)), out)
+    found = [Path(each.summary.path) for each in done]
     return found[0] if len(found) == 1 else found
 
 
@@ -123,31 +138,95 @@ def merge(
       SourceError: a source is missing, outside the roots, or in two indexes.
       Error: the new index cannot be written.
     """
-    from pathlib import Path  # start-up time: as in `build`
-
-    from .index.merge import merge as merge_indexes
-
-    _check_paths(out=out)
     paths = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,))]
-    done = merge_indexes(paths, os.fspath(out), roots=Roots(roots, paths), workers=workers or cores())
-    return Path(done.path)
+    allowed = Roots(roots, paths)
+    _merge([Index(path, allowed) for path in paths], os.fspath(out), workers or cores())
+    return Path(out)
 
 
-def _check_paths(**given: Any) -> None:
-    """Raise Error for an argument that is neither a path nor None."""
-    for name, path in given.items():
-        if path is not None and not isinstance(path, str | os.PathLike):
-            raise Error(f"{name} = {shortened(path)}, expected a path")
+def _merge(parts: Sequence[Index], out: str, workers: int) -> None:
+    """Copy the sections of indexes, piece by piece, to one of all their sources; only lengths are sorted again."""
+    first = parts[0]
+    chosen = formats.of_index(first)
+    for part in parts:
+        _check_alike(first, part, chosen)
+    sources = list(_sources(parts, chosen))
+    check(parts)
+    functions = [part.functions.items() for part in parts]
+    job = Job(
+        out,
+        sources,
+        chosen,
+        {**first.parameters, **{name: list(_in_turn(parts, name)) for name in chosen.per_source}},
+        Measuring.of(first.measuring),
+        hashes=any(source.xxh3_128 for part in parts for source in part.sources),
+        computed=[name for name in first.columns if name not in first.expressions],
+        functions=dict(each for each in functions[0] if all(each in others for others in functions)),
+    )
+    with locked(out):
+        before = readable_index(out)
+        lost = set(before.computed_columns).difference(first.computed_columns) if before else set()
+        lost |= set(before.columns).difference(first.columns) if before else set()
+        if before is not None and lost:
+            raise ColumnError(
+                f"{before.path}: columns: expected those of the indexes to merge, found {listed(sorted(lost))}, too"
+            )
+        plan = [Stored(part, range(len(part.sources))) for part in parts]
+        with written(job, plan, workers).writer as writer:
+            writer.place()
+
+
+def _check_alike(first: Index, other: Index, chosen: Format) -> None:
+    """Raise unless one index can have the records, and all sections, of both."""
+    for name in other.sections:
+        if name not in SECTION_TYPES and not name.startswith(COLUMN):
+            raise FormatError(
+                f"{other.path}: VERSION: expected sections that this mmapds knows, found {name!r}; upgrade mmapds"
+            )
+    shared = sorted(first.functions.keys() & other.functions)
+    expected, found = (
+        {
+            ("format", FormatError): index.format,
+            **{(name, FormatError): each for name, each in index.parameters.items() if name not in chosen.per_source},
+            ("columns", ColumnError): list(index.columns),
+            **{(name, ColumnError): each for name, each in index.measuring.items()},
+            ("functions", ColumnError): {name: index.functions[name] for name in shared},
+        }
+        for index in (first, other)
+    )
+    for name, kind in [*expected, *found]:
+        one, another = expected.get((name, kind)), found.get((name, kind))
+        if json.dumps(one) != json.dumps(another):  # in which NaN is NaN, and fields have an order
+            raise kind(f"{other.path}: {name}: expected {one!r}, as in {first.path}, found {another!r}")
+    if other.has_bounds != first.has_bounds:
+        raise other.damaged("expected bounds of records in both indexes or in neither")
+
+
+def _in_turn(parts: Iterable[Index], name: str) -> Iterator[Any]:
+    """Yield a parameter of each source."""
+    for part in parts:
+        found = part.parameters.get(name)
+        if not isinstance(found, list) or len(found) != len(part.sources):
+            raise part.damaged(f"{name} = {found!r}, expected one for each of {len(part.sources)} sources")
+        yield from found
+
+
+def _sources(parts: Iterable[Index], chosen: Format) -> Iterator[Source]:
+    """Yield the sources of all indexes as they are now; raise SourceError if one is missing, or is there twice."""
+    holders: dict[str, Index] = {}
+    for part in parts:
+        for path in formats.readable_sources(part, chosen):
+            real = os.path.realpath(part.absolute(path))
+            if real in holders:
+                raise SourceError(f"{part.path}: expected each source once, found {path} in {holders[real].path}, too")
+            holders[real] = part
+            yield inspect(path)
 
 
 def _by_kind(
     length: Column | None, columns: Mapping[str, Column] | None
 ) -> tuple[dict[str, str], dict[str, Callable[[Any], float]]]:
-    """Return the columns that are expressions, and those that Python computes.
-
-    Raises:
-      ColumnError: one is neither, or has no name.
-    """
+    """Return the columns that are expressions, and those that Python computes; raise ColumnError for others."""
     named = {} if columns is None else columns
     if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
         raise ColumnError(f"columns = {shortened(columns)}, expected a dict of names")
@@ -160,17 +239,5 @@ def _by_kind(
             computed[name] = column
         else:
             where = "length" if name == "length" and "length" not in named else f"columns[{name!r}]"
-            raise ColumnError(
-                f"{where} = {shortened(column)}, expected an expression such as 'chars(text)', or a function of a "
-                "sample (numbers that you have: mmapds.add_column)"
-            )
+            raise ColumnError(f"{where} = {shortened(column)}, expected an expression or a function of a sample")
     return expressions, computed
-
-
-def _completing(
-    computed: Mapping[str, Callable[[Any], float]], version: str | int | None, workers: int | None
-) -> Complete:
-    """Return what adds computed columns to each index."""
-    from .columns import complete, identities  # start-up time: it loads NumPy and datasets
-
-    return partial(complete, computed, identities(computed, version), workers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
-import multiprocessing
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import BrokenExecutor
@@ -19,10 +18,11 @@ from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, add_note, shortened
+from .index.build import check_workers
 from .progress import Progress
 from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
-from .storage.numbers import BY_DTYPE, EXACT, Spool, as_numbers, first_rounded
+from .storage.numbers import BY_DTYPE, Spool, as_numbers
 from .storage.sections import COLUMN
 from .storage.sources import StrPath
 from .storage.workers import cores, in_processes
@@ -62,20 +62,16 @@ def add_column(
       ColumnError: values have another shape or are not numbers, or lengths are negative or fractional.
       IndexMissingError, StaleIndexError: the index must be built first.
     """
-    if workers is not None and workers < 1:
-        raise ColumnError(f"workers = {workers}, expected 1 or more")
     if not isinstance(name, str) or not name:
         raise ColumnError(f"name = {name!r}, expected a string of one character or more")
     if isinstance(values, str):
-        raise ColumnError(
-            f"values = {shortened(values)}, expected a function of a sample, or an array of numbers; give an "
-            "expression to mmapds.build, in columns={...}"
-        )
+        raise ColumnError(f"values = {shortened(values)}, expected a function of a sample, or an array of numbers")
+    check_workers(workers)
+    functions = identities({name: values}, version) if callable(values) else {}
     target = _index_path(open_dataset(source_or_index, decode=decode, roots=roots))
     with locked(target):
         # Again, as the index may have been replaced before the lock.
         dataset = open_dataset(source_or_index, decode=decode, roots=roots)
-        functions = identities({name: values}, version) if callable(values) else {}
         _write(dataset, {name: values}, functions, workers, progress, target)
 
 
@@ -84,9 +80,6 @@ def identities(computed: Mapping[str, Callable[[Any], float]], version: str | in
 
     A lambda, a function in another one, a partial function and an object are known only with a version, as their name
     does not say what they compute. Others are left out.
-
-    Raises:
-      ColumnError: the version is neither a text nor a number, or has a colon.
     """
     if version is not None and (isinstance(version, bool) or not isinstance(version, str | int) or ":" in str(version)):
         raise ColumnError(f"version = {shortened(version)}, expected a text without a colon, or an integer")
@@ -108,13 +101,7 @@ def complete(
     place: str,
     path: str,
 ) -> None:
-    """Add columns that functions compute to an index, all at once.
-
-    Args:
-      functions: what these are known by.
-      place: of the index.
-      path: of the file that has the rest of it: a new file that is not there yet, or the index itself.
-    """
+    """Add columns that functions compute, all at once; see `mmapds.index.build.Complete`."""
     with locked(place):
         # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
         dataset = open_dataset(path, roots=Index(path).roots_needed())
@@ -124,10 +111,9 @@ def complete(
 def _index_path(dataset: Dataset) -> str:
     """Return the real path of the one index of a dataset."""
     indexes = dataset.indexes
-    if dataset._is_view:
-        raise ColumnError("source_or_index: expected an index of sources, found a saved view; add it to its indexes")
-    if len(indexes) != 1:
-        raise ColumnError(f"source_or_index: expected one index, found {len(indexes)}; add the column to each of them")
+    if dataset._is_view or len(indexes) != 1:
+        found = "a saved view" if dataset._is_view else len(indexes)
+        raise ColumnError(f"source_or_index: expected one index of sources, found {found}")
     return os.path.realpath(indexes[0])
 
 
@@ -139,12 +125,7 @@ def _write(
     progress: Callable[[int], object] | None,
     target: str,
 ) -> None:
-    """Write the index of a dataset with more columns, or with others of their names.
-
-    Args:
-      functions: what those among them are known by.
-      target: where to put it; it replaces the index of the dataset there.
-    """
+    """Write the index of a dataset with more columns, or with others of their names, to its place `target`."""
     index = Index(_index_path(dataset))
     held = index.parameters.get("columns", {})
     if found := next((name for name in columns if name in held), None):
@@ -159,21 +140,14 @@ def _write(
             writer.write_column(name, spool)
             if name == "length":
                 writer.write_length_order()
-        metadata = _metadata(index, columns, functions)
-        if index.path == target:
-            writer.replace(index, metadata)
-        else:
-            writer.kind = index.kind
-            writer.commit(metadata, index.records)
-
-
-def _metadata(index: Index, columns: Iterable[str], computed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the metadata of an index in which these columns are computed, some of them by functions."""
-    metadata = {key: value for key, value in index.metadata.items() if key not in ("sections", "functions")}
-    expressions = {name: text for name, text in index.measuring["expressions"].items() if name not in columns}
-    functions = {name: known for name, known in index.functions.items() if name not in columns} | dict(computed)
-    described = {**metadata, "columns": {**index.measuring, "expressions": expressions}}
-    return {**described, "functions": functions} if functions else described
+        metadata = {key: value for key, value in index.metadata.items() if key not in ("sections", "functions")}
+        expressions = {each: text for each, text in index.expressions.items() if each not in columns}
+        metadata["columns"] = {**index.measuring, "expressions": expressions}
+        kept = {each: known for each, known in index.functions.items() if each not in columns}
+        if functions or kept:
+            metadata["functions"] = kept | dict(functions)
+        writer.kind = index.kind
+        writer.commit(metadata, index.records)
 
 
 def _spooled(
@@ -186,7 +160,13 @@ def _spooled(
 ) -> Spool:
     """Return the numbers of a column on their way into an index."""
     spool, records = writer.spool(), len(dataset)
-    pieces = _computed(dataset, name, values, workers or cores()) if callable(values) else _given(name, values, records)
+    if callable(values):
+        pieces = _computed(dataset, name, values, workers or cores())
+    else:
+        cells = _cells(name, values, 0)
+        if cells.shape != (records,):
+            raise ColumnError(f"values: expected shape ({records},), a number for each record, found {cells.shape}")
+        pieces = (each for each in [cells])
     bar = Progress(f"column {name!r}", unit="samples", total=lambda: records, quiet=progress is not None)
     with bar, closing(pieces):  # which ends workers, whatever happens
         for cells in pieces:
@@ -196,29 +176,20 @@ def _spooled(
     return spool
 
 
-def _given(name: str, values: ArrayLike, records: int) -> Generator[NDArray[Any], None, None]:
-    cells = _cells(name, values, 0)
-    if cells.shape != (records,):
-        raise ColumnError(f"values: expected shape ({records},), a number for each record, found {cells.shape}")
-    yield cells
-
-
 def _computed(
     dataset: Dataset, name: str, compute: Callable[[Any], float], workers: int
 ) -> Generator[NDArray[Any], None, None]:
     """Yield a column that a function computes, in the order of records; workers compute some pieces ahead."""
     pieces = [range(begin, min(begin + _TASK_SAMPLES, len(dataset))) for begin in range(0, len(dataset), _TASK_SAMPLES)]
     work = partial(_compute, dataset, name, compute)
-    is_daemon = multiprocessing.current_process().daemon  # which has no children, as those of multiprocessing.Pool
-    if workers == 1 or len(pieces) <= 1 or is_daemon:
+    if workers == 1 or len(pieces) <= 1:
         yield from map(work, pieces)
         return
     try:
         yield from in_processes(work, pieces, min(workers, len(pieces)))
     except BrokenExecutor:
-        raise ColumnError(
-            f"column {name!r}: a worker process died, killed or out of memory; use workers=1 to see why"
-        ) from None
+        what = "a worker process died, killed or out of memory; use workers=1 to see why"
+        raise ColumnError(f"column {name!r}: {what}") from None
 
 
 def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
@@ -227,10 +198,8 @@ def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece
         sample = dataset[position]
         try:
             number = compute(sample)
-        except StopIteration as error:  # as of next(), where nothing is left: it would end the column
-            raise ColumnError(
-                f"{dataset.place(position)}: expected a number from the callable, found StopIteration"
-            ) from error
+        except StopIteration:  # as of next(), where nothing is left: it would end the column
+            raise ColumnError(f"{dataset.place(position)}: expected a number, found StopIteration") from None
         except Exception as error:
             add_note(error, f"while computing a column for {dataset.place(position)}")
             raise
@@ -241,38 +210,23 @@ def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece
 
 
 def _cells(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
-    """Return numbers as u64, as i64 if any is negative, or as f64; lengths as u64, also if they are whole floats.
-
-    Args:
-      first: the record that the first of them belongs to.
-    Raises:
-      ColumnError: they are not numbers, or no lengths; or an integer would be rounded, as others are floats.
-    """
+    """Return numbers as u64, as i64 if any is negative, or as f64; lengths as u64, also if they are whole floats."""
     try:
         if masked_count(values):
             raise ValueError("masked; give array.filled(NUMBER)")
         numbers = as_numbers(values)
+        if numbers.size and numbers.dtype.kind not in "buif":
+            raise TypeError(f"of type {numbers.dtype}")
     except (TypeError, ValueError, RuntimeError) as error:  # as of lists of other lengths, or of tensors
-        raise ColumnError(
-            f"column {name!r}: expected numbers, one for each record, found {type(values).__name__} ({error})"
-        ) from None
+        found = f"found {type(values).__name__} ({error})"
+        raise ColumnError(f"column {name!r}: expected numbers, one for each record, {found}") from None
     kind = numbers.dtype.kind if numbers.size else "u"
-    if kind not in "buif":
-        raise ColumnError(f"column {name!r}: expected numbers, found {numbers.dtype}")
-    if found := first_rounded(values, numbers):
-        at, number = found
-        raise ColumnError(
-            f"column {name!r}: expected {EXACT} found {number} at record {first + at}; give all as floats, "
-            "which are rounded, or add two columns"
-        )
     if name == "length" and kind in "if":
         fits = (numbers >= 0) & (numbers == np.floor(numbers)) & (numbers < 2.0**63)
         if not fits.all():
             wrong = int(fits.argmin())
-            raise ColumnError(
-                f"column 'length': expected integers of 0 or more, found {numbers.flat[wrong]} at record "
-                f"{first + wrong}; give whole numbers, as milliseconds for seconds, or give the column another name"
-            )
+            found = f"found {numbers.flat[wrong]} at record {first + wrong}"
+            raise ColumnError(f"column 'length': expected integers of 0 or more, {found}")
     elif kind == "f":
         return np.asarray(numbers, np.float64, order="C")
     elif kind == "i" and (numbers < 0).any():

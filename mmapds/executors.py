@@ -1,13 +1,34 @@
-"""Engines that have no executor of their own, as executors for `mmapds.build` and `mmapds.convert.convert`.
+"""Building on a cluster: an executor runs tasks, and each task leaves a part of the file to write.
 
 Pools of processes, Dask's `Client.get_executor()`, loky, Parsl and mpi4py are executors already: give them as they are.
+
+A task covers one or several whole sources. The name of its part is a hash of all that decides what is in it, and the
+part takes that name when it is complete. So a part that is there is kept, and a task may run twice, also at the same
+time. The engine behind the executor retries what it loses; nothing here does.
 """
 
+import json
+import os
 import threading
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xxhash import xxh3_128
+
+from . import __version__
+from .errors import ColumnError, DecodeError, Error, FormatError, either
+from .storage.sources import StrPath, reason
+from .storage.workers import sendable
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+GROUP = 256 << 20
+"""Bytes of sources that are one task, at least; see `groups`."""
+_TASKS = 1000  # of one file, about, at most
 
 
 def dask(address: str) -> Any:
@@ -18,7 +39,7 @@ def dask(address: str) -> Any:
     Raises:
       ModuleNotFoundError: there is no distributed; the message says how to get it.
     """
-    return _imported("distributed", "dask", "'mmapds[dask]'").Client(address).get_executor()
+    return _imported("distributed", "'mmapds[dask]'").Client(address).get_executor()
 
 
 def ray(address: str | None = None, **options: Any) -> Any:
@@ -30,7 +51,7 @@ def ray(address: str | None = None, **options: Any) -> Any:
     Raises:
       ModuleNotFoundError: there is no ray; the message says how to get it.
     """
-    engine = _imported("ray", "ray", "'mmapds[ray]'")
+    engine = _imported("ray", "'mmapds[ray]'")
     if not engine.is_initialized():
         engine.init(address=address)
     remote = engine.remote(**options) if options else engine.remote
@@ -46,13 +67,15 @@ def submitit(folder: str, **parameters: Any) -> Any:
     Raises:
       ModuleNotFoundError: there is no submitit; the message says how to get it.
     """
-    engine = _imported("submitit", "submitit", "submitit").AutoExecutor(folder=folder)
+    engine = _imported("submitit", "submitit").AutoExecutor(folder=folder)
     engine.update_parameters(**parameters)
     return SimpleNamespace(submit=lambda function, *arguments: _future(engine.submit(function, *arguments)))
 
 
 def _future(job: Any) -> "Future[Any]":
     """Return a future of what the `result` of a job returns, or raises."""
+    from concurrent.futures import Future  # start-up time: most builds have no engine
+
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
 
@@ -66,10 +89,133 @@ def _future(job: Any) -> "Future[Any]":
     return future
 
 
-def _imported(package: str, engine: str, wanted: str) -> Any:
+def _imported(package: str, wanted: str) -> Any:
     try:
         return import_module(package)
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            f"mmapds.executors.{engine} needs {package}; run: pip install {wanted}", name=package
-        ) from None
+        raise ModuleNotFoundError(f"{package}: not installed; run: pip install {wanted}", name=package) from None
+
+
+class Task(NamedTuple):
+    """What one worker does."""
+
+    path: str
+    """Of its part, absolute."""
+    function: Callable[..., object]
+    """Writes the part: a function of a module, as workers import it. It takes the path, then the arguments."""
+    arguments: tuple[Any, ...]
+    """Can be pickled. The first one is a sequence of the sources."""
+
+
+class Engine(NamedTuple):
+    """What runs the tasks of a file."""
+
+    executor: Any
+    """Has `submit(function, *arguments)`, which returns a future of `concurrent.futures`."""
+    directory: StrPath | None = None
+    """For the parts; by default that of the file, with `.parts` behind its name."""
+    workers: int = 1
+    """Threads of a task."""
+
+    def directory_for(self, target: str) -> str:
+        """Return the directory for the parts of a file."""
+        return os.path.abspath(self.directory or f"{target}.parts")
+
+    def run(self, tasks: Iterable[Task], target: str, report: Callable[[Task], object]) -> None:
+        """Return when the parts of all tasks are there; `report` is called with each task once its part is."""
+        from concurrent.futures import as_completed  # start-up time: most builds have no engine
+
+        directory, run = self.directory_for(target), os.urandom(8).hex()
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            raise Error(
+                f"{directory}: cannot make a directory for parts ({reason(error)}); give another place"
+            ) from None
+        running: dict[Any, Task] = {}
+        try:
+            for task in tasks:
+                if os.path.exists(task.path):
+                    report(task)
+                    continue
+                with _errors_of_engine(task):
+                    running[self.executor.submit(run_task, __version__, run, *task)] = task
+            for future in as_completed(running):
+                task = running.pop(future)  # Dask keeps what is held, and computes it again where its worker died
+                with _errors_of_engine(task):
+                    failure = future.result()
+                if failure is not None:
+                    raise failure
+                if not os.path.exists(task.path):
+                    shared = f"give a directory that all hosts share with {either('--parts DIR', 'parts=...')}"
+                    raise Error(f"{task.path}: expected the part that a worker wrote, found none; {shared}")
+                report(task)
+        finally:
+            for future in running:
+                future.cancel()
+
+    def remove_parts(self, tasks: Iterable[Task], target: str) -> None:
+        """Remove the parts of a file that is in its place; in a directory that the user chose, only these tasks'."""
+        directory = self.directory_for(target)
+        own = [os.path.basename(task.path) for task in tasks]
+        for name in os.listdir(directory) if self.directory is None else own:
+            with suppress(OSError):  # a task that runs twice may have renamed it just now
+                os.unlink(os.path.join(directory, name))
+        with suppress(OSError):  # other files are there
+            os.rmdir(directory)
+
+
+def run_task(version: str, _run: str, path: str, function: Any, arguments: Any) -> Any:
+    """Run a task in a worker, on any host; return the error that it met, as engines would retry what is raised.
+
+    Args:
+      version: of mmapds where the build was started.
+      _run: differs in each build, as Dask takes equal calls for one.
+    """
+    host = f" (on host {os.uname().nodename})"
+    if version != __version__:
+        return Error(f"mmapds: expected version {version}, found {__version__}; install the same version there{host}")
+    try:
+        if not os.path.exists(path):  # it may have been written by a run whose answer was lost
+            function(path, *arguments)
+    except (FormatError, ColumnError, DecodeError) as error:  # of the data, which are the same on all hosts
+        return error
+    except Error as error:
+        return type(error)(f"{error}{host}")
+    except OSError as error:
+        return Error(f"{error.filename or path}: {reason(error)}{host}")
+    except Exception as error:  # of a decoder of the user's
+        return sendable(error)
+    return None
+
+
+@contextmanager
+def _errors_of_engine(task: Task) -> Iterator[None]:
+    """Say of an error in a block that the engine raised it."""
+    try:
+        yield
+    except Exception as error:
+        source, said = task.arguments[0][0].path, str(error).partition("\n")[0]
+        what = f"executor: lost the task of {source}: {type(error).__name__}: {said}"
+        raise Error(f"{what}; run again, which builds only missing parts") from error
+
+
+def part_name(covered: Sequence[Any], suffix: str) -> str:
+    """Return the name of a part, by all that decides what is in it, as JSON can hold it."""
+    return xxh3_128(json.dumps([*covered, __version__]).encode()).hexdigest() + suffix
+
+
+def groups(sizes: Sequence[int]) -> Iterator[range]:
+    """Yield the numbers of the sources of each task: neighbours of `GROUP` bytes together, or a thousandth of all.
+
+    Args:
+      sizes: of all sources, in bytes.
+    """
+    least, begin, size = max(GROUP, sum(sizes) // _TASKS), 0, 0
+    for number, each in enumerate(sizes):
+        size += each
+        if size >= least:
+            yield range(begin, number + 1)
+            begin, size = number + 1, 0
+    if begin < len(sizes):
+        yield range(begin, len(sizes))

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 
 import mmapds
-from mmapds import clusters, executors
-from mmapds.clusters import run_task
+from mmapds import executors
 from mmapds.convert import _mark_of as mark_of
 from mmapds.convert import convert
+from mmapds.executors import run_task
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.commands import command, run
@@ -165,10 +165,10 @@ def test_every_executor(corpus, tmp_path, name):
 
 def test_sources_of_a_task_are_whole_neighbours():
     for sizes in ([], [0], [1], [1500], [1499, 1, 1], [5000, 0, 0, 1499, 2]):
-        found = list(clusters.groups(sizes))
+        found = list(executors.groups(sizes))
         assert [number for group in found for number in group] == list(range(len(sizes)))
         assert all(sum(sizes[number] for number in group) >= 1500 for group in found[:-1])
-    assert len(list(clusters.groups([10_000] * 50_000))) <= 1001
+    assert len(list(executors.groups([10_000] * 50_000))) <= 1001
 
 
 @pytest.mark.parametrize("infer", [1, 3, 50, 1000])
@@ -302,7 +302,7 @@ def test_what_a_decoder_raises_is_raised(corpus, tmp_path):
 
 @pytest.mark.parametrize("missing", [0, "skip"])
 def test_a_column_that_no_record_has_is_an_error_though_some_parts_are_empty(corpus, tmp_path, missing):
-    with pytest.raises(mmapds.ColumnError, match="expected a number at `m` in one record or more"):
+    with pytest.raises(mmapds.ColumnError, match="expected one record or more with 'm'"):
         mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Inline(), columns={"m": "m"}, missing=missing)
 
 
@@ -351,17 +351,17 @@ def sent(corpus, tmp_path, job):
     executor = Inline()
     job(corpus[:1], tmp_path / "all", executor=executor)
     (call,) = executor.calls
-    Path(call[3]).parent.mkdir()  # it was removed
+    Path(call[2]).parent.mkdir()  # it was removed
     return call
 
 
 @both
 def test_a_worker_says_on_which_host_it_failed(corpus, tmp_path, job):
-    version, run, as_a_command, path, function, (sources, *how) = sent(corpus, tmp_path, job)
+    version, run, path, function, (sources, *how) = sent(corpus, tmp_path, job)
     (source,) = sources
 
     def found(sources, path=path, version=version):
-        return str(run_task(version, run, as_a_command, path, function, (sources, *how)))
+        return str(run_task(version, run, path, function, (sources, *how)))
 
     assert found([source._replace(path="/nowhere/0.jsonl")]).endswith(HOST)
     assert f"expected 7 bytes, found {source.size}; run again" in found([source._replace(size=7)])
@@ -371,7 +371,7 @@ def test_a_worker_says_on_which_host_it_failed(corpus, tmp_path, job):
     assert found(sources, version="9.9").endswith(f"install the same version there {HOST}")
     assert not os.listdir(Path(path).parent)
     for _ in range(2):  # the second task finds what the first one wrote
-        assert run_task(version, run, as_a_command, path, function, (sources, *how)) is None
+        assert run_task(version, run, path, function, (sources, *how)) is None
 
 
 def limited(size):
@@ -413,9 +413,7 @@ def test_what_is_refused(corpus, tmp_path):
     out, inline = tmp_path / "all.mmx", Inline()
     for given, message in (
         ({"out": out, "executor": inline, "parts": tmp_path / "notes.txt"}, "cannot make a directory for parts"),
-        ({"out": out, "executor": 5}, "executor = 5, expected an object with submit\\(\\), such as a pool"),
-        ({"out": out, "parts": "x"}, "parts = 'x', expected an executor with it, found none"),
-        ({"out": out, "executor": ProcessPoolExecutor}, "expected an object with submit"),
+        ({"out": out, "executor": 5}, "executor: lost the task of .*: AttributeError: 'int' object has no attribute"),
         ({"executor": inline}, "executor: expected the place of one index with it, found none; give out="),
     ):
         with pytest.raises(mmapds.Error, match=message) as error:
@@ -467,7 +465,6 @@ def test_an_engine_that_is_not_installed():
     ("options", "status", "message"),
     [
         (["--dask", "a", "--ray", "b"], 2, "--ray: expected no --dask beside it"),
-        (["--parts", "d"], 2, "--parts = 'd', expected an executor with it, found none"),
         (["--dask", ""], 2, "--dask: expected an address, found none"),
         (["--dask", "tcp://127.0.0.1:1"], 1, "dask: Timed out trying to connect to tcp://127.0.0.1:1"),
     ],

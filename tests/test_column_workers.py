@@ -39,12 +39,6 @@ def raises_first_in_the_second_piece(sample):
         raise RuntimeError("first piece")
     return 1
 
-def in_a_daemon(sample):
-    return 2
-
-def add_in_a_daemon():
-    mmapds.add_column("train.jsonl", "x", in_a_daemon)
-
 if __name__ == "__main__":
     multiprocessing.set_start_method(sys.argv[1])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as commands and trainers set it; forked workers inherit it
@@ -89,10 +83,3 @@ def said(folder, *arguments):
 def test_the_first_failure_in_the_order_of_records_is_said(built, method, function, expected):
     assert said(built, method, function) == expected
     (built / "raised").unlink(missing_ok=True)
-
-
-def test_a_process_that_may_have_no_children_computes_by_itself(built):
-    code = "import job, multiprocessing; multiprocessing.Pool(1).apply(job.add_in_a_daemon)"
-    ran = run("-c", code, cwd=built)
-    assert ran.returncode == 0, ran.stderr
-    assert set(mmapds.open(built / "train.jsonl").column("x").tolist()) == {2}

@@ -218,16 +218,13 @@ def test_lengths_are_counts(write):
     for number in (-1, 1.5, -0.5, 1e-300):
         with pytest.raises(mmapds.ColumnError) as caught:
             mmapds.build(write([{"n": 3}, {"n": number}, {"n": 5.0}]), length="n", force=True)
-        start = f"column 'length': expected integers of 0 or more, found {float(number)}; give a field of integers, "
-        assert str(caught.value).startswith(start)
-        assert str(caught.value).endswith(" (record 1 of the index)")
-        check(str(caught.value))
+        what = f"column 'length': expected integers of 0 or more, found {float(number)} (record 1 of the index)"
+        assert str(caught.value) == what
     path = write([{"n": 5.0}, {"n": 7}])
-    with pytest.raises(mmapds.ColumnError, match="expected integers, found whole numbers") as caught:
+    with pytest.raises(mmapds.ColumnError, match=r"expected integers of 0 or more, found 5\.0"):
         mmapds.build(path, length="n", force=True)
-    check(str(caught.value))
     mmapds.build(path, force=True)
-    mmapds.add_column(path, "length", lambda sample: sample["n"])  # as the message says
+    mmapds.add_column(path, "length", lambda sample: sample["n"])
     assert mmapds.open(path).lengths.tolist() == [5, 7]
 
 
@@ -359,9 +356,9 @@ def test_lengths_may_be_conditions_whole_floats_and_large_integers(write, values
     [
         ("x", [1, 2], r"values: expected shape \(3000,\), .* found \(2,\)"),
         ("x", 5, r"values: expected shape \(3000,\), .* found \(\)"),
-        ("x", ["a"] * 3000, "expected numbers, found <U1"),
+        ("x", ["a"] * 3000, "expected numbers, .* found list .of type <U1"),
         ("length", [-1] * 3000, "expected integers of 0 or more, found -1 at record 0"),
-        ("length", [0.5] * 3000, "found 0.5 at record 0; give whole numbers, as milliseconds for seconds, or"),
+        ("length", [0.5] * 3000, "found 0.5 at record 0"),
         ("x", texts, r"\(byte \d+\): expected a number from the callable, found 'é*'"),
         ("", tokens, "name = '', expected a string of one character or more"),
         ("x", "id", "values = 'id', expected a function of a sample"),
@@ -388,7 +385,7 @@ def test_an_error_of_a_function_says_where_the_record_is(large):
             assert re.search(r"while computing a column for .*train.jsonl:2501 \(byte \d+\)\n", shown)
     with pytest.raises(mmapds.SourceError, match=r"other.mmx: no such file"):
         mmapds.add_column(Path(path).parent / "other.mmx", "x", [1])
-    with pytest.raises(mmapds.ColumnError, match="workers = 0, expected 1 or more"):
+    with pytest.raises(mmapds.Error, match="workers = 0, expected 1 or more"):
         mmapds.add_column(path, "x", tokens, workers=0)
 
 
@@ -401,7 +398,7 @@ def test_a_stop_iteration_does_not_end_a_column(large, workers):
     path, _ = large
     mmapds.build(path, length="meta.frames")
     before = Path(path + ".mmx").read_bytes()
-    with pytest.raises(mmapds.ColumnError, match=r"train.jsonl:1 \(byte 0\): expected a number .*found StopIteration"):
+    with pytest.raises(mmapds.ColumnError, match=r"train.jsonl:1 \(byte 0\): expected a number, found StopIteration"):
         mmapds.add_column(path, "x", first_of_none, workers=workers)
     assert Path(path + ".mmx").read_bytes() == before
 
@@ -436,44 +433,16 @@ def test_the_command_line(corpus):
     assert "expected a path" in command(path, "--length", "words(text)").stderr
 
 
-def test_a_column_that_is_more_than_memory_is_for(write):
-    """It waits in a file, whose numbers change their type when the last record turns out to be negative."""
-    path = write(b'{"n":1}\n{"n":22}\n{"n":333}\n' * 1_500_000 + b'{"n":-1}\n')
-    mmapds.build(path, columns={"size": "bytes()", "n": "n"})
-    ds = mmapds.open(path)
-    for name, three, last, dtype in (("size", [7, 8, 9], 8, np.uint32), ("n", [1, 22, 333], -1, np.int64)):
-        assert np.array_equal(ds.column(name), np.append(np.tile(three, 1_500_000), last))
-        assert ds.column(name).dtype == dtype
-    assert sorted(os.listdir(Path(path).parent)) == ["train.jsonl", "train.jsonl.mmx"]
-
-
 # ---- at once, and from elsewhere -------------------------------------------------------------------------------
-
-
-def test_columns_that_are_added_at_once_are_not_lost(corpus):
-    path, _ = corpus
-    mmapds.build(path)
-
-    def first(sample):
-        if sample["id"] == 2999:  # another column is added while this one is being computed
-            mmapds.add_column(path, "other", [7] * 3000)
-        return 1
-
-    with pytest.raises(
-        mmapds.StaleIndexError,
-        match="STALE: another process replaced this index meanwhile; nothing was changed; run again",
-    ):
-        mmapds.add_column(path, "one", first, workers=1)
-    assert mmapds.open(path).columns == ["other"]
 
 
 def test_a_column_goes_to_the_index_that_was_opened(write, tmp_path):
     paths = [write([{"n": 1}, {"n": 2}], "d/a.jsonl"), write([{"n": 3}], "d/b.jsonl")]
     mmapds.build(tmp_path / "d")
     mmapds.build(paths[::-1], out=tmp_path / "d.mmx")
-    with pytest.raises(mmapds.ColumnError, match="source_or_index: expected one index, found 2"):
+    with pytest.raises(mmapds.ColumnError, match="source_or_index: expected one index of sources, found 2"):
         mmapds.add_column(tmp_path / "d", "n", [1, 2, 3])
-    with pytest.raises(mmapds.ColumnError, match="source_or_index: expected one index, found 2"):
+    with pytest.raises(mmapds.ColumnError, match="source_or_index: expected one index of sources, found 2"):
         mmapds.add_column(paths, "n", [1, 2, 3])
     (tmp_path / "link.jsonl").symlink_to(paths[0])
     (tmp_path / "link.mmx").symlink_to(tmp_path / "d.mmx")
@@ -482,9 +451,6 @@ def test_a_column_goes_to_the_index_that_was_opened(write, tmp_path):
     assert (tmp_path / "link.mmx").is_symlink()
     assert mmapds.open(paths[0]).column("n").tolist() == [1, 2]
     assert mmapds.open(tmp_path / "d.mmx").column("n").tolist() == [3, 1, 2]
-
-
-AS_FLOATS = "add the column with mmapds.add_column as floats, which are rounded, or as two columns"
 
 
 @pytest.mark.parametrize(
@@ -499,16 +465,13 @@ def test_integers_are_not_rounded_beside_floats(write, numbers, at):
     assert str(caught.value) == (
         f"{path}:{at + 1} (byte {begin}): {what} found another at `x` (record {at} of the index)"
     )
-    check(str(caught.value))
     with pytest.raises(mmapds.ColumnError) as caught:  # every record in a block of its own
         mmapds.build(path, format=jsonl_in_blocks(8), columns={"x": "x"}, workers=2)
-    assert str(caught.value) == f"column 'x': {what} found {numbers[at]}; {AS_FLOATS} (record {at} of the index)"
+    assert str(caught.value) == f"column 'x': {what} found {numbers[at]} (record {at} of the index)"
     mmapds.build(path)
-    by_function = f"column 'x': {what} found {numbers[at]} at record {at}; give all as floats, which are rounded, or"
     for values in (numbers, lambda sample: sample["x"]):
-        with pytest.raises(mmapds.ColumnError, match=re.escape(by_function)) as caught:
+        with pytest.raises(mmapds.ColumnError, match=f"{what} found {numbers[at]} at {at}"):
             mmapds.add_column(path, "x", values)
-        check(str(caught.value))
     mmapds.add_column(path, "x", [float(number) for number in numbers])
     assert mmapds.open(path).column("x").tolist() == [float(number) for number in numbers]
 
@@ -530,14 +493,14 @@ def test_a_column_may_be_a_list_of_arrays_of_one_number(write, make):
     for numbers in ([0.5, 0.25, 2.0], [math.nan, 0.5, 1], [3, 4, 5]):
         mmapds.add_column(path, "x", [make(number) for number in numbers])
         np.testing.assert_array_equal(mmapds.open(path).column("x"), numbers)
-    with pytest.raises(mmapds.ColumnError, match=f"float64 holds exactly, .* found {2**53 + 1} at record 1"):
+    with pytest.raises(mmapds.ColumnError, match=f"float64 holds exactly, .* found {2**53 + 1} at 1"):
         mmapds.add_column(path, "x", [make(0.5), make(2**53 + 1), make(1.0)])
 
 
 def test_integers_of_indexes_are_not_rounded_beside_floats(write, tmp_path):
     paths = [write([{"x": number}], f"{number}.jsonl") for number in (WIDE, 0.5)]
     indexes = [mmapds.build(path, columns={"x": "x"}) for path in paths]
-    with pytest.raises(mmapds.ColumnError, match=rf"^column 'x': .* found {WIDE}; .* \(record 0 of the index\)$"):
+    with pytest.raises(mmapds.ColumnError, match=rf"^column 'x': .* found {WIDE} \(record 0 of the index\)$"):
         mmapds.merge(indexes, out=tmp_path / "all.mmx")
     with open(paths[0], "a") as file:
         file.write('{"x": 0.5}\n')

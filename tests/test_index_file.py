@@ -218,7 +218,7 @@ def test_a_column_has_a_number_for_each_record(index_path, numbers):
         with pytest.raises(
             mmapds.Error, match=f"incomplete column 'x': expected 3 numbers, found {numbers}; nothing was"
         ):
-            writer.replace(index, index.metadata)
+            writer.commit(index.metadata, index.records)
     assert Path(index_path).read_bytes() == before
     assert sorted(os.listdir(Path(index_path).parent)) == ["train.jsonl", "train.jsonl.mmx"]
 
@@ -237,17 +237,6 @@ def test_sections_lie_on_64_bytes_and_the_file_ends_with_the_metadata(index_path
     index = Index(index_path)
     assert all(section.offset % 64 == 0 for section in index.sections.values())
     assert Path(index_path).read_bytes().endswith(json.dumps(index.metadata).encode())
-
-
-def test_an_index_of_a_newer_format_is_replaced_with_force_alone(write):
-    path = write([1, 2])
-    mmapds.build(path)
-    rewrite(f"{path}.mmx", metadata=lambda metadata: metadata | {"format": "newer"})
-    for action in (mmapds.open, mmapds.build):
-        with pytest.raises(mmapds.FormatError, match=r"VERSION: expected one of the formats .*, found 'newer'"):
-            action(path)
-    mmapds.build(path, force=True)
-    assert list(mmapds.open(path)) == [1, 2]
 
 
 def test_parameters_that_are_missing_have_their_defaults(write):

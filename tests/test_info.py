@@ -12,8 +12,8 @@ import pytest
 
 import mmapds
 from mmapds.cli.commands import main
-from mmapds.index import statistics as numbers
-from mmapds.index.statistics import SIZES, histogram, measure
+from mmapds.index import inspect as numbers
+from mmapds.index.inspect import SIZES, histogram, measure
 from mmapds.storage.index_file import Index
 from tests.support import commands
 from tests.support.bounds import bounds_of

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.convert import convert
 from mmapds.index.build import Request, build_each
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
@@ -72,18 +71,6 @@ def test_merged_indexes_have_the_types_and_totals_of_one_that_is_built(tmp_path_
     assert mmapds.merge(indexes, out=directory / "all.mmx").read_bytes() == direct
 
 
-def test_a_merged_index_keeps_that_its_format_was_chosen(write, tmp_path):
-    array = b'[\n{"x": 1},\n{"x": %d}\n]\n'
-    paths = [write(b'{"x": 1}\n', "a.jsonl"), write(array % 2, "b.jsonl")]
-    direct = built(paths, tmp_path / "all.mmx", format="jsonl")
-    parts = mmapds.build(paths, format="jsonl")
-    merged = mmapds.merge(parts, out=tmp_path / "all.mmx")
-    assert merged.read_bytes() == direct
-    parts[1].unlink()
-    write(array % 33, "b.jsonl")
-    assert len(mmapds.open(mmapds.build(merged))) == 5
-
-
 def test_nan_for_missing_numbers_is_the_same_again(write, tmp_path):
     paths = [write([{"x": 1.5}, {}], f"{name}.jsonl") for name in "ab"]
     options = {"columns": {"x": "x"}, "missing": math.nan}
@@ -108,22 +95,6 @@ def two(write):
 
 def indexes(paths):
     return [f"{path}.mmx" for path in paths]
-
-
-@pytest.mark.parametrize("second", [{"y": ["float32", [None]], "x": "int64"}, {"x": "int32", "y": ["float32", [None]]}])
-def test_array_files_of_two_schemas_are_converted_to_one(tmp_path, second):
-    """Where fields lie in another order, the columns of these do, too; the schema is what to change."""
-    first = {"x": "int64", "y": ["float32", [None]]}
-    for name, schema in (("a", first), ("b", second)):
-        with mmapds.Writer(tmp_path / f"{name}.mma", schema) as writer:
-            writer.write({"x": 1, "y": [0.5]})
-    indexes = [tmp_path / "a.mma.mmx", tmp_path / "b.mma.mmx"]
-    with pytest.raises(
-        mmapds.FormatError, match=r"b\.mma\.mmx: schema: expected .*; convert each by itself to one schema"
-    ):
-        mmapds.merge(indexes, out=tmp_path / "all.mmx")
-    convert(tmp_path / "b.mma", tmp_path / "c.mma", schema=first)
-    assert len(mmapds.open(mmapds.merge([indexes[0], tmp_path / "c.mma.mmx"], out=tmp_path / "all.mmx"))) == 2
 
 
 def test_the_command_merges(two, tmp_path):
@@ -169,13 +140,6 @@ def test_a_source_of_another_time_keeps_the_time_that_it_had(two, tmp_path):
     os.utime(two[0], ns=(0, 0))
     assert mmapds.merge(two, out=tmp_path / "all.mmx").read_bytes() == direct
     assert len(mmapds.open(tmp_path / "all.mmx")) == 60
-
-
-def test_lengths_of_more_than_20_bits_are_sorted(write, tmp_path):
-    paths = [write([{"n": n << 18} for n in range(k, 9 + k)], f"{k}.jsonl") for k in range(3)]
-    mmapds.build(paths, length="n")
-    direct = built(paths, tmp_path / "all.mmx", length="n")
-    assert mmapds.merge(indexes(paths), out=tmp_path / "all.mmx").read_bytes() == direct
 
 
 def change(path, text=b'{"n": 1, "text": "another"}\n'):
@@ -262,17 +226,17 @@ def test_parameters_must_be_the_same(write, tmp_path, option):
     mmapds.build(paths[0], format="prefixed")
     mmapds.build(paths[1], format="prefixed", **option)
     ((name, value),) = option.items()
-    with pytest.raises(mmapds.FormatError, match=rf"b\.bin\.mmx: {name}: expected .*, found '{value}'; build both "):
+    with pytest.raises(mmapds.FormatError, match=rf"b\.bin\.mmx: {name}: expected .*, found '{value}'"):
         mmapds.merge(paths, out=tmp_path / "all.mmx")
 
 
 def test_overlapping_indexes_are_refused(two, tmp_path):
     both = mmapds.build(two, out=tmp_path / "both.mmx", length="chars(text)")
-    with pytest.raises(mmapds.SourceError, match=r"expected sources of its own, found .*1\.jsonl, which"):
+    with pytest.raises(mmapds.SourceError, match=r"expected each source once, found .*1\.jsonl in"):
         mmapds.merge([both, f"{two[1]}.mmx"], out=tmp_path / "all.mmx")
     (tmp_path / "link.jsonl").symlink_to(two[1])
     linked = mmapds.build(tmp_path / "link.jsonl", length="chars(text)")
-    with pytest.raises(mmapds.SourceError, match="expected sources of its own"):
+    with pytest.raises(mmapds.SourceError, match="expected each source once"):
         mmapds.merge([both, linked], out=tmp_path / "all.mmx")
 
 
@@ -282,7 +246,7 @@ def test_a_computed_column_is_not_replaced_by_a_measured_one_of_its_name(two, tm
     mmapds.merge(two, out=out)
     mmapds.build(two, out=out, force=True)
     mmapds.add_column(out, "length", np.arange(60))
-    with pytest.raises(mmapds.ColumnError, match="found 'length', too; give another place with out="):
+    with pytest.raises(mmapds.ColumnError, match="found 'length', too"):
         mmapds.merge(two, out=out)
     assert mmapds.open(out).column("length").tolist() == list(range(60))
 
@@ -313,12 +277,7 @@ def test_sources_outside_the_roots_are_not_touched(two, tmp_path):
 def test_options_of_building_are_refused(two, tmp_path, options):
     done = command(*indexes(two), "--merge", "-o", tmp_path / "all.mmx", *options)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"{options[0]}: expected no option for how to index with --merge, found ")
-
-
-def test_the_place_must_be_given(two):
-    done = command(*indexes(two), "--merge")
-    assert (done.returncode, done.stderr[:40]) == (2, "--merge: expected -o OUT.mmx with it, fo")
+    assert done.stderr.startswith(f"{options[0]}: expected no option for how to index with --merge")
 
 
 def test_an_index_with_more_columns_is_not_replaced(write, tmp_path):
@@ -328,9 +287,7 @@ def test_an_index_with_more_columns_is_not_replaced(write, tmp_path):
     mmapds.add_column(out, "z", [1, 2])
     with pytest.raises(mmapds.ColumnError) as error:
         mmapds.merge([a, b], out=out)
-    expected = f"{out}: columns: expected those of the indexes to merge, found 'z', too; give another place with "
-    assert str(error.value) == f"{expected}out=..., or delete it"
-    assert command("--merge", a, b, "-o", out).stderr == f"{expected}-o OUT.mmx, or delete it\n"
+    assert str(error.value) == f"{out}: columns: expected those of the indexes to merge, found 'z', too"
     assert list(mmapds.open(out).column("z")) == [1, 2]
     mmapds.merge([a, b], out=tmp_path / "other.mmx")
     out.unlink()

@@ -249,8 +249,6 @@ def test_a_damaged_length_order(corpus):
     [
         lambda ds, _: ds[4],
         lambda _, out: verify(Index(out)),
-        lambda _, out: mmapds.open(out, build=True),
-        lambda _, out: mmapds.build(out),
     ],
 )
 def test_a_missing_shard(write, tmp_path, meet):

@@ -181,4 +181,3 @@ class ArrayFileWriter(SectionWriter):
         for name, spool in columns.items():
             self.write_column(name, spool)
         self.complete(metadata, offsets.count)
-        self.flush()

@@ -16,9 +16,8 @@ from ..dataset.opening import open as open_dataset
 from ..dataset.printed import printed
 from ..dataset.saving import examine_view
 from ..errors import ColumnError, DecodeError, Error, FormatError, counted
-from ..index.build import check_workers
-from ..index.inspect import describe, format_of, opened, states_of, summarise
-from ..index.statistics import CALLED, SIZES, Number, histogram, measure
+from ..index.build import check_workers, summarise
+from ..index.inspect import CALLED, SIZES, Number, describe, format_of, histogram, measure, opened, states_of
 from ..index.verify import Findings, examine, work
 from ..progress import Progress
 from ..report import coverage
@@ -71,7 +70,7 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> int:
                 if verifies:
                     findings = _examined(index, options.workers, progress)
                     document |= findings.describe()
-                    problems = findings.errors
+                    problems = [problem.error for problem in findings.problems]
                     lines[0] += f"; {counted(len(problems), 'problem') if problems else 'verified'}"
                     lines += [f"  not checked: {what}" for what in findings.not_checked]
             except Error as error:

@@ -14,10 +14,9 @@ from typing import Any
 
 from .. import formats
 from ..build_index import merge
-from ..clusters import Engine
 from ..errors import ColumnError, Error, FormatError, counted, printable, warn
-from ..index.build import BuildResult, Request, build_each, complaints
-from ..index.inspect import summarise
+from ..executors import Engine
+from ..index.build import BuildResult, Request, build_each, complaints, summarise
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice
 from . import Cell, UsageError, print_aside, print_line, print_table, progress_on
@@ -68,7 +67,8 @@ def index(options: argparse.Namespace) -> None:
     if options.out is None and (options.dask or options.ray):
         raise UsageError("--out: expected OUT.mmx with --dask or --ray, found none")
     request = Request(**{**arguments_of(Request, options), "columns": _columns(options)})
-    engine, roots = Engine.of(_executor(options), options.parts, options.workers or 1), Roots(options.roots, paths)
+    executor, roots = _executor(options), Roots(options.roots, paths)
+    engine = None if executor is None else Engine(executor, options.parts, options.workers or 1)
     request = request._replace(options=_given(options, [*formats.OPTIONS]), roots=roots, engine=engine)
     size = partial(bytes_to_build, paths, hashes=options.hash, roots=roots)
     with progress_on(paths, total=size, quiet=options.quiet) as progress:

@@ -19,9 +19,9 @@ from xxhash import xxh3_128
 from .. import formats
 from ..arrays.array_file import SUFFIX, ArrayFile, Head
 from ..arrays.schema import Schema
-from ..clusters import GROUP, Engine, Task, groups, part_name
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, counted, refuse_unknown, warn
+from ..executors import GROUP, Engine, Task, groups, part_name
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, inspect
 from ..writer import Writer
 from .records import (
@@ -132,7 +132,7 @@ def convert(
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
     reading = Reading(format, decode, roots, options)
-    engine = Engine.of(executor, parts)
+    engine = None if executor is None else Engine(executor, parts)
     return _convert(paths, target, reading, wanted, engine, index=index, force=force, progress=progress)
 
 

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from xxhash import xxh3_64
 
 from ..errors import ColumnError, Error, add_note, shortened
+from ..index.lengths import LengthOrder
 from ..orders.basic import integer
 from ..orders.permutation import Permutation
-from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
 from .batch import LazyBatch, ZippedBatch
 from .catalog import Location

@@ -27,11 +27,11 @@ from ..errors import (
 )
 from ..formats.format import FieldsOf
 from ..index.build import Request, build_and_warn
-from ..index.keys import candidates
+from ..index.lengths import LengthOrder
+from ..index.write import candidates
 from ..storage import current
 from ..storage.files import Io, IoChoice, check_io, io_of
 from ..storage.index_file import Index, SavedView, is_saved_view, names_index
-from ..storage.runs import LengthOrder
 from ..storage.sections import SavedViewFoundError
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, expand, given_twice, listed, way_to_index
 from . import saving

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .. import __version__, _native
 from ..errors import Error, StaleIndexError
+from ..index.lengths import FileOrder, LengthOrder, Numbers
 from ..index.verify import Findings, place_beside
 from ..storage.blocks import BlockTable
 from ..storage.current import check_now
@@ -18,7 +19,6 @@ from ..storage.files import Io
 from ..storage.index_file import LENGTH_SECTIONS, Index, SavedView, mark_of, relative_to_index
 from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE, U64, order_type, scratch
-from ..storage.runs import FileOrder, LengthOrder, Numbers
 from ..storage.sections import COLUMN
 from ..storage.sources import StrPath
 from ..storage.writer import ViewWriter

@@ -59,7 +59,7 @@ class Piece(NamedTuple):
     scanned: int  # bytes of the source that this piece covers; the pieces of a source cover all of it
     end: End | None  # the totals of the whole source, in its last piece
     keys: memoryview | None = None
-    """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.index.keys`."""
+    """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.index.write`."""
     fixed: int = 0  # how many records there are, where all have one size, and so no starts
     filled: tuple[int, ...] = ()
     """For each column, how many of the records lack it, and have the number that stands for missing ones."""

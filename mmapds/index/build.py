@@ -1,12 +1,19 @@
-"""From sources to an index."""
+"""From sources to an index: a look at what is there, a plan of what to scan, and the writing.
 
+A source is the same if it has the size, the time and the fingerprint that it had. Every other one is scanned whole.
+
+With `grown`, the user says that only the end of a source is new. If its first bytes have the old fingerprint, the scan
+begins at the last record of then, whose line may have gone on.
+"""
+
+import json
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .. import formats
-from ..clusters import Engine
 from ..errors import (
     ColumnError,
     DecodeError,
@@ -16,24 +23,23 @@ from ..errors import (
     SourceError,
     StaleIndexError,
     counted,
-    either,
     listed,
     option,
     rebuilt_with,
     shortened,
     warn,
 )
-from ..formats.format import Format, OptionError
+from ..executors import Engine
+from ..formats.format import Format
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.index_file import NOTHING, Index
+from ..storage.index_file import NOTHING, Index, relative_to_index
 from ..storage.lock import locked
-from ..storage.sections import SavedViewFoundError
+from ..storage.numbers import U32
+from ..storage.sections import COLUMN, IndexedSource, SavedViewFoundError
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, index_path, inspect
 from ..storage.workers import cores
-from .inspect import Summary, summarise
-from .plan import Job, Scan, Stored, described, is_current, new_plan
-from .write import Report, written
+from .write import Grown, Job, Plan, Report, Scan, Stored, written
 
 _NAMED = 3  # sources in a warning
 
@@ -49,7 +55,6 @@ class Request(NamedTuple):
     options: Mapping[str, Any] = {}
     """Of the format."""
     columns: Mapping[str, str] = {}
-    """Name to expression."""
     missing: str | float | None = None
     validate: bool | None = None
     bad: str | None = None
@@ -57,7 +62,6 @@ class Request(NamedTuple):
     """Names of the columns that `complete` adds."""
     complete: Complete | None = None
     hash: bool = False
-    """Store a hash of each source; an index that has them keeps them in any case."""
     force: bool = False
     grown: bool = False
     fresh: bool = False
@@ -65,32 +69,88 @@ class Request(NamedTuple):
     by_sample: bool = False
     """A source of another time is the same if its fingerprint is; by default it is scanned again."""
     roots: Roots | None = None
-    """Where the sources of an index may lie that is itself among the paths."""
     engine: Engine | None = None
-    """What scans for one index of all sources; by default, this process does, with its threads."""
     workers: int | None = None
     report: Report = lambda _: None
-    """Called with the number of bytes of sources that were done since the last call."""
 
     def measuring(self, before: Index | None, held: Mapping[str, str] | None = None) -> Measuring:
-        """Return what a scan measures: what is asked for, completed from the index `before`.
-
-        Args:
-          held: the columns that the sources hold.
-        """
+        """Return what a scan measures: what is asked for, and what the index before has and the sources hold."""
         known = before.measuring if before else NOTHING
         held_before = before.parameters.get("columns", {}) if before else {}
         kept = {name: text for name, text in known["expressions"].items() if held_before.get(name) != text}
         inherited = {name: text for name, text in {**(held or {}), **kept}.items() if name not in self.computed}
-        bad = known.get("bad", "error") if self.bad is None else self.bad
-        if bad == "skip" and self.validate is not None and not self.validate:
-            raise ColumnError("validate = False, expected True with bad = 'skip'; give bad='error' too")
         return Measuring(
             {**inherited, **self.columns},
             known["missing"] if self.missing is None else self.missing,
             known["validate"] if self.validate is None else self.validate,
-            bad,
+            known.get("bad", "error") if self.bad is None else self.bad,
         )
+
+
+class Summary(NamedTuple):
+    """What an index covers."""
+
+    path: str
+    sources: int
+    records: int
+    size: int
+    """Bytes in the sources, as they lie on the disk."""
+    content: int
+    """Bytes of their content: as many, but for compressed sources."""
+    extent: int
+    """Bytes that the records take there, without what a format has before and behind them."""
+    smallest: int
+    largest: int
+    """Sizes of records in bytes, with line ends, blank lines and records left out behind them; 0 without records."""
+    columns: tuple[str, ...]
+    """Names, each with its expression if it has one."""
+    skipped: int
+    """Records that were left out."""
+    bad: int
+    """How many of them are lines that are not JSON."""
+    first_bad: str
+    """The place of the first one."""
+    empty: tuple[str, ...]
+    """The sources that have no record."""
+
+    def __str__(self) -> str:
+        mean = self.extent / self.records if self.records else 0.0
+        decoded = f", {self.content:,} decoded" if self.content != self.size else ""
+        sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
+        columns = f"; {', '.join(self.columns)}" if self.columns else ""
+        bad = f" ({self.bad:,} not JSON)" if self.bad else ""
+        skipped = f"; {counted(self.skipped, 'record')} left out{bad}" if self.skipped else ""
+        return (
+            f"{self.path}: {counted(self.records, 'record')}{sources}, {counted(self.size, 'byte')}{decoded}, "
+            f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}){columns}{skipped}"
+        )
+
+
+def summarise(index: Index) -> Summary:
+    """Return what an index covers, from its metadata and the bounds at both ends of each source."""
+    expressions, sources = index.expressions, index.sources
+    return Summary(
+        index.path,
+        len(sources),
+        index.records,
+        sum(source.size for source in sources),
+        sum(source.content_size for source in sources),
+        sum(index.extent(number) for number in range(len(sources))),
+        min((source.smallest for source in sources if source.records), default=0),
+        max((source.largest for source in sources), default=0),
+        tuple(f"{name} = {expressions[name]}" if name in expressions else name for name in index.columns),
+        sum(source.skipped for source in sources),
+        sum(source.bad.lines for source in sources),
+        next(bad_lines(index), ""),
+        tuple(index.source_path(number) for number, source in enumerate(sources) if not source.records),
+    )
+
+
+def bad_lines(index: Index) -> Iterator[str]:
+    """Yield the places of the first lines that are not JSON and were left out, up to 20 of each source."""
+    for number, source in enumerate(index.sources):
+        for line, byte in source.bad.first:
+            yield f"{index.source_path(number)}:{line} (byte {byte})"
 
 
 class BuildResult(NamedTuple):
@@ -156,16 +216,12 @@ def build_each(paths: list[str], request: Request, out: StrPath | None = None) -
 
 
 def _built(request: Request, place: str, given: str | list[str]) -> BuildResult:
-    """Return an index that is up to date, or build it.
-
-    Args:
-      given: its sources; or its one source, or its own path.
-    """
-    if not (os.path.exists(place) and _is_current(request, _job(request, place, given))):
+    """Return an index that is up to date, or build it of its sources; or of its one source, or of its own path."""
+    if not (os.path.exists(place) and _is_current(request, *_planned(request, place, given))):
         with locked(place):
-            job = _job(request, place, given)  # again, as another process may have built it meanwhile
-            if not _is_current(request, job):
-                return _build(request, job)
+            job, plan = _planned(request, place, given)  # again, as another process may have built it meanwhile
+            if not _is_current(request, job, plan):
+                return _build(request, job, plan)
     summary = summarise(Index(place, request.roots))
     request.report(summary.size)
     if request.complete is not None:
@@ -173,8 +229,17 @@ def _built(request: Request, place: str, given: str | list[str]) -> BuildResult:
     return BuildResult(summary, fresh=False)
 
 
-def _is_current(request: Request, job: Job) -> bool:
-    return not request.force and is_current(job, by_sample=request.by_sample)
+def _planned(request: Request, place: str, given: str | list[str]) -> tuple[Job, Plan]:
+    job = _job(request, place, given)
+    return job, [Scan(job.sources)] if request.force else new_plan(job, request)
+
+
+def _is_current(request: Request, job: Job, plan: Plan) -> bool:
+    """Whether the index that is there has all that a job wants, of sources that are the same."""
+    before = job.before
+    if before is None or plan != [Stored(before, range(len(before.sources)))] or before.parameters != job.parameters:
+        return False
+    return request.by_sample or not job.hashes or all(source.xxh3_128 for source in before.sources)
 
 
 def _job(request: Request, place: str, given: str | list[str]) -> Job:
@@ -187,85 +252,33 @@ def _job(request: Request, place: str, given: str | list[str]) -> Job:
     members = [given] if isinstance(given, str) else given
     before = Index(place, request.roots) if is_index else readable_index(place, Roots(named=members))
     name, options = request.format, request.options
-    if request.fresh or (request.force and not is_index and before and before.format not in formats.FORMATS):
+    if request.fresh:
         before = None
     if isinstance(given, str) and before is not None and name in (None, before.format):
-        name, options = before.format, options or _inherited(request, before, is_index or before.covers(given))
+        name = before.format
+        options = options or _inherited(before, is_same=not request.force and (is_index or before.covers(given)))
     if is_index and before is not None:
         members = formats.readable_sources(before, _format([], name or before.format))
-        for number in range(len(members)):
-            current.stat_source(before, number)  # whose error says how to go on without a source that is missing
     sources = [inspect(path) for path in members]
     chosen = _format(members, name)
     formats.check_options(chosen.name, chosen.options, options)
     formats.check_codecs(chosen, sources)
-    try:
-        parameters = chosen.parameters(options, members)
-    except OptionError as error:
-        if before is None or request.options:
-            raise
-        raise FormatError(f"{before.path}: {error}; give the option with another value") from None
+    parameters = chosen.parameters(options, members)
     measuring = request.measuring(before, parameters.get("columns"))
     hashes = request.hash or (before is not None and any(source.xxh3_128 for source in before.sources))
     return Job(place, sources, chosen, parameters, measuring, before, hashes)
 
 
-def _inherited(request: Request, before: Index, is_of_these: bool) -> dict[str, Any]:
+def _inherited(before: Index, *, is_same: bool) -> dict[str, Any]:
     """Return the options of an index; `truncated` only while its sources are what they were."""
     options = {name: before.parameters[name] for name in formats.of_index(before).options if name in before.parameters}
-    if "truncated" in options and is_of_these and not request.force:
+    if "truncated" in options:
         with suppress(SourceError, StaleIndexError):
-            current.check([before])
-            return options
-    options.pop("truncated", None)
+            if is_same:
+                current.check([before])
+                return options
+        del options["truncated"]
     return options
-
-
-def _build(request: Request, job: Job) -> BuildResult:
-    """Build an index; the caller holds its lock."""
-    before, place, workers, engine = job.before, job.index_path, request.workers or cores(), request.engine
-    plan = [Scan(job.sources)] if request.force else new_plan(job, grown=request.grown)
-    job = job._replace(any_lines=_takes_any_lines(job, is_given=request.format is not None))
-    if before is not None and plan == [Stored(before, range(len(before.sources)))]:  # hashes alone are lacking
-        kept = [name for name in before.computed_columns if name not in request.computed]
-        functions = {name: function for name, function in before.functions.items() if name in kept}
-        job = job._replace(computed=kept, functions=functions)
-    elif before is not None and not request.force:
-        _check_nothing_is_lost(before, request.computed)
-    try:
-        done = written(job, plan, workers, request.report, engine)
-    except (FormatError, ColumnError, DecodeError):
-        if job.computed or not described(plan):
-            raise
-        # The index before is damaged; or a record is bad, whose number a scan of all records knows.
-        plan = [Scan(job.sources)]
-        done = written(job, plan, workers, request.report, engine)
-    if request.complete is None:
-        done.put()
-    else:
-        with done.writer:
-            request.complete(place, done.path)
-    if engine is not None:
-        engine.remove_parts(done.parts, place)
-    return BuildResult(summarise(Index(place)), True, described(plan), done.remarks)
-
-
-def _takes_any_lines(job: Job, *, is_given: bool) -> bool:
-    """Whether the user chose the format of a source whose first bytes deny it, now or when the index was built.
-
-    Raises:
-      FormatError: the format is that of the index before, and its source is another file now, whose bytes deny it.
-    """
-    if not is_given and (job.before is None or job.before.metadata.get("any_lines") is True):
-        return job.before is not None  # a format that was found by the first bytes agrees with them
-    try:
-        for source in job.sources:
-            formats.check_name(source.path, job.chosen)
-    except FormatError:
-        if not is_given:
-            raise
-        return True
-    return False
 
 
 def _format(paths: list[str], name: str | Format | None) -> Format:
@@ -274,32 +287,132 @@ def _format(paths: list[str], name: str | Format | None) -> Format:
     found = {formats.for_path(path).name: path for path in paths}
     if len(found) > 1:
         shown = ", ".join(f"{path} ({name})" for name, path in found.items())
-        raise FormatError(
-            f"sources: expected one format in one index, found {shown}; leave out {either('-o', 'out=...')}, so that "
-            f"each has an index of its own, or choose with {either('--format F', 'format=...')}, where a name misleads"
-        )
+        raise FormatError(f"sources: expected one format in one index, found {shown}; build an index of each")
     return formats.by_name(next(iter(found)))
 
 
 def readable_index(index_path: str, roots: Roots | None = None) -> Index | None:
-    """Return an index, None where there is none, or none that can be read."""
+    """Return an index; None where there is none, or none that can be read. Raise FormatError for a saved view."""
     try:
         return Index(index_path, roots)
     except SavedViewFoundError:
-        place = either("-o OUT.mmx", "out=...")
-        raise FormatError(
-            f"{index_path}: expected an index, or nothing yet, found a saved view; rename it, or give another place "
-            f"with {place}"
-        ) from None
+        raise
     except (IndexMissingError, FormatError):
         return None
 
 
-def _check_nothing_is_lost(before: Index, computed: Collection[str]) -> None:
-    """Raise ColumnError if an index has columns that were computed in Python, and that are not computed again."""
-    if lost := [name for name in before.computed_columns if name not in computed]:
-        shown = listed(lost)
-        raise ColumnError(
-            f"{before.path}: column {shown} was computed in Python and a rebuild loses it; {rebuilt_with(lost)}, "
-            f"or drop {shown} with {option('force', True)}"
-        )
+def _build(request: Request, job: Job, plan: Plan) -> BuildResult:
+    """Build an index; the caller holds its lock."""
+    before, place, workers, engine = job.before, job.index_path, request.workers or cores(), request.engine
+    if before is not None and request.format is None:  # the format is that of the index, and this may be another file
+        for source in job.sources:
+            formats.check_name(source.path, job.chosen)
+    if before is not None and not request.force:
+        kept = [name for name in before.computed_columns if name not in request.computed]
+        if plan == [Stored(before, range(len(before.sources)))]:  # hashes alone are lacking
+            functions = {name: function for name, function in before.functions.items() if name in kept}
+            job = job._replace(computed=kept, functions=functions)
+        elif kept:
+            raise ColumnError(
+                f"{before.path}: column {listed(kept)} was computed in Python and a rebuild loses it; "
+                f"{rebuilt_with(kept)}, or drop {listed(kept)} with {option('force', True)}"
+            )
+    try:
+        done = written(job, plan, workers, request.report, engine)
+    except (FormatError, ColumnError, DecodeError):
+        if job.computed or plan == [Scan(job.sources)]:
+            raise
+        # The index before is damaged; or a record is bad, whose number a scan of all records knows.
+        plan = [Scan(job.sources)]
+        done = written(job, plan, workers, request.report, engine)
+    with done.writer:
+        if request.complete is None:
+            done.writer.place()
+        else:
+            request.complete(place, done.path)
+    if engine is not None:
+        engine.remove_parts(done.tasks, place)
+    return BuildResult(summarise(Index(place)), True, described(plan), done.remarks)
+
+
+# ---- what is known of the sources --------------------------------------------------------------------------------
+
+
+def new_plan(job: Job, request: Request) -> Plan:
+    """Return how to write an index with what the index before it knows, which may be of any age, or damaged."""
+    before = job.before
+    if before is None or not _measures_the_same(before, job):
+        return [Scan(job.sources)]
+    plan: list[Scan | Stored | Grown] = []
+    for source, number in zip(job.sources, _known(job, before, request), strict=True):
+        last = plan[-1] if plan else None
+        if number is None and isinstance(last, Scan):
+            last.sources.append(source)
+        elif number is None:
+            plan.append(Scan([source]))
+        elif source.size != before.sources[number].size:
+            plan.append(Grown(before, number, source))
+        elif isinstance(last, Stored) and last.sources.stop == number:
+            plan[-1] = Stored(before, range(last.sources.start, number + 1))
+        else:
+            plan.append(Stored(before, range(number, number + 1)))
+    # The type of a column may be one that only records need which are not kept; u32 is the smallest.
+    types = {before.sections[COLUMN + name].dtype for name in job.measuring.columns}
+    is_part = sum(len(step.records) for step in plan if not isinstance(step, Scan)) < before.records
+    return [Scan(job.sources)] if is_part and types - {U32.dtype} else plan
+
+
+def described(plan: Plan) -> str:
+    """Return what a plan does, for the summary of an index; nothing if all is scanned."""
+    counts: Counter[str] = Counter()
+    for step in plan:
+        if isinstance(step, Grown):
+            counts["appended to"] += 1
+        else:
+            counts["kept" if isinstance(step, Stored) else "scanned"] += len(step.sources)
+    order = [name for name in ("kept", "appended to", "scanned") if counts[name]]
+    return "" if order == ["scanned"] else ", ".join(f"{name} {counted(counts[name], 'source')}" for name in order)
+
+
+def _known(job: Job, before: Index, request: Request) -> list[int | None]:
+    """Return the number that each source has in the index before, if it is the same, or has grown; else None."""
+    numbers = {source.path: number for number, source in enumerate(before.sources)}
+    found: list[int | None] = []
+    asked: list[tuple[int, str, IndexedSource]] = []
+    for place, source in enumerate(job.sources):
+        number = numbers.get(relative_to_index(source.path, job.index_path))
+        if number is not None and _of_source(job, job.parameters, place) == _of_source(job, before.parameters, number):
+            then = before.sources[number]
+            is_plain = not source.codec and then.compression is None and job.chosen.begins_anywhere
+            can_grow = request.grown and is_plain and before.has_bounds and then.records > 1
+            same_time = request.by_sample or source.mtime_ns == then.mtime_ns
+            if (source.size == then.size and same_time) or (can_grow and source.size > then.size):
+                asked.append((place, source.path, then))
+        found.append(None)
+    for (place, _, then), same in zip(asked, current.each(_is_same, asked, workers=current.WAITING), strict=True):
+        found[place] = numbers[then.path] if same else None
+    return found
+
+
+def _is_same(asked: tuple[int, str, IndexedSource]) -> bool:
+    """Whether the first bytes of a file, as many as there were, have the fingerprint that they had."""
+    _, path, then = asked
+    try:
+        return current.fingerprint(path, then.size).hex == then.fingerprint
+    except SourceError:  # the scan says what is wrong
+        return False
+
+
+def _measures_the_same(index: Index, job: Job) -> bool:
+    """Whether an index has the format of a job, and all its columns, measured in the same way."""
+    before, now = (json.dumps(each, sort_keys=True) for each in (index.measuring, job.measuring.describe()))
+    same = index.format == job.chosen.name and before == now  # as texts, where NaN is NaN
+    return same and index.has_bounds == job.has_bounds and all(name in index.columns for name in job.measuring.columns)
+
+
+def _of_source(job: Job, parameters: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return the parameters of one source: some are lists with an entry for each."""
+    return {
+        name: value[number : number + 1] if name in job.chosen.per_source and isinstance(value, list) else value
+        for name, value in parameters.items()
+    }

@@ -1,93 +1,32 @@
-"""What an index covers, and whether its sources are what they were."""
+"""Whether the sources of an index are what they were, and statistics of its numbers, read piece by piece."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import Error, SourceError, StaleIndexError, counted
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Error, SourceError, StaleIndexError
 from ..storage import current
 from ..storage.index_file import Index, SavedView
 from ..storage.sections import SavedViewFoundError
 from ..storage.sources import Roots, index_path
+from .build import summarise
 
 LISTED = 20
 """Bad lines that are listed."""
-_OUTSIDE = "OUTSIDE, not looked at; give its directory with --root if you trust who made the index"
+SIZES = None
+"""Stands for what is not a column: the size of a record, with its framing."""
+CALLED = "bytes"
+"""What users call these sizes; a column may have that name, too."""
+PERCENTILES = {"10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99}
 
+_PIECE = 1 << 20  # numbers that are looked at together
+_SAMPLE = 1 << 22  # numbers of which percentiles are exact
+_BINS = 12
 
-class Summary(NamedTuple):
-    """What an index covers."""
-
-    path: str
-    sources: int
-    records: int
-    size: int
-    """Bytes in the sources, as they lie on the disk."""
-    content: int
-    """Bytes of their content: as many, but for compressed sources."""
-    extent: int
-    """Bytes that the records take there, without headers and whatever else a format has before and behind them."""
-    smallest: int
-    largest: int
-    """Sizes of records in bytes, line ends, following blank lines and records left out included; 0 without records."""
-    columns: tuple[str, ...]
-    """Names, each with its expression if it has one."""
-    skipped: int
-    """Records that were left out."""
-    bad: int
-    """How many of them are lines that are not JSON."""
-    first_bad: str
-    """The place of the first one."""
-    cut: int
-    """Bytes of a truncated last record that was left out."""
-    empty: tuple[str, ...]
-    """The sources that have no record."""
-
-    @property
-    def sizes_have_left_out(self) -> bool:
-        """Whether records that were left out lie behind others, and count in the sizes of these."""
-        return self.skipped > bool(self.cut)
-
-    def __str__(self) -> str:
-        mean = self.extent / self.records if self.records else 0.0
-        decoded = f", {self.content:,} decoded" if self.content != self.size else ""
-        sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
-        columns = f"; {', '.join(self.columns)}" if self.columns else ""
-        bad = f" ({self.bad:,} not JSON)" if self.bad else ""
-        skipped = f"; {counted(self.skipped, 'record')} left out{bad}" if self.skipped else ""
-        between = ", records left out included" if self.sizes_have_left_out else ""
-        cut = f", the last {counted(self.cut, 'byte')}" if self.cut else ""
-        return (
-            f"{self.path}: {counted(self.records, 'record')}{sources}, {counted(self.size, 'byte')}{decoded}, "
-            f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}{between}){columns}{skipped}{cut}"
-        )
-
-
-def summarise(index: Index) -> Summary:
-    """Return what an index covers, from its metadata and the bounds at both ends of each source."""
-    expressions = index.measuring["expressions"]
-    return Summary(
-        index.path,
-        len(index.sources),
-        index.records,
-        sum(source.size for source in index.sources),
-        sum(source.content_size for source in index.sources),
-        sum(index.extent(number) for number in range(len(index.sources))),
-        min((source.smallest for source in index.sources if source.records), default=0),
-        max((source.largest for source in index.sources), default=0),
-        tuple(f"{name} = {expressions[name]}" if name in expressions else name for name in index.columns),
-        sum(source.skipped for source in index.sources),
-        sum(source.bad.lines for source in index.sources),
-        next(bad_lines(index), ""),
-        sum(_cut(index, number) for number in range(len(index.sources))),
-        tuple(index.source_path(number) for number, source in enumerate(index.sources) if not source.records),
-    )
-
-
-def _cut(index: Index, number: int) -> int:
-    source = index.sources[number]
-    if index.parameters.get("truncated") != "drop" or not source.skipped:
-        return 0
-    return source.content_size - index.end(number)
+Number = int | float
 
 
 class State(NamedTuple):
@@ -122,7 +61,7 @@ def state_of(index: Index, number: int) -> State:
     try:
         index.readable_path(number)
     except SourceError:  # not a problem: people look at an index of others before they trust it
-        return State("outside", _OUTSIDE)
+        return State("outside", "OUTSIDE, not looked at; give --root DIRECTORY if you trust who made the index")
     try:
         found = current.check_now(index, number)
     except StaleIndexError as error:
@@ -149,13 +88,6 @@ def _state_of_base(view: SavedView, number: int) -> State:
     return State("unchanged", "unchanged")
 
 
-def bad_lines(index: Index) -> Iterator[str]:
-    """Yield the places of the first lines that are not JSON and were left out, up to 20 of each source."""
-    for number, source in enumerate(index.sources):
-        for line, byte in source.bad.first:
-            yield f"{index.source_path(number)}:{line} (byte {byte})"
-
-
 def describe(index: Index | SavedView, states: Sequence[State]) -> dict[str, Any]:
     """Return what an index covers, as JSON; docs/checks.md lists the keys.
 
@@ -169,7 +101,7 @@ def describe(index: Index | SavedView, states: Sequence[State]) -> dict[str, Any
         ]
         columns = dict.fromkeys(index.columns)
         return {"format": "view", "records": index.records, "columns": columns, "indexes": bases}
-    summary, expressions = summarise(index), index.measuring["expressions"]
+    summary, expressions = summarise(index), index.expressions
     sources: list[dict[str, Any]] = []
     for number, (source, state) in enumerate(zip(index.sources, states, strict=True)):
         sources.append({"path": index.source_path(number), "records": source.records, "bytes": source.size})
@@ -198,3 +130,131 @@ def format_of(index: Index) -> str:
 
 def _parameters(index: Index) -> dict[str, Any]:
     return {name: value for name, value in index.parameters.items() if name not in ("columns", "idx")}
+
+
+# ---- statistics --------------------------------------------------------------------------------------------------
+
+
+class Statistics(NamedTuple):
+    """What is known of a column; `least`, `most`, `mean` and `percentiles` are 0 where it has no finite number."""
+
+    type: str
+    least: Number
+    most: Number
+    mean: float
+    total: Number | None
+    """None where it is larger than float64 holds."""
+    finite: int
+    """How many numbers are finite."""
+    others: int
+    """How many are not."""
+    percentiles: tuple[Number, ...]
+    """Those of `PERCENTILES`; of a sample, where there are many numbers."""
+    sampled: int
+    """How many numbers the percentiles are of."""
+
+
+def made_of(indexes: Sequence[Index], name: str) -> str:
+    """Return the expression or the function that made a column of all indexes; "several" where they differ."""
+    meanings = {index.meaning(name) for index in indexes}
+    return meanings.pop() if len(meanings) == 1 else "several"
+
+
+def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], object]) -> Statistics:
+    """Return the statistics of a column that all indexes have, or of the sizes of their records.
+
+    Args:
+      name: of the column; `SIZES` for those.
+      report: called with the number of bytes that were read since the last call.
+    """
+    step = max(math.ceil(sum(index.records for index in indexes) / _SAMPLE), 1)
+    extremes: list[Number] = []
+    sample: list[NDArray[Any]] = []
+    total: int | np.longdouble = 0
+    count = others = 0
+    for piece, times in pieces(indexes, name):
+        finite = _finite(piece)
+        others += len(piece) - len(finite)
+        sample.append(finite[-count % step :: step].copy() if times == 1 else np.repeat(finite, -(-times // step)))
+        report(piece.nbytes)
+        if len(finite):
+            extremes += [finite.min().item(), finite.max().item()]
+            total += _sum(finite) * times
+            count += len(finite) * times
+    whole = np.concatenate(sample) if sample else np.empty(0)
+    found = [0] * len(PERCENTILES)
+    if len(whole):
+        found = np.quantile(whole, list(PERCENTILES.values()), method="inverted_cdf").tolist()
+    types = sorted({np.dtype(index.column(name)[0]).name for index in indexes}) if name is not SIZES else []
+    least, most = min(extremes, default=0), max(extremes, default=0)
+    mean = float(total / max(count, 1))
+    shown = total if isinstance(total, int) else float(total) if np.isfinite(np.float64(total)) else None
+    return Statistics(", ".join(types), least, most, mean, shown, count, others, tuple(found), len(whole))
+
+
+def histogram(
+    indexes: Sequence[Index], name: str | None, numbers: Statistics
+) -> list[tuple[Number, Number | None, int]]:
+    """Return bins of a column: where each begins and ends, and how many numbers it has. The last one may have no end.
+
+    Bins begin at round numbers, and are as wide as suits 99 % of the numbers. Those of integers end at the last one.
+    """
+    is_whole = isinstance(numbers.least, int)
+    high = int(numbers.percentiles[-1]) if is_whole else numbers.percentiles[-1]
+    if not numbers.finite or not math.isfinite(high - numbers.least):
+        return []
+    step: Number = _round((high - numbers.least) / _BINS)
+    if is_whole:
+        step = max(int(step), 1)
+    first = numbers.least // step * step if step else numbers.least
+    bins = max(int((high - first) // step) + 1, 1) if step else 1
+    edges = [first + step * number for number in range(bins + 1)]
+    is_open = bool(step) and numbers.most >= edges[-1]
+    counts = [0] * (bins + is_open)
+    begins = np.array(edges[1 : len(counts)], np.uint64 if is_whole and numbers.least >= 0 else None)
+    for piece, times in pieces(indexes, name):
+        places = np.searchsorted(begins, _finite(piece), side="right")
+        found = np.bincount(places, minlength=len(counts)).tolist()
+        counts = [count + more * times for count, more in zip(counts, found, strict=True)]
+    ends = [*(end - 1 if is_whole else end for end in edges[1:]), None]
+    return list(zip(edges, ends, counts, strict=False))
+
+
+def _round(width: float) -> float:
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not below a width; 0 for 0."""
+    if width <= 0:
+        return 0
+    power = 10.0 ** math.floor(math.log10(width))
+    return next((factor * power for factor in (1, 2, 5) if factor * power >= width), 10 * power)
+
+
+def _finite(numbers: NDArray[Any]) -> NDArray[Any]:
+    return numbers[np.isfinite(numbers)] if numbers.dtype.kind == "f" else numbers
+
+
+def _sum(numbers: NDArray[Any]) -> int | np.longdouble:
+    """Return a sum, which may be larger than the numbers of any type; that of floats is rounded."""
+    if numbers.dtype.kind == "f":
+        total: np.longdouble = numbers.sum(dtype=np.longdouble)
+        return total
+    return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())
+
+
+def pieces(indexes: Sequence[Index], name: str | None) -> Iterator[tuple[NDArray[Any], int]]:
+    """Yield all numbers, some at a time, in the order of records; and how often they come one after another.
+
+    The sizes of records of one size are one number, as an index may claim any number of them.
+    """
+    for index in indexes:
+        if name is not SIZES:
+            dtype, data = index.column(name)
+            whole = np.frombuffer(data, dtype)
+            yield from ((whole[begin : begin + _PIECE], 1) for begin in range(0, len(whole), _PIECE))
+        elif not index.has_bounds:
+            if index.records:
+                yield np.array([index.parameters["record_bytes"]], np.int64), index.records
+        else:
+            for number, source in enumerate(index.sources):
+                for begin in range(0, source.records, _PIECE):
+                    end = min(begin + _PIECE, source.records)
+                    yield np.diff(np.frombuffer(index.bounds(number, begin, end + 1), np.int64)), 1

@@ -1,8 +1,13 @@
-"""Lengths that a sampler is given, and their order: of an index, or sorted once for all ranks of a machine."""
+"""Numbers that lie in many files, read as one array: columns of indexes, and their records in order of length.
+
+An order is that of the indexes, or is sorted once for all ranks of a machine.
+"""
 
 import operator
 import os
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,19 +15,256 @@ from xxhash import xxh3_64
 
 from .. import _native
 from ..arrays.values import masked_count
-from ..errors import FormatError, OrderError, shortened
+from ..errors import ColumnError, Error, FormatError, OrderError, shortened
 from ..storage.index_file import LENGTH_SECTIONS
 from ..storage.lock import locked
-from ..storage.numbers import as_numbers, scratch, sort_lengths
-from ..storage.runs import LengthOrder
+from ..storage.numbers import BY_DTYPE, EXACT, as_numbers, scratch, sort_lengths
 from ..storage.sections import MALFORMED, SectionFile
-from ..storage.sources import StrPath, kind_of_file, reason
+from ..storage.sources import StrPath, reason
 from ..storage.writer import SectionWriter
 
+Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
 _CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file
-Arrays = tuple[NDArray[Any], Uint64s, Uint64s]
-"""An order of records, the distinct lengths, and how many records have each; see `FileOrder`."""
+_ANY = 2**64 - 1  # the largest number there is
+_AT_ONCE = 1 << 20  # lengths of indexes that are merged at a time
+
+
+class Numbers:
+    """A column of one index or of many, one after another, read where it lies.
+
+    Raises:
+      ColumnError: the smallest type that all parts have in common does not hold an integer of one of them.
+    """
+
+    def __init__(self, arrays: Sequence[NDArray[Any]], name: str = "length") -> None:
+        self._arrays = [np.ascontiguousarray(array) for array in arrays]
+        self.dtype = _common_type(self._arrays, name)
+        """Of the whole column."""
+        if self.dtype.kind == "f":  # integers of 64 bits or less have the same bits in any type
+            self._arrays = [self.array]
+        self._starts = list(accumulate(map(len, self._arrays), initial=0))
+        self._runs = runs_of(
+            [(array, array.dtype.itemsize, 0, _ANY, 0) for array in self._arrays],
+            np.array(self._starts[:-1], np.uint64),
+            np.arange(len(self._arrays), dtype=np.uint32),
+            np.zeros(len(self._arrays), np.uint64),
+            len(self),
+        )
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def at(self, positions: Int64s) -> NDArray[Any]:
+        """Return the numbers at some positions, which are in range; unsigned ones as u64."""
+        out = np.empty(len(positions), np.uint64)
+        self._runs.at(np.ascontiguousarray(positions), out)
+        return out if self.dtype.kind == "u" else out.view(self.dtype)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The whole column: mapped if it lies in one file; else a copy, above 16 MB in a scratch file."""
+        if len(self._arrays) == 1:
+            return self._arrays[0]
+        count = sum(map(len, self._arrays))
+        whole = np.frombuffer(scratch(count * self.dtype.itemsize), self.dtype, count)
+        return np.concatenate(self._arrays, out=whole, casting="unsafe")
+
+
+def _common_type(arrays: Sequence[NDArray[Any]], name: str) -> np.dtype[Any]:
+    """Return the type that an index of all sources would give a column; see `Numbers`."""
+    types = {array.dtype for array in arrays}
+    kinds = {each.kind for each in types}
+    if len(types) == 1:
+        return types.pop()
+    if kinds == {"u"}:
+        return np.dtype(np.uint64)
+    wide = [array for array in arrays if array.dtype == np.uint64]
+    if "f" not in kinds and all(_native.cells_largest(array) < 2**63 for array in wide):
+        return np.dtype(np.int64)
+    for array in arrays:
+        if array.dtype.kind != "f" and array.itemsize == 8:
+            at = _native.cells_inexact(array, BY_DTYPE[array.dtype.str].cell)
+            if at >= 0:
+                raise ColumnError(f"column {name!r}: expected {EXACT} found {int(array[at])} in one of several indexes")
+    return np.dtype(np.float64)
+
+
+def runs_of(
+    pieces: Sequence[tuple[Any, int, int, int, int]],
+    begins: NDArray[Any],
+    which: NDArray[np.uint32],
+    places: NDArray[Any],
+    total: int,
+) -> _native.Runs:
+    """Return numbers in runs: where each begins, its piece, and its place there."""
+    return _native.Runs(
+        pieces=tuple(pieces),
+        begins=begins,
+        begin_width=begins.itemsize,
+        which=which,
+        places=places,
+        place_width=places.itemsize,
+        total=total,
+    )
+
+
+# ---- orders of lengths -------------------------------------------------------------------------------------------
+
+
+class FileOrder(NamedTuple):
+    """The length order of one file, of which the records from `begin` to `end` are meant."""
+
+    order: NDArray[Any]
+    """u32 or u64: the numbers of all records of the file, the longest first, equally long ones ascending."""
+    values: Uint64s
+    """The distinct lengths, falling."""
+    counts: Uint64s
+    """How many records have each of them."""
+    begin: int
+    end: int
+    damaged: Callable[[str], Error]
+    """Makes the error for a file whose order or lengths are not those of its records."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.begin == 0 and self.end == len(self.order)
+
+    def check(self) -> None:
+        """Raise what `damaged` makes unless lengths fall, and each is that of a record or more, of all together."""
+        values, counts, records = self.values, self.counts, len(self.order)
+        if not (values[1:] < values[:-1]).all():
+            raise self.damaged("section 'length_values': expected numbers that fall, found others")
+        if (counts == 0).any() or (counts > records).any() or counts.sum() != records:
+            raise self.damaged(f"section 'length_counts': expected counts that add up to {records}, found others")
+
+    def histogram(self) -> tuple[Uint64s, Uint64s, Int64s | None]:
+        """Return the lengths that are meant, how many records have each, and where these begin in the order.
+
+        The last is None where one length begins where the one before ends.
+        """
+        if self.is_whole:
+            return self.values, self.counts, None
+        self.check()
+        ends = np.cumsum(self.counts).astype(np.int64)
+        begins = ends - self.counts.astype(np.int64)
+        # Records of one length ascend, so those that are meant are neighbours there, too.
+        first, last = (_first_at_least(self.order, begins, ends, place) for place in (self.begin, self.end))
+        kept = last > first
+        return self.values[kept], (last - first)[kept].astype(np.uint64), first[kept]
+
+
+class LengthOrder:
+    """Records in order of their length, of one file or of many: read where it lies, part by part.
+
+    The order of many is that of one index of all their sources: the records of one length are a run of each file, in
+    turn. So a table of these runs is all there is to make; it has an entry for each distinct length of each file.
+
+    Args:
+      lengths: of all records.
+      remake: a function and its arguments that make it again in another process, for pickles.
+    Raises:
+      FormatError: the lengths of a part are not those of its records.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[FileOrder],
+        lengths: Numbers,
+        remake: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
+    ) -> None:
+        self.lengths = lengths
+        self.values: Uint64s
+        self.counts: Uint64s
+        self._remake, self._parts = remake, parts
+        if len(parts) == 1 and parts[0].is_whole:
+            parts[0].check()
+            self.values, self.counts = parts[0].values, parts[0].counts
+            tables = np.zeros(1, np.uint64), np.zeros(1, np.uint32), np.zeros(1, np.uint64)
+        else:
+            self.values, self.counts, tables = _merged(parts)
+        firsts = accumulate((part.end - part.begin for part in parts), initial=0)
+        pieces = [
+            (part.order, part.order.itemsize, part.begin, max(part.end - part.begin, 1) - 1, first)
+            for part, first in zip(parts, firsts, strict=False)
+        ]
+        self._runs = runs_of(pieces, *tables, len(lengths))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def at(self, ranks: Int64s) -> Int64s:
+        """Return the records at some places of the order, which are in range."""
+        records = np.empty(len(ranks), np.int64)
+        try:
+            self._runs.at(np.ascontiguousarray(ranks), records)
+        except ValueError:
+            wrong = (part for part in self._parts if part.order.max(initial=0) >= len(part.order))
+            part = next(wrong, self._parts[0])
+            what = f"section 'length_order': expected record numbers below {len(part.order)}, found others"
+            raise part.damaged(what) from None
+        return records
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._remake is not None:
+            return self._remake
+        (part,) = self._parts
+        return _order_of, ((part.order, part.values, part.counts), self.lengths.array)
+
+
+def _order_of(arrays: Sequence[NDArray[Any]], lengths: NDArray[Any]) -> LengthOrder:
+    """Return the order of lengths that are not those of an index, by the first three fields of `FileOrder`."""
+    order, values, counts = arrays
+    return LengthOrder([FileOrder(order, values, counts, 0, len(order), Error)], Numbers([lengths]))
+
+
+def _merged(
+    parts: Sequence[FileOrder],
+) -> tuple[Uint64s, Uint64s, tuple[NDArray[Any], NDArray[np.uint32], NDArray[Any]]]:
+    """Return the lengths of all parts, how many records have each, and the tables of their runs."""
+    histograms = [part.histogram() for part in parts]
+    values = _distinct([own for own, _, _ in histograms])
+    runs, records = np.zeros((2, len(values)), np.uint64)
+    for part, (own, counts, _) in zip(parts, histograms, strict=True):
+        try:
+            _native.runs_count(values, part.end - part.begin, own, counts, runs, records)
+        except ValueError:
+            part.check()
+            raise
+    total, count = sum(part.end - part.begin for part in parts), int(runs.sum())
+    width = 4 if total < 2**32 else 8
+    place_width = 4 if all(len(part.order) < 2**32 for part in parts) else 8
+    begins, which, places = (
+        np.frombuffer(scratch(count * each), f"<u{each}", count) for each in (width, 4, place_width)
+    )
+    next_run, next_rank = np.cumsum(runs) - runs, np.cumsum(records) - records
+    tables = begins, width, which, places, place_width
+    for number, histogram in enumerate(histograms):
+        _native.runs_place(values, histogram, number, next_run, next_rank, tables)
+    return values, records, (begins, which, places)
+
+
+def _distinct(histograms: list[Uint64s]) -> Uint64s:
+    """Return all lengths that occur, falling."""
+    found, waiting, size = np.empty(0, np.uint64), [], 0
+    for number, own in enumerate(histograms, 1):
+        waiting.append(own)
+        size += len(own)
+        if size >= _AT_ONCE or number == len(histograms):
+            found, waiting, size = np.unique(np.concatenate([found, *waiting])), [], 0
+    return np.ascontiguousarray(found[::-1])
+
+
+def _first_at_least(numbers: NDArray[Any], low: Int64s, high: Int64s, wanted: int) -> Int64s:
+    """Return the first place in each range [low, high) of ascending numbers that has `wanted` or more; else high."""
+    for _ in range(int((high - low).max(initial=0)).bit_length()):
+        middle = (low + high) // 2
+        below = (low < high) & (numbers[np.minimum(middle, len(numbers) - 1)] < wanted)
+        low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+    return low
+
+
+# ---- lengths that a sampler is given -----------------------------------------------------------------------------
 
 
 def read_lengths(given: Any, targets: Any, cache: StrPath | None) -> LengthOrder:
@@ -32,8 +274,6 @@ def read_lengths(given: Any, targets: Any, cache: StrPath | None) -> LengthOrder
       given: an mmapds dataset, or the lengths.
       targets: second lengths, or None; of each record, the larger length counts.
       cache: where to keep the order of lengths that are not those of indexes.
-    Raises:
-      OrderError: the lengths are not integers, or no file can have the path.
     """
     if hasattr(type(given), "length_order"):
         stored: LengthOrder | None = given.length_order if targets is None and len(given) else None
@@ -52,28 +292,19 @@ def read_lengths(given: Any, targets: Any, cache: StrPath | None) -> LengthOrder
 
 
 def _as_lengths(name: str, given: Any) -> NDArray[Any]:
-    """Return an array or list of lengths as u32, or u64 where one needs it.
-
-    Raises:
-      OrderError: `given`, called `name`, has another shape, type or a negative number.
-    """
-    if not isinstance(given, list | tuple | np.ndarray) and not hasattr(given, "__array__"):
-        try:
-            operator.index(given[0] if len(given) else 0)  # before all are read
-            given = given[:]  # as of a column of Hugging Face's datasets
-        except (TypeError, LookupError, AttributeError):
-            expected = "expected an mmapds dataset or a view of one, or an array or list of integers"
-            raise OrderError(f"{name}: {expected}, found {type(given).__name__}") from None
+    """Return an array or list of lengths as u32, or u64 where one needs it."""
     try:
         if masked_count(given):
             raise ValueError("masked; give array.filled(NUMBER)")
+        if not isinstance(given, list | tuple) and not hasattr(given, "__array__"):
+            operator.index(given[0])  # before all are read
+            given = given[:]  # as of a column of Hugging Face's datasets
         values = as_numbers(given)
-    except (TypeError, ValueError, RuntimeError) as error:  # as of lists of tokens, or of tensors
-        found = type(given).__name__
-        raise OrderError(f"{name}: expected integers of 1 or more, found {found} ({error})") from None
-    if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
-        found = f"type {values.dtype} of shape {values.shape}"
-        raise OrderError(f"{name}: expected integers of 1 or more, one for each record, found {found}")
+        if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
+            raise ValueError(f"type {values.dtype} of shape {values.shape}")
+    except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:  # as of lists of tokens
+        expected = "expected integers of 1 or more, one for each record"
+        raise OrderError(f"{name}: {expected}, found {type(given).__name__} ({error})") from None
     if values.min(initial=0) < 0:
         at = int(np.argmax(values < 0))
         raise OrderError(f"{name}[{at}] = {values[at]}, expected 1 or more")
@@ -85,57 +316,45 @@ def sorted_lengths(values: NDArray[Any], order_cache: StrPath | None = None) -> 
 
     With a path, one process of a machine sorts and writes the order there, while others wait; then all of them map it.
     A cache that is damaged, or of other lengths, is replaced.
-
-    Raises:
-      OrderError: the cache cannot be read, or the file is not a cache.
-      Error: it cannot be written.
     """
     if order_cache is None:
-        return LengthOrder.of_arrays(*_sort(values), values)
+        return _order_of(_sort(values), values)
     if not isinstance(order_cache, str | os.PathLike):
         raise OrderError(f"order_cache = {shortened(order_cache)}, expected the path of a file")
-    cache = os.fspath(order_cache)
-    mark = xxh3_64(values.data).hexdigest()
+    cache, mark = os.fspath(order_cache), xxh3_64(values.data).hexdigest()
     try:
-        found = _cached(cache, len(values), mark) or _made(cache, values, mark)
+        found = _cached(cache, len(values), mark)
+        if found is None:
+            with locked(cache):
+                found = _cached(cache, len(values), mark) or _made(cache, values, mark)
     except OSError as error:
         raise OrderError(f"order_cache = {cache!r}, expected a path that can be used ({reason(error)})") from None
-    return LengthOrder.of_arrays(*found, values)
+    return _order_of(found, values)
 
 
-def _sort(values: NDArray[Any]) -> Arrays:
-    found = sort_lengths(values, values.itemsize, scratch)
-    order, distinct, counts = (np.frombuffer(numbers, dtype) for dtype, numbers in found)
-    return order, distinct, counts
+def _sort(values: NDArray[Any]) -> Sequence[NDArray[Any]]:
+    """Return an order of records, the distinct lengths, and how many records have each; see `FileOrder`."""
+    return [np.frombuffer(data, dtype) for dtype, data in sort_lengths(values, values.itemsize, scratch).values()]
 
 
-def _made(cache: str, values: NDArray[Any], mark: str) -> Arrays:
-    """Sort lengths, write the cache and map it, unless another process writes it meanwhile."""
-    with locked(cache):
-        if found := _cached(cache, len(values), mark):
-            return found
-        arrays = _sort(values)
-        with _CacheWriter(cache) as writer:
-            for name, array in zip(LENGTH_SECTIONS, arrays, strict=True):
-                writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
-            writer.commit({"lengths": mark}, len(values))
-        return _cached(cache, len(values), mark) or arrays
+def _made(cache: str, values: NDArray[Any], mark: str) -> Sequence[NDArray[Any]]:
+    """Sort lengths, write the cache and map it."""
+    arrays = _sort(values)
+    with _CacheWriter(cache) as writer:
+        for name, array in zip(LENGTH_SECTIONS, arrays, strict=True):
+            writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
+        writer.commit({"lengths": mark}, len(values))
+    return _cached(cache, len(values), mark) or arrays
 
 
-def _cached(path: str, records: int, mark: str) -> Arrays | None:
-    """Return what a cache holds; None if it does not exist, is damaged, or belongs to other lengths.
-
-    Raises:
-      OrderError: the file is not a cache, so it must not be overwritten.
-      OSError: it cannot be read.
-    """
+def _cached(path: str, records: int, mark: str) -> Sequence[NDArray[Any]] | None:
+    """Return what a cache holds; None if it does not exist, is damaged, or belongs to other lengths."""
     try:
         opened = _native.Map(path)
     except FileNotFoundError:
         return None
     except ValueError:
-        kind = kind_of_file(os.stat(path).st_mode)
-        raise OrderError(f"order_cache = {path!r}, expected a regular file, found {kind}") from None
+        raise OrderError(f"order_cache = {path!r}, expected a regular file, found another") from None
     if memoryview(opened)[: len(_CACHE)] != _CACHE:
         raise OrderError(f"order_cache = {path!r}, expected an order cache or a new path, found another file")
     try:
@@ -144,12 +363,10 @@ def _cached(path: str, records: int, mark: str) -> Arrays | None:
             return None
         file.verify_sections()
         fits = all(file.sections[name].dtype in types for name, types in LENGTH_SECTIONS.items())
-        order, values, counts = (
-            np.frombuffer(file.section(name), file.sections[name].dtype) for name in LENGTH_SECTIONS
-        )
+        found = [np.frombuffer(file.section(name), file.sections[name].dtype) for name in LENGTH_SECTIONS]
     except (FormatError, *MALFORMED):
         return None
-    return (order, values, counts) if fits and len(order) == records and len(values) == len(counts) else None
+    return found if fits and len(found[0]) == records and len(found[1]) == len(found[2]) else None
 
 
 class _CacheWriter(SectionWriter):

@@ -11,24 +11,24 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from .. import formats
-from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
-from ..formats.format import Format, OptionError
+from ..errors import Error
+from ..formats.format import Format
 from ..formats.measuring import Measuring
 from ..storage.blocks import BlockTable, unpacked_point
 from ..storage.current import COVERED, check_content, each, fingerprint, full_hash, stat_source
 from ..storage.index_file import Index, SavedView
 from ..storage.lock import locked
-from ..storage.numbers import BY_DTYPE, U64
-from ..storage.sections import BLOCK_SECTIONS, BOUNDS, COLUMN, GROUP, SectionFile, groups_of, records_in_group
+from ..storage.numbers import BY_DTYPE
+from ..storage.sections import BLOCK_SECTIONS, BOUNDS, COLUMN, GROUP, SectionFile
 from ..storage.sources import Source
 from ..storage.workers import cores
-from .plan import Job, Scan
-from .write import Report, reading, written
+from .write import Job, Report, Scan, reading, written
 
 _TOTALS = ("records", "lines", "smallest", "largest", "skipped", "first", "bad", "width")
-_CHECKS = ((COLUMN, "columns"), ("length_", "length_order"), ("key_", "keys"), ("row", "rows"))
+_CHECKS = {COLUMN: "columns", "length_": "length_order", "key_": "keys", "row": "rows"}
 """How names of sections begin, and the check of these."""
 _PIECE = 1 << 20  # bytes that are compared at a time
+_RECORDS = 1 << 17  # records whose bounds are compared at a time
 
 
 class Problem(NamedTuple):
@@ -43,10 +43,6 @@ class Problem(NamedTuple):
     record: int | None = None
     """The number of the record, in the source or else in the view, if it is about one."""
 
-    def describe(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"check": self.check, "source": self.source, "record": self.record, "message": str(self.error)}
-
 
 class Findings:
     """The problems of an index or a saved view: the first one of each check, for each source or section."""
@@ -57,28 +53,18 @@ class Findings:
         self.not_checked: list[str] = []
         """What was left out, a sentence each."""
 
-    @property
-    def errors(self) -> list[Error]:
-        return [problem.error for problem in self.problems]
-
-    @property
-    def counts(self) -> Counter[str]:
-        """How many problems there are, by `Problem.check`."""
-        return Counter(problem.check for problem in self.problems)
-
-    def add(self, check: str, what: Error | str, source: str | None = None, record: int | None = None) -> None:
-        """Take in a problem: an error, or what is damaged."""
-        error = what if isinstance(what, Error) else self.index.damaged(what)
-        self.problems.append(Problem(check, error, source, record))
+    def add(self, check: str, what: str, source: str | None = None, record: int | None = None) -> None:
+        """Take in what is damaged."""
+        self.problems.append(Problem(check, self.index.damaged(what), source, record))
 
     @contextmanager
     def catching(self, check: str, source: str | None = None) -> Iterator[None]:
         """Take in what the block raises as a problem."""
         try:
-            with self.index.reporting_malformed_metadata():
+            with self.index.reporting_malformed_metadata(), reading():
                 yield
         except Error as error:
-            self.add(check, error, source)
+            self.problems.append(Problem(check, error, source))
 
     def check_sections(self, report: Report = lambda _: None) -> None:
         """Compare the checksum of each section."""
@@ -95,7 +81,7 @@ class Findings:
 
     def _compare_section(self, again: SectionFile, name: str) -> None:
         section, expected = self.index.sections.get(name), again.sections[name]
-        check = next(check for begin, check in _CHECKS if name.startswith(begin))
+        check = next(check for begin, check in _CHECKS.items() if name.startswith(begin))
         if section is None or (section.dtype, section.items) != (expected.dtype, expected.items):
             found = "none" if section is None else f"{section.items} of type {section.dtype}"
             what = f"expected {expected.items} numbers of type {expected.dtype}, found {found}"
@@ -107,23 +93,20 @@ class Findings:
         _, width, code, _ = BY_DTYPE[expected.dtype]
         item = byte // width
         one, other = (memoryview(file.read(at + item * width, width)).cast(code)[0] for file, at in places)
-        source, record = self._place(item) if check == "columns" else (None, None)
+        source, record = None, item if check == "columns" else None
+        if record is not None and isinstance(self.index, Index):
+            number = bisect_right(self.index.firsts, item) - 1
+            source, record = self.index.source_path(number), item - self.index.firsts[number]
         where = f" (record {record} of {source})" if source else ""
         self.add(check, f"{name}[{item}] = {one}, expected {other}{where}", source, record)
 
-    def _place(self, record: int) -> tuple[str | None, int]:
-        """Return the source of a record of an index, and the number there."""
-        if isinstance(self.index, SavedView):
-            return None, record
-        source = bisect_right(self.index.firsts, record) - 1
-        return self.index.source_path(source), record - self.index.firsts[source]
-
     def describe(self) -> dict[str, Any]:
         """Return them as JSON."""
+        problems = [problem._asdict() | {"message": str(problem.error)} for problem in self.problems]
         return {
             "verified": not self.problems,
-            "problems": [problem.describe() for problem in self.problems],
-            "counts": self.counts,
+            "problems": [{name: value for name, value in each.items() if name != "error"} for each in problems],
+            "counts": Counter(problem.check for problem in self.problems),
             "not_checked": self.not_checked,
         }
 
@@ -138,13 +121,9 @@ def _first_difference(one: tuple[SectionFile, int], other: tuple[SectionFile, in
 
 
 def verify(index: Index) -> None:
-    """Check an index as `examine` does.
-
-    Raises:
-      FormatError, StaleIndexError, SourceError: the first problem.
-    """
-    for error in examine(index).errors:
-        raise error
+    """Check an index as `examine` does; raise the first problem."""
+    for problem in examine(index).problems:
+        raise problem.error
 
 
 def examine(index: Index, *, workers: int | None = None, report: Report = lambda _: None) -> Findings:
@@ -171,26 +150,20 @@ def examine(index: Index, *, workers: int | None = None, report: Report = lambda
     else:
         _check_records(findings, index, sources, workers, report)
     for source in sources:
-        with findings.catching("content", source.path), reading():
+        with findings.catching("content", source.path):
             chosen = formats.of_index(index)
             chosen.verify([source], index.parameters)
-            report(source.size if _has_checksums(chosen) else 0)
             if chosen.lacks_checksums(source):
                 findings.not_checked.append(f"checksums of the records of {source.path}, cut off with the file's end")
+        report(source.size)
     _note_unchecked(findings, index)
     return findings
 
 
 def work(index: Index) -> int:
     """Return how many bytes `examine` reads."""
-    size = sum(source.size for source in index.sources)
-    hashed = sum(source.size for source in index.sources if source.xxh3_128)
-    checked = size if _has_checksums(formats.FORMATS.get(index.format)) else 0
-    return sum(section.size for section in index.sections.values()) + size + hashed + checked
-
-
-def _has_checksums(chosen: Format | None) -> bool:
-    return chosen is not None and type(chosen).verify is not Format.verify
+    size = sum(source.size * (3 if source.xxh3_128 else 2) for source in index.sources)
+    return size + sum(section.size for section in index.sections.values())
 
 
 def _check_source(index: Index, report: Report, number: int) -> tuple[Source | None, list[Problem]]:
@@ -214,23 +187,14 @@ def _check_source(index: Index, report: Report, number: int) -> tuple[Source | N
 
 def _check_records(findings: Findings, index: Index, sources: list[Source], workers: int, report: Report) -> None:
     """Index the sources again, as this index was made, and compare the two."""
-    try:
-        with index.reporting_malformed_metadata():
-            chosen = formats.of_index(index)
-            parameters, measuring = _parameters(index, chosen), Measuring.of(index.measuring)
-    except Error as error:  # a scan would stumble over the same
-        findings.add("parameters", error)
-        findings.not_checked.append("records and keys, as the parameters are damaged")
-        return
-    with place_beside(index) as place:
-        try:
-            job = Job(place, sources, chosen, parameters, measuring, is_part=True)
-            again = written(job, [Scan(sources)], workers, report)
-            with again.writer:
-                _compare(findings, index, Index(again.path))
-        except (FormatError, ColumnError, DecodeError, SourceError) as error:
-            path = next((source.path for source in sources if str(error).startswith(source.path)), None)
-            findings.add("records", error, path)
+    with findings.catching("records"), place_beside(index) as place:
+        chosen = formats.of_index(index)
+        given = {name: index.parameters[name] for name in chosen.options if name in index.parameters}
+        parameters = chosen.parameters(given, [source.path for source in sources])
+        job = Job(place, sources, chosen, parameters, Measuring.of(index.measuring), is_part=True)
+        again = written(job, [Scan(sources)], workers, report)
+        with again.writer:
+            _compare(findings, index, Index(again.path))
 
 
 @contextmanager
@@ -245,87 +209,63 @@ def place_beside(index: Index | SavedView) -> Iterator[str]:
             yield os.path.join(temporary, os.path.basename(index.path))
 
 
-def _parameters(index: Index, chosen: Format) -> dict[str, Any]:
-    """Return the parameters that the sources have.
-
-    Raises:
-      FormatError: those of the index are others, malformed, or of a newer mmapds.
-    """
-    given = {name: index.parameters[name] for name in chosen.options if name in index.parameters}
-    paths = [index.source_path(number) for number in range(len(index.sources))]
-    try:
-        expected = chosen.parameters(given, paths)
-    except OptionError as error:
-        raise index.damaged(f"{error} among the parameters, or it is from a newer mmapds") from error
-    for name, value in expected.items():
-        found = index.parameters.get(name)
-        if json.dumps(value) != json.dumps(found):  # a schema says by its order where its fields lie
-            what = f"{name} = {found!r}, expected {value!r}, as {paths[0]} has it, or it is from a newer mmapds"
-            raise index.damaged(what)
-    return expected
-
-
 def _compare(findings: Findings, index: Index, again: Index) -> None:
     """Compare an index with one that was just made of the same sources."""
+    for name, value in again.parameters.items():
+        found = index.parameters.get(name)
+        if json.dumps(value) != json.dumps(found):  # a schema says by its order where its fields lie
+            what = f"{name} = {found!r}, expected {value!r}, as the sources have it, or it is from a newer mmapds"
+            findings.add("parameters", what)
+            return
     before = len(findings.problems)
     for number in range(len(index.sources)):
+        path, found, expected = index.source_path(number), index.sources[number], again.sources[number]
         _check_bounds(findings, index, again, number)
-        _check_totals(findings, index, again, number)
-        _check_blocks(findings, index, again, number)
+        for name in _TOTALS:
+            one, other = getattr(found, name), getattr(expected, name)
+            if one != other:
+                findings.add("totals", f"{name} of {path} = {one}, expected {other}", path)
+                break
+        with findings.catching("blocks", path):
+            _check_blocks(index, again, number)
     if any(problem.check in ("records", "totals") for problem in findings.problems[before:]):
         findings.not_checked.append("columns, keys and the order of lengths, as records lie elsewhere")
     else:
         findings.compare(again)
 
 
-def _check_totals(findings: Findings, index: Index, again: Index, number: int) -> None:
-    path, found, expected = index.source_path(number), index.sources[number], again.sources[number]
-    for name in _TOTALS:
-        if getattr(found, name) != getattr(expected, name):
-            what = f"{name} of {path} = {getattr(found, name)}, expected {getattr(expected, name)}"
-            findings.add("totals", what, path)
-            return
-
-
 def _check_bounds(findings: Findings, index: Index, again: Index, number: int) -> None:
     """Compare where the records of a source begin and end; the same records have the same bytes there."""
     path, found, expected = index.source_path(number), index.sources[number], again.sources[number]
-    width, records = expected.width, min(found.records, expected.records)
-    if not width or found.width != width:
-        return
+    records = min(found.records, expected.records)
+    for begin in range(0, records + 1 if index.has_bounds else 0, _RECORDS):
+        own, other = (file.bounds(number, begin, min(begin + _RECORDS, records + 1)) for file in (index, again))
+        if own != other:
+            at = next(at for at, (one, another) in enumerate(zip(own, other, strict=True)) if one != another)
+            record = begin + at
+            what = f"record {record} of {path} begins" if record < records else f"the last record of {path} ends"
+            what = f"{what} at byte {own[at]}, expected byte {other[at]}"
+            findings.add("records", what, path, min(record, records - 1))
+            return
     places = (index, index.bounds_at(number)), (again, again.bounds_at(number))
-    at = _first_difference(*places, groups_of(width, records) * GROUP)
-    if at is None:
-        return
-    group, byte = divmod(at, GROUP)
-    record = min(group * records_in_group(width) + max(byte - U64.width + width, 0) // width, records)
-    own, other = (file.bounds(number, record, record + 1)[0] for file in (index, again))
-    if own != other:
-        what = f"record {record} of {path} begins" if record < records else f"the last record of {path} ends"
-        findings.add("records", f"{what} at byte {own}, expected byte {other}", path, min(record, records - 1))
-    elif found.records == expected.records:  # the last bound of a group, which the next one has, too
-        what = f"record {record - 1} of {path}: expected its end where record {record} begins, found another"
-        findings.add("records", what, path, record - 1)
+    if found[4:] == expected[4:] and _first_difference(*places, found.groups * GROUP) is not None:
+        findings.add("records", f"bounds of {path}: expected each group to end where the next one begins", path)
 
 
-def _check_blocks(findings: Findings, index: Index, again: Index, number: int) -> None:
+def _check_blocks(index: Index, again: Index, number: int) -> None:
     """Compare where the blocks of a compressed source begin, in the file and in the content."""
     path, found, expected = index.source_path(number), *(each.sources[number].compression for each in (index, again))
     if found is None or expected is None:
         return
-    with findings.catching("blocks", path):
-        # Another zlib makes other bytes of the same access points.
-        if found._replace(points=0) != expected._replace(points=0):
-            raise index.damaged(f"compression of {path} = {found._asdict()}, expected {expected._asdict()}")
-        pairs = zip(BlockTable(index, number).starts(), BlockTable(again, number).starts(), strict=True)
-        for block, (one, other) in enumerate(pairs):
-            if one[:2] != other[:2]:
-                what = f"block {block} of {path} begins at byte {one.content} of the content"
-                raise index.damaged(f"{what} ({one.file} in the file), expected {other.content} ({other.file})")
-            if one.point != other.point and (
-                not other.point or unpacked_point(one.point) != unpacked_point(other.point)
-            ):
-                raise index.damaged(f"block {block} of {path}: expected the access point of its content, found another")
+    if found._replace(points=0) != expected._replace(points=0):  # another zlib makes other bytes of the same points
+        raise index.damaged(f"compression of {path} = {found._asdict()}, expected {expected._asdict()}")
+    pairs = zip(*(BlockTable(each, number).starts() for each in (index, again)), strict=True)
+    for block, (one, other) in enumerate(pairs):
+        if one[:2] != other[:2] or unpacked_point(one.point) != unpacked_point(other.point):
+            what = f"expected {other.content} of the content and {other.file} of the file as its first bytes"
+            raise index.damaged(
+                f"block {block} of {path}: {what}, found {one.content} and {one.file}, or another window"
+            )
 
 
 def _note_unchecked(findings: Findings, index: Index) -> None:
@@ -337,7 +277,7 @@ def _note_unchecked(findings: Findings, index: Index) -> None:
         what = f"column {name!r}" + " and the order of lengths" * (name == "length")
         findings.not_checked.append(f"{what}, which was computed in Python, beyond its checksum")
     sampled = sum(source.size > COVERED and not source.xxh3_128 for source in index.sources)
-    if sampled and not _has_checksums(chosen):
+    if sampled and (chosen is None or type(chosen).verify is Format.verify):  # which has no checksums of its own
         sources = "a source" if len(index.sources) == 1 else f"{sampled:,} sources"
         findings.not_checked.append(
             f"bytes of {sources} between the blocks of the fingerprint, beyond what a scan reads; run: "

@@ -22,13 +22,11 @@ from ..dataset.opening import IndexedDataset
 from ..dataset.opening import open as open_dataset
 from ..dataset.printed import printed
 from ..errors import DecodeError, Error, FormatError, shortened
-from ..index.inspect import describe, states_of, summarise
-from ..index.lengths import read_lengths
-from ..index.statistics import CALLED, PERCENTILES, SIZES, made_of, measure, pieces
+from ..index.inspect import CALLED, PERCENTILES, SIZES, describe, made_of, measure, pieces, states_of
+from ..index.lengths import LengthOrder, read_lengths
 from ..orders.permutation import Permutation
 from ..storage.index_file import Index
 from ..storage.lock import check_is_free, is_same_file, replacing
-from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath, listed, reason
 from .numbers import (
     BATCH_SIZE,
@@ -179,7 +177,7 @@ def coverage(
     """
     sources = [source for each in documents for source in each["sources"]]
     others = [each for each in sources if each["state"] not in _CURRENT]
-    have_left_out = any(summarise(index).sizes_have_left_out for index in indexes)
+    have_left_out = any(source.skipped for index in indexes for source in index.sources)
     of = "records, with framing" + " and left-out records behind" * have_left_out
     shared = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
     columns: list[Facts] = [

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from ..dataset.catalog import Location
 from ..dataset.dataset import Dataset
 from ..errors import OrderError, shortened
-from ..index.lengths import read_lengths
+from ..index.lengths import LengthOrder, read_lengths
 from ..orders.basic import Chunked, Int64s, Shuffled, integer
 from ..samplers.bucket import BucketPlan, Budget
 from ..samplers.packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
 from ..samplers.plan import Plan, Selection, select
 from ..samplers.window import WindowPlan
-from ..storage.runs import LengthOrder
 
 Array = NDArray[Any]
 Facts = dict[str, Any]

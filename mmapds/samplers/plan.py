@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import OrderError, counted
+from ..index.lengths import LengthOrder
 from ..orders.basic import Int64s
 from ..orders.permutation import Permutation, word
-from ..storage.runs import LengthOrder
 
 Uint64s = NDArray[np.uint64]
 

@@ -257,7 +257,7 @@ class BlocksWriter:
     def _copy(self, index: Index, name: str, begin: int, end: int) -> None:
         kind = BY_DTYPE[index.sections[name].dtype]
         pieces = partial(index.pieces, name, begin * kind.width, end * kind.width)
-        self._spools[name].append_stored(kind, end - begin, pieces, is_part=end - begin < index.sections[name].items)
+        self._spools[name].append_stored(kind, end - begin, pieces)
 
     def _add_zeros(self, name: str, count: int) -> None:
         for at in range(0, count, _PIECE):

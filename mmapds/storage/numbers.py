@@ -8,12 +8,13 @@ import errno
 import mmap
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import BytesIO
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .. import _native
+from ..errors import ColumnError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,54 +56,44 @@ def plain_dtype(given: Any) -> "np.dtype[Any]":
 
     NumPy makes an array of objects of any bytes, and follows them as pointers when an entry is looked at.
 
-    Args:
-      given: a name, or a dtype.
     Raises:
       ValueError: NumPy has no such type, or its values are neither plain numbers nor strings of one size.
     """
     import numpy as np  # which indexing does without
 
     try:
-        dtype: np.dtype[Any] | None = None if given is None else np.dtype(given)  # NumPy takes None for float64
+        if given is None:  # which NumPy takes for float64
+            raise TypeError
+        dtype: np.dtype[Any] = np.dtype(given)
     except (TypeError, ValueError, SyntaxError, OverflowError):
-        dtype = None
-    if dtype is None:
-        raise ValueError(f"dtype = {given!r}, expected a name that NumPy knows, such as 'uint16'")
+        raise ValueError(f"dtype = {given!r}, expected a name that NumPy knows, such as 'uint16'") from None
     if dtype.hasobject or dtype.fields or dtype.subdtype or dtype.kind not in _PLAIN_KINDS:
         raise ValueError(f"dtype = {given!r}, expected plain numbers, or strings of one size")
     return dtype
 
 
 def as_numbers(values: Any) -> "NDArray[Any]":
-    """Return numbers as an array; integers of 64 bits stay integers, which NumPy turns into floats in mixed lists."""
+    """Return numbers as an array, without rounding the integers of a list, as NumPy does beside floats.
+
+    Raises:
+      ValueError: float64 does not hold an integer of a list that also has floats or negative numbers.
+    """
     import numpy as np  # which indexing does without
 
     found: NDArray[Any] = np.asarray(values)
-    if found.dtype.kind == "f" and isinstance(values, list | tuple):
-        with suppress(TypeError, OverflowError, ValueError):
-            return np.asarray([operator.index(value) for value in values], np.uint64)
+    if found.dtype.kind != "f" or not isinstance(values, list | tuple):
+        return found
+    with suppress(TypeError, OverflowError, ValueError):
+        return np.asarray([operator.index(value) for value in values], np.uint64)
+    for at, value in enumerate(values):
+        with suppress(TypeError):  # an array or a tensor of one float
+            if hasattr(value, "__index__") and (number := operator.index(value)) != int(float(number)):
+                raise ValueError(f"expected {EXACT} found {number} at {at}")
     return found
-
-
-def first_rounded(values: Any, found: "NDArray[Any]") -> tuple[int, int] | None:
-    """Return where the first integer stands that is rounded in an array of them, and the integer; None without one.
-
-    Args:
-      values: what the array `found` was made of.
-    """
-    if found.dtype.kind == "f" and isinstance(values, list | tuple):
-        for at, value in enumerate(values):
-            if hasattr(value, "__index__"):  # else a float, as most are: an error for each takes ten times as long
-                with suppress(TypeError):  # an array or a tensor of one float
-                    if (number := operator.index(value)) != int(float(number)):
-                        return at, number
-    return None
 
 
 EXACT = "an integer that float64 holds exactly, as the column has floats or negative numbers, too,"
 """What is expected in the place of an integer that is rounded, as messages say it."""
-APART = "add the column with mmapds.add_column as floats, which are rounded, or as two columns"
-"""What to do about such an integer."""
 
 
 # ---- sorting record numbers -------------------------------------------------------------------------------------
@@ -124,50 +115,37 @@ def sort_digits(numbers: Any, width: int, bits: int, order: Any, order_width: in
         previous = buffers[number % 2]
 
 
-class SortedLengths(NamedTuple):
-    """The sections that samplers read instead of sorting, each with the type and the bytes of its numbers."""
+def sort_lengths(
+    lengths: Any, width: int, scratch: Callable[[int], mmap.mmap]
+) -> dict[str, tuple[str, mmap.mmap | bytes]]:
+    """Sort record numbers by their lengths; return the type and the bytes of each section that samplers read.
 
-    length_order: tuple[str, mmap.mmap | bytes]
-    """u32 or u64: record numbers, the longest first, equally long ones in ascending order"""
-    length_values: tuple[str, bytes]
-    """u64: the distinct lengths, falling"""
-    length_counts: tuple[str, bytes]
-    """u64: how many records have each"""
-
-
-def sort_lengths(lengths: Any, width: int, scratch: Callable[[int], mmap.mmap]) -> SortedLengths:
-    """Sort record numbers by their lengths.
+      length_order   u32 or u64: record numbers, the longest first, equally long ones in ascending order
+      length_values  u64: the distinct lengths, falling
+      length_counts  u64: how many records have each
 
     Args:
       lengths: a buffer of unsigned integers of `width` bytes, 4 or 8.
-      scratch: returns memory of some bytes, for the order and, where lengths have more than 20 bits, for a second one.
+      scratch: returns memory of some bytes.
     """
     count = memoryview(lengths).nbytes // width
-    order_dtype, order_width, *_ = order_type(count)
-    if not count:
-        return SortedLengths((order_dtype, b""), (U64.dtype, b""), (U64.dtype, b""))
-    native, order = _native.Lengths(lengths, width), scratch(count * order_width)
-    largest = native.largest()
-    if largest < 1 << _AT_ONCE:
-        counts = memoryview(bytearray(8 * (largest + 1))).cast("Q")
-        native.sort(counts, order, order_width)
-        # After sorting, the counters hold where the run of each length ends.
-        runs = _native.lengths_runs_of(counts)
-    else:
-        sort_digits(lengths, width, largest.bit_length(), order, order_width, scratch(count * order_width))
-        runs = native.runs(order, order_width)
-    return SortedLengths((order_dtype, order), *((U64.dtype, each) for each in runs))
+    dtype, order_width, *_ = order_type(count)
+    order: mmap.mmap | bytes = b""
+    values, counts = b"", b""
+    if count:
+        native, order = _native.Lengths(lengths, width), scratch(count * order_width)
+        largest = native.largest()
+        if largest < 1 << _AT_ONCE:
+            ends = memoryview(bytearray(8 * (largest + 1))).cast("Q")
+            native.sort(ends, order, order_width)  # then the counters hold where the run of each length ends
+            values, counts = _native.lengths_runs_of(ends)
+        else:
+            sort_digits(lengths, width, largest.bit_length(), order, order_width, scratch(count * order_width))
+            values, counts = native.runs(order, order_width)
+    return {"length_order": (dtype, order), "length_values": (U64.dtype, values), "length_counts": (U64.dtype, counts)}
 
 
 # ---- numbers on their way into a file --------------------------------------------------------------------------
-
-
-class _Run(NamedTuple):
-    """Consecutive numbers of one type."""
-
-    number_type: NumberType
-    place: range | Callable[[], Iterator[bytes | memoryview]]
-    """The bytes of the scratch file that hold them; or what yields them, in pieces of whole numbers."""
 
 
 class Spool:
@@ -185,101 +163,71 @@ class Spool:
         self._directory = directory
         self._file: IO[bytes] = BytesIO()
         self._size = 0  # bytes in the file
-        self._runs: list[_Run] = []
+        # Consecutive numbers of one type: the bytes of the file that hold them, or what yields theirs.
+        self._runs: list[tuple[NumberType, range | Callable[[], Iterator[bytes]]]] = []
 
     def append(self, cell: int, cells: memoryview) -> None:
         """Append 64-bit cells, all of them of one type of the core (`NUMBER_U64` and so on)."""
-        if len(cells):
-            number_type = _narrowest(U64, [cells]) if cell == U64.cell else BY_CELL[cell]
-            self._hold(number_type, len(cells), _narrowed(cells) if number_type is U32 else cells.cast("B"))
+        if not len(cells):
+            return
+        number_type = BY_CELL[cell]
+        if number_type is U64 and _native.cells_largest(cells) < 2**32:
+            narrow = memoryview(bytearray(len(cells) * U32.width))
+            _native.cells_narrow(cells, narrow)
+            self.append_bytes(narrow, U32)
+        else:
+            self.append_bytes(cells.cast("B"), number_type)
 
-    def append_bytes(self, data: "bytes | bytearray") -> None:
-        """Append plain bytes; a spool of these holds nothing else."""
-        self._hold(U8, len(data), data)
-
-    def _hold(self, number_type: NumberType, count: int, data: "memoryview | bytes | bytearray") -> None:
+    def append_bytes(self, data: "memoryview | bytes | bytearray", number_type: NumberType = U8) -> None:
+        """Append the bytes of numbers; plain bytes have a spool of their own."""
         self._file.write(data)
         begin, self._size = self._size, self._size + len(data)
         if self._size > _IN_MEMORY and isinstance(self._file, BytesIO):
             in_memory, self._file = self._file, unnamed_file(self._directory)
             self._file.write(in_memory.getbuffer())
         self._file.flush()  # else a forked child that ends would write what it has of the buffer, too
-        last = self._runs[-1] if self._runs else None
-        if last and last.number_type is number_type and isinstance(last.place, range):
-            begin = last.place.start
+        if self._runs and self._runs[-1][0] is number_type and isinstance(last := self._runs[-1][1], range):
+            begin = last.start
             self._runs.pop()
-        self._runs.append(_Run(number_type, range(begin, self._size)))
-        self.count += count
+        self._runs.append((number_type, range(begin, self._size)))
+        self.count += len(data) // number_type.width
 
-    def append_stored(
-        self, number_type: NumberType, count: int, pieces: Callable[[], Iterator[bytes]], *, is_part: bool = False
-    ) -> None:
-        """Append numbers that lie in another file; they are read at the end.
-
-        Args:
-          number_type: their type there.
-          pieces: yields their bytes, in pieces of whole numbers, whenever it is called.
-          is_part: whether other numbers lie there too, for which the type may be wider than these need.
-        """
-        if not count:
-            return
-        found = number_type
-        if is_part and number_type in (U64, I64):
-            found = _narrowest(number_type, map(_cells, pieces()))
-        is_narrowed = found is U32 and number_type is not U32
-        self._runs.append(_Run(found, (lambda: map(_narrowed, map(_cells, pieces()))) if is_narrowed else pieces))
-        self.count += count
-
-    @property
-    def _types(self) -> set[NumberType]:
-        return {run.number_type for run in self._runs}
+    def append_stored(self, number_type: NumberType, count: int, pieces: Callable[[], Iterator[bytes]]) -> None:
+        """Append numbers of another file, read at the end; `pieces` yields whole ones whenever it is called."""
+        if count:
+            self._runs.append((number_type, pieces))
+            self.count += count
 
     @property
     def number_type(self) -> NumberType:
         """The type of the column: the smallest of u32, u64, i64 and f64 that holds every number; of bytes, u8."""
-        if U8 in self._types:
+        types = {number_type for number_type, _ in self._runs}
+        if U8 in types:
             return U8
-        if self._types <= {U32}:
-            return U32
-        if self._types <= {U32, U64}:
-            return U64
-        unsigned = (_cells(piece) for run in self._runs if run.number_type is U64 for piece in self._read(run.place))
-        return I64 if F64 not in self._types and max(map(_native.cells_largest, unsigned), default=0) < 2**63 else F64
+        if types <= {U32, U64}:
+            return U64 if U64 in types else U32
+        unsigned = (piece.cast("Q") for number_type, piece in self._pieces() if number_type is U64)
+        return I64 if F64 not in types and max(map(_native.cells_largest, unsigned), default=0) < 2**63 else F64
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the column's bytes in pieces."""
-        wanted = self.number_type
-        for number_type, piece in self._in_pieces():
-            yield piece if number_type is wanted else _converted(piece, number_type, wanted)
-
-    def rounded(self) -> tuple[int, int] | None:
-        """Return the first integer that the type of the column does not hold, and where it stands; None without one.
-
-        Only a column of f64 that also has integers of 64 bits is read for this.
-        """
-        integers = {U64, I64}
-        if not integers & self._types or self.number_type is not F64:
-            return None
-        before = 0
-        for number_type, piece in self._in_pieces():
-            if number_type in integers:
+        """Yield the column's bytes in pieces; raise ColumnError for an integer that would be rounded to a float."""
+        wanted, done = self.number_type, 0
+        for number_type, piece in self._pieces():
+            if wanted is F64 and number_type in (U64, I64):
                 at = _native.cells_inexact(piece.cast("Q"), number_type.cell)
                 if at >= 0:
-                    return before + at, int(piece.cast(number_type.code)[at])
-            before += len(piece) // number_type.width
-        return None
+                    found = piece.cast(number_type.code)[at]
+                    raise ColumnError(f"expected {EXACT} found {found} (record {done + at} of the index)")
+            yield piece if number_type is wanted else _converted(piece, number_type, wanted)
+            done += len(piece) // number_type.width
 
-    def _in_pieces(self) -> Iterator[tuple[NumberType, memoryview]]:
+    def _pieces(self) -> Iterator[tuple[NumberType, memoryview]]:
         """Yield the column's bytes in pieces of whole numbers of one type."""
         for number_type, place in self._runs:
-            for piece in self._read(place):
+            for piece in self._read(place) if isinstance(place, range) else place():
                 yield number_type, memoryview(piece)
 
-    def _read(self, place: range | Callable[[], Iterator[bytes | memoryview]]) -> Iterator[bytes | memoryview]:
-        """Yield the bytes of a run."""
-        if not isinstance(place, range):
-            yield from place()
-            return
+    def _read(self, place: range) -> Iterator[bytes]:
         for at in range(place.start, place.stop, _COPY):
             self._file.seek(at)
             piece = self._file.read(min(place.stop - at, _COPY))
@@ -292,25 +240,6 @@ class Spool:
         self._runs = []
         with suppress(OSError):  # a full disk
             self._file.close()
-
-
-def _narrowest(number_type: NumberType, pieces: Iterable[memoryview]) -> NumberType:
-    """Return the narrowest type that holds integers of 64 bits."""
-    largest = max(map(_native.cells_largest, pieces), default=0)
-    if number_type is I64 and largest >= 2**63:  # the bits of a negative number
-        return I64
-    return U32 if largest < 2**32 else U64
-
-
-def _cells(piece: "bytes | memoryview") -> memoryview:
-    return memoryview(piece).cast("Q")
-
-
-def _narrowed(cells: memoryview) -> memoryview:
-    """Return cells that all fit 32 bits as the bytes of U32."""
-    out = memoryview(bytearray(len(cells) * U32.width))
-    _native.cells_narrow(cells, out)
-    return out
 
 
 def _converted(data: memoryview, own: NumberType, to: NumberType) -> memoryview:
@@ -332,8 +261,6 @@ def scratch(size: int, directory: str | None = None) -> mmap.mmap:
 
     Args:
       directory: of the file; by default the one for temporary files (`TMPDIR`), and memory where that has no room.
-    Raises:
-      OSError: the file cannot be made in the given directory.
     """
     if size > _IN_MEMORY:
         try:
@@ -351,11 +278,7 @@ def scratch(size: int, directory: str | None = None) -> mmap.mmap:
 
 
 def unnamed_file(directory: str | None) -> IO[bytes]:
-    """Return a new file that nobody else sees, so that nothing is left behind.
-
-    Raises:
-      OSError: it cannot be made.
-    """
+    """Return a new file that nobody else sees, so that nothing is left behind."""
     from tempfile import TemporaryFile  # start-up time: few need it
 
     return TemporaryFile(dir=directory)

@@ -3,18 +3,17 @@
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from xxhash import xxh3_64
 
 from .. import _native
-from ..errors import ColumnError, Error, StaleIndexError
+from ..errors import ColumnError, Error
 from .files import open_file
-from .index_file import Index
-from .lock import Replacement, locked
-from .numbers import APART, BY_DTYPE, EXACT, U32, U64, Spool, scratch, sort_lengths
+from .lock import Replacement
+from .numbers import BY_DTYPE, U32, U64, Spool, scratch, sort_lengths
 from .sections import (
     ALIGNMENT,
     BOUNDS,
@@ -32,10 +31,6 @@ from .sources import INDEX_MAGIC, INDEX_SUFFIX, reason
 
 _PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
 _WRITE_OUT = 8 << 20  # bytes that the kernel is told to write out at once
-
-
-Mark = tuple[int, Any]
-"""A place in a section that is being written: the offset in the file, and the checksum of the section up to there."""
 
 
 class SectionWriter(Replacement):
@@ -93,13 +88,11 @@ class SectionWriter(Replacement):
             return scratch(size, self.directory)
 
     def write_column(self, name: str, spool: Spool) -> None:
-        """Append a column as a section."""
-        if found := spool.rounded():
-            record, number = found
-            raise ColumnError(
-                f"column {name!r}: expected {EXACT} found {number}; {APART} (record {record} of the index)"
-            )
-        self.write_spool(COLUMN + name, spool)
+        """Append a column as a section; raise ColumnError where it would round an integer."""
+        try:
+            self.write_spool(COLUMN + name, spool)
+        except ColumnError as error:
+            raise ColumnError(f"column {name!r}: {error}") from None
 
     def write_spool(self, name: str, spool: Spool) -> None:
         """Append the numbers of a spool as a section."""
@@ -120,25 +113,26 @@ class SectionWriter(Replacement):
         for piece in file.pieces(name):
             self.write(piece)
 
-    def column(self, name: str) -> tuple[str, memoryview]:
-        """Return the type and the bytes, mapped, of a column that was written."""
-        self._end_section()
-        dtype, (count,), offset = (self._sections[COLUMN + name][key] for key in ("dtype", "shape", "offset"))
-        with self.writing():
-            opened, size = open_file(self.temporary), count * BY_DTYPE[dtype].width
-        return dtype, memoryview(opened)[offset:][:size] if opened.is_mapped else memoryview(opened.read(offset, size))
-
     def write_length_order(self) -> None:
-        """Append the sections of `SortedLengths` to a file that has a column 'length'.
+        """Append the sections of `sort_lengths` to a file that has a column 'length'.
 
         Raises:
           ColumnError: the column has negative or fractional numbers.
         """
-        dtype, data = self.column("length")
-        number_type = BY_DTYPE[dtype]
-        if number_type not in (U32, U64):
-            raise _not_lengths(data.cast(number_type.code))
-        for name, section in sort_lengths(data, number_type.width, self.scratch)._asdict().items():
+        self._end_section()
+        column = self._sections[COLUMN + "length"]
+        kind, (count,), offset = BY_DTYPE[column["dtype"]], column["shape"], column["offset"]
+        with self.writing():
+            opened, size = open_file(self.temporary), count * kind.width
+            data = memoryview(opened)[offset:][:size] if opened.is_mapped else memoryview(opened.read(offset, size))
+        if kind not in (U32, U64):
+            numbers = data.cast(kind.code)
+            wrong = ((record, each) for record, each in enumerate(numbers) if not each >= 0 or each % 1)
+            record, number = next(wrong, (0, numbers[0]))
+            raise ColumnError(
+                f"column 'length': expected integers of 0 or more, found {number} (record {record} of the index)"
+            )
+        for name, section in sort_lengths(data, kind.width, self.scratch).items():
             self.write_array(name, *section)
 
     @property
@@ -153,23 +147,18 @@ class SectionWriter(Replacement):
         self._open_section[3].update(data)
         with self.writing():
             self.file.write(data)
-            self._write_out()
+            begin, end = self._written_out, self.file.tell()
+            # Linux starts to write dirty pages on this advice: the flush at the end then has little left to wait for.
+            if end - begin >= _WRITE_OUT and hasattr(os, "posix_fadvise"):  # macOS lacks it
+                os.posix_fadvise(self.file.fileno(), begin, end - begin, os.POSIX_FADV_DONTNEED)
+                self._written_out = end
 
-    def _write_out(self) -> None:
-        """Have the kernel begin to write out what is new, so that the flush at the end has little left to wait for."""
-        fd, end = self.file.fileno(), self.file.tell()
-        if end - self._written_out >= _WRITE_OUT and hasattr(os, "posix_fadvise"):  # macOS lacks it
-            # Linux starts to write dirty pages on this advice, and keeps them in its cache meanwhile.
-            with suppress(OSError):  # a file system without it
-                os.posix_fadvise(fd, self._written_out, end - self._written_out, os.POSIX_FADV_DONTNEED)
-            self._written_out = end
-
-    def mark(self) -> Mark:
-        """Return the place in the section that was begun last where `write` goes on."""
+    def mark(self) -> tuple[int, Any]:
+        """Return where `write` goes on in the section that was begun last, and the checksum up to there."""
         assert self._open_section is not None
         return self.file.tell(), self._open_section[3].copy()
 
-    def take_back(self, mark: Mark) -> Spool:
+    def take_back(self, mark: tuple[int, Any]) -> Spool:
         """Remove from the section what was written to it since a mark, and return it."""
         assert self._open_section is not None
         begin, digest = mark
@@ -191,26 +180,15 @@ class SectionWriter(Replacement):
         self._sections[name] = {"dtype": dtype, "shape": [count], "offset": offset, "xxh3": digest.hexdigest()}
         self._open_section = None
 
-    def commit(self, metadata: dict[str, Any], records: int, check: Callable[[], object] = lambda: None) -> None:
-        """Finish the file, flush it to the disk, and move it to its place.
-
-        Args:
-          check: called while this process holds the lock of the file; if it raises, nothing is replaced.
-        """
+    def commit(self, metadata: dict[str, Any], records: int) -> None:
+        """Finish the file, and move it to its place; the caller holds its lock."""
         self.complete(metadata, records)
-        self.flush()
-        with self.writing(), locked(self.target):
-            check()
-            self.place()
-
-    def flush(self) -> None:
-        """Flush a complete file to the disk."""
-        with self.writing():
-            os.fsync(self.file.fileno())
+        self.place()
 
     def place(self) -> None:
-        """Move a complete file to its place; the caller holds its lock."""
+        """Flush a complete file to the disk, and move it to its place; the caller holds its lock."""
         with self.writing():
+            os.fsync(self.file.fileno())
             super().place()
 
     def complete(self, metadata: dict[str, Any], records: int) -> str:
@@ -232,9 +210,8 @@ class SectionWriter(Replacement):
             text = json.dumps(described, ensure_ascii=False).encode()
         except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
             text = json.dumps(described).encode()
-        offset = self.file.tell()
-        end = offset + len(text)
-        fields = (self.MAGIC, VERSION, HEADER.size, records, offset, len(text), end, self.kind, 0)
+        offset, size = self.file.tell(), len(text)
+        fields = (self.MAGIC, VERSION, HEADER.size, records, offset, size, offset + size, self.kind, 0)
         header = HEADER.pack(*fields)[:CHECKED]
         checksum = xxh3_64(header + text).intdigest()
         with self.writing():
@@ -256,43 +233,12 @@ class IndexWriter(SectionWriter):
     MAGIC, SUFFIX = INDEX_MAGIC, INDEX_SUFFIX
     NAME = "the index"
 
-    def replace(self, before: "Index", metadata: dict[str, Any]) -> None:
-        """Finish the file and put it in the place of `before`, an index of the same records.
-
-        Raises:
-          StaleIndexError: another process replaced that index meanwhile.
-        """
-
-        def check() -> None:
-            if Index(self.target).checksum != before.checksum:
-                raise StaleIndexError(
-                    f"{self.path}: STALE: another process replaced this index meanwhile; nothing was changed; run again"
-                )
-
-        self.kind = before.kind
-        self.commit(metadata, before.records, check)
-
 
 class ViewWriter(SectionWriter):
     """Writes a saved view."""
 
     MAGIC, SUFFIX, KIND = INDEX_MAGIC, INDEX_SUFFIX, 1
     NAME = "the view"
-
-
-def _not_lengths(numbers: Iterable[float]) -> ColumnError:
-    """Return the error to raise for a column of signed integers or floats."""
-    for record, number in enumerate(numbers):
-        if not number >= 0 or number % 1:
-            return ColumnError(
-                f"column 'length': expected integers of 0 or more, found {number}; give a field of integers, compute "
-                "them with mmapds.add_column, as milliseconds, or give the column another name "
-                f"(record {record} of the index)"
-            )
-    return ColumnError(
-        "column 'length': expected integers, found whole numbers with a fraction or an exponent, as 5.0 for 5; write "
-        "them as integers, or add the column with mmapds.add_column, which takes whole floats"
-    )
 
 
 class BoundsWriter:
@@ -345,7 +291,7 @@ class BoundsWriter:
         self.copy([group])
         return width
 
-    def copy(self, groups: "Iterable[bytes | memoryview | bytearray]") -> None:
+    def copy(self, groups: "Iterable[bytes | bytearray]") -> None:
         """Append the groups of whole sources, as another index has them, or the last one of the source at hand."""
         for piece in groups:
             self._writer.write(piece)

@@ -8,14 +8,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 import mmapds
-from mmapds import clusters
+from mmapds import executors
 from mmapds.convert import convert
 
 
 @contextmanager
 def small_tasks(group):
     """Tasks of a few bytes in this block, so that there are many."""
-    with patch.object(clusters, "GROUP", group):
+    with patch.object(executors, "GROUP", group):
         yield
 
 
