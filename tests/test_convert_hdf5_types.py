@@ -1,4 +1,4 @@
-"""Every type of HDF5 by rows and by groups: shape and values as h5py reads them, or an error that helps."""
+"""What array files have no type for in HDF5, and fields of groups; frozen answers hold the other types."""
 
 import h5py
 import numpy as np
@@ -7,19 +7,7 @@ import pytest
 import mmapds
 from mmapds.convert import convert
 from mmapds.errors import as_command
-from tests.support.conversions import listed, samples
-
-N = 40
-rng = np.random.default_rng(0)
-BOX = np.dtype(
-    [
-        ("id", ">i4"),
-        ("name", "S3"),
-        ("corner", ">f4", (2, 3)),
-        ("inner", [("k", "<u2"), ("raw", "V2", (2,))], (2,)),
-        ("gain", "<f2"),
-    ]
-)
+from tests.support.conversions import samples
 
 
 @pytest.fixture(autouse=True)
@@ -27,143 +15,6 @@ def command_line():
     """Messages name options as the command takes them, so that they can be given to it."""
     with as_command():
         yield
-
-
-def boxes(*shape):
-    data = np.zeros(shape, BOX)
-    data["id"], data["name"] = rng.integers(0, 99, shape), b"ab"
-    data["corner"], data["gain"] = rng.random((*shape, 2, 3)), 0.5
-    data["inner"]["k"] = rng.integers(0, 99, (*shape, 2))
-    data["inner"]["raw"] = np.frombuffer(rng.bytes(data["inner"]["raw"].nbytes), "V2").reshape(*shape, 2, 2)
-    return data
-
-
-def opaque(*shape):
-    return np.frombuffer(rng.bytes(3 * int(np.prod(shape))), "V3").reshape(shape)
-
-
-def fixed(data):
-    """A dataset of NumPy's memory."""
-    return lambda file, name: file.create_dataset(name, data=data, chunks=(7, *data.shape[1:]))
-
-
-def typed(values, dtype, shape=(N,)):
-    """A dataset of a type that NumPy has only by h5py's help."""
-
-    def make(file, name):
-        dataset = file.create_dataset(name, shape, dtype)
-        for k in np.ndindex(shape):
-            dataset[k] = values(k)
-
-    return make
-
-
-def spread(dtype):
-    """A dataset of an array type."""
-
-    def make(file, name):
-        dataset = file.create_dataset(name, (N,), dtype)
-        dataset[...] = rng.integers(0, 99, dataset[...].shape)
-
-    return make
-
-
-DATASETS = {
-    "big": fixed(rng.random((N, 3, 2)).astype(">f4")),
-    "big scalars": fixed(np.arange(N, dtype=">i2")),
-    "bools": fixed(rng.random((N, 3)) < 0.5),
-    "halves": fixed(rng.random((N, 2)).astype(">f2")),
-    "complex": fixed((rng.random(N) * 1j).astype(">c8")),
-    "complex arrays": fixed(rng.random((N, 2)).astype("c16") * 1j),
-    "enum": typed(lambda k: sum(k) % 2, h5py.enum_dtype({"no": 0, "yes": 1}, ">i4"), (N, 2)),
-    "array type": spread(np.dtype((">i2", (2, 3)))),
-    "boxes": fixed(boxes(N)),
-    "arrays of boxes": fixed(boxes(N, 2)),
-    "boxes in an array type": lambda file, name: file.create_dataset(name, (N,), np.dtype((BOX, (2,)))),
-    "opaque": fixed(opaque(N)),
-    "opaque arrays": fixed(opaque(N, 2, 2)),
-    "times": fixed(np.arange(N).astype("M8[us]").astype(h5py.opaque_dtype("M8[us]"))),
-    "durations": fixed(np.arange(2 * N).reshape(N, 2).astype("m8[s]").astype(h5py.opaque_dtype("m8[s]"))),
-    "text": typed(lambda k: f"grün {k}", h5py.string_dtype()),
-    "text arrays": typed(lambda k: f"grün {k}", h5py.string_dtype(), (N, 2, 2)),
-    "short text": fixed(np.array([["a", "bc"]] * N, "S2")),
-    "runs": typed(lambda k: np.arange(k[0] % 4), h5py.vlen_dtype(np.uint16)),
-    "runs in arrays": typed(lambda k: np.arange(k[0] % 4), h5py.vlen_dtype(np.dtype("i4")), (N, 2)),
-    "bool runs": typed(lambda k: [True] * (k[0] % 3), h5py.vlen_dtype(bool)),
-}
-
-
-def plain(value):
-    """What h5py reads, as what an array file should hold: lists, numbers, text and bytes."""
-    if isinstance(value, bytes):
-        return value.decode()
-    array = np.asarray(value)
-    if array.dtype.kind in "mM":
-        return array.view("i8").tolist()
-    if array.dtype.kind == "V":
-        return list_of_bytes(array) if array.ndim else array.tobytes()
-    if array.dtype.kind in "OS" and array.ndim:
-        return [plain(each) for each in array]
-    return array.item().decode() if array.dtype.kind == "S" else array.tolist()
-
-
-def list_of_bytes(array):
-    """Opaque values as one more axis of bytes."""
-    return [list(each.tobytes()) for each in array] if array.ndim == 1 else [list_of_bytes(each) for each in array]
-
-
-def flat(name, value):
-    """The fields of a value: of a compound one, those of its parts."""
-    if getattr(value, "dtype", None) is not None and value.dtype.names:
-        for part in value.dtype.names:
-            yield from flat(f"{name}.{part}", value[part])
-    else:
-        yield name, plain(value)
-
-
-@pytest.fixture
-def path(tmp_path, request):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        DATASETS[request.param](file, "x")
-    return path
-
-
-def read(path):
-    """What h5py reads of the dataset."""
-    with h5py.File(path) as file:
-        return file["x"][()]
-
-
-def shapes(sample):
-    return {name: value.shape for name, value in sample.items() if isinstance(value, np.ndarray)}
-
-
-@pytest.mark.parametrize("path", DATASETS, indirect=True)
-def test_rows_are_what_h5py_reads(path):
-    wanted = [dict(flat("x", value)) for value in read(path)]
-    done = convert(path)
-    assert samples(done.path) == wanted
-    for sample, row in zip(mmapds.open(done.path), wanted, strict=True):
-        assert all(np.shape(row[name]) == shape for name, shape in shapes(sample).items())
-
-
-@pytest.mark.parametrize("path", DATASETS, indirect=True)
-def test_groups_are_what_h5py_reads(path):
-    with h5py.File(path, "a") as file:
-        for k in range(3):
-            group = file.create_group(f"g/{k}")
-            value = file["x"][k]
-            file.copy("x", group, "all")
-            if file["x"].dtype.kind not in "OmM":  # h5py cannot write all that it reads
-                group["one"] = value
-                group.attrs.create("noted", value, dtype=value.dtype)
-    wanted = dict(flat("all", read(path)))
-    done = convert(path, records="groups", group="g")
-    for k, sample in enumerate(mmapds.open(done.path)):
-        found = {name: listed(value) for name, value in sample.items()}
-        one = dict(flat("one", read(path)[k])) | dict(flat("noted", read(path)[k])) if "noted" in str(found) else {}
-        assert found == {"__key__": str(k)} | wanted | one
 
 
 def low_level_time(file):

@@ -190,11 +190,8 @@ def test_an_error_of_a_decoder_names_the_record_and_no_way_that_a_conversion_lac
     with pytest.raises(TypeError) as error:
         convert(path, tmp_path / "out.mma", decode=lambda sample: {"n": len(sample["text"].split())})
     assert error.value.__notes__[0].startswith(f"while decoding {path}:1 (byte 0)")
-    with pytest.raises(mmapds.DecodeError) as error:
+    with pytest.raises(mmapds.DecodeError, match="not JSON"):
         convert(write(b'{"text":"a"}\n{"text":\n', "b.jsonl"), tmp_path / "b.mma", decode="json")
-    with pytest.raises(mmapds.DecodeError) as error:
-        convert(write(b"\xff\n", "c.jsonl"), tmp_path / "c.mma", decode="text")
-    assert "on_error" not in str(error.value)
 
 
 def test_a_member_beside_an_array_of_its_name_is_refused(tmp_path):

@@ -322,8 +322,7 @@ class Inference:
     """Infers a schema that all of some records fit.
 
     The first axis of an array is ragged, and so is every other axis whose length differs between records. A field
-    whose values have several types becomes "json", if JSON can hold them. So does one of fractions beside integers that
-    a float64 does not hold.
+    whose values have several types becomes "json", if JSON can hold them.
 
     Args:
       nulls: a field that some records lack, or have as null, becomes "json" too. Otherwise these records do not count.
@@ -335,8 +334,6 @@ class Inference:
         self._count = 0
         self._found: dict[str, Any] = {}
         self._only_null: dict[str, Any] = {}
-        self._exact: set[str] = set()
-        """Fields with integers that a float64 does not hold."""
 
     def _counts(self, name: str) -> bool:
         """Whether it counts that a field is missing or null."""
@@ -355,20 +352,14 @@ class Inference:
                 inferred = _inferred(name, value)
                 before = found.get(name, _NULL if self._count and self._counts(name) else inferred)
                 found[name] = _joined(name, before, inferred)
-                if name not in self._exact and not _fits_floats(value, inferred):
-                    self._exact.add(name)
             else:
                 self._only_null[name] = _NULL
         self._count += 1
 
     def described(self) -> dict[str, Any]:
         """Return the schema, as `Schema` takes it."""
-        described = {}
-        for name, what in (self._only_null | self._found).items():
-            dtype = _dtype_of(what)
-            is_json = dtype == _NULL or (name in self._exact and dtype == "float64")
-            described[name] = "json" if is_json else what
-        return described
+        described = self._only_null | self._found
+        return {name: "json" if _dtype_of(what) == _NULL else what for name, what in described.items()}
 
 
 def common_type(one: Any, other: Any) -> Any:
@@ -415,16 +406,6 @@ def _is_in_json(what: Any) -> bool:
     """Whether JSON can hold the values of a type."""
     dtype = _dtype_of(what)
     return dtype != "bytes" and dtype not in EXTENDED and not dtype.startswith("complex")
-
-
-def _fits_floats(value: Any, inferred: Any) -> bool:
-    """Whether a value does not change where its numbers become float64."""
-    if _dtype_of(inferred) not in ("int64", "uint64"):
-        return True
-    if type(value) is int:
-        return float(value) == value
-    array = list_as_array(value) if isinstance(value, list) else as_array(value)
-    return array is None or cast(array, "float64") is not None
 
 
 def _inferred(name: Any, value: Any) -> Any:

@@ -27,21 +27,13 @@ _MAGIC = b"ARROW1"  # of a file of Arrow; a stream has none
 class Table(NamedTuple):
     """An open file."""
 
-    schema: Any
-    """A pyarrow.Schema."""
-    rows: int | None
-    """How many there are; None if the file does not say."""
-    batches: Callable[[list[str]], Iterable[Any]]
-    """Takes the names of columns; returns their rows as pyarrow.RecordBatches."""
+    schema: Any  # a pyarrow.Schema
+    rows: int | None  # how many there are, if the file says it
+    batches: Callable[[list[str]], Iterable[Any]]  # returns pyarrow.RecordBatches of the columns of some names
 
 
 class TableReader(FileReader):
-    """The rows of tables as records.
-
-    Numbers, text and bytes stay what they are. Lists of numbers become arrays, and each part of a struct a field,
-    "image.bytes". Dates, times and durations become integers in their own unit, decimals text, also in JSON, which maps
-    and lists of anything else become.
-    """
+    """The rows of tables as records; docs/converting.md says what each type becomes."""
 
     RECORD = "row"
 
@@ -134,8 +126,7 @@ class ArrowReader(TableReader):
 
 
 def _checked(batch: Any) -> Any:
-    """Return a batch once its offsets are found valid: pyarrow does not check those of a mapped file."""
-    batch.validate(full=True)
+    batch.validate(full=True)  # pyarrow does not check the offsets of a mapped file
     return batch
 
 
@@ -160,12 +151,9 @@ def _flat_fields(name: str, found: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(found: Any) -> Any:
-    """Return the type of Arrow, laid out as array files need it, to which pyarrow casts arrays of a type.
+    """Return the type, laid out as array files need it, to which pyarrow casts arrays of a type; TypeError for none.
 
     Dates, times and durations become integers in their own unit, decimals text, lists of any kind large lists.
-
-    Raises:
-      TypeError: there is none.
     """
     found = _storage(found)
     if is_type.is_dictionary(found) and not is_type.is_nested(found.value_type):
@@ -281,13 +269,10 @@ class _Lists(NamedTuple):
     """Lists of numbers at any depth, as one array of all numbers."""
 
     values: Any
-    begins: NDArray[Any]
-    """Where the numbers of each row begin in it."""
+    begins: NDArray[Any]  # where the numbers of each row begin in it
     ends: NDArray[Any]
-    lengths: list[NDArray[Any]]
-    """How long the lists of each row are, by axis; 0 where it has none."""
-    is_array: NDArray[Any]
-    """Which rows make an array: none of their lists and numbers is null, and the lists of an axis have one length."""
+    lengths: list[NDArray[Any]]  # of the lists of each row, by axis; 0 where it has none
+    is_array: NDArray[Any]  # whether no list and number of a row is null, and the lists of an axis have one length
 
 
 def _lists_of(array: Any) -> _Lists | None:

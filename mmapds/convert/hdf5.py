@@ -22,12 +22,7 @@ _MOST_BYTES, _MOST_TIMES = 1 << 30, 100  # at once, and how many times what the 
 
 
 class Hdf5Reader(FileReader):
-    """The records of some HDF5 files.
-
-    With "rows", record k has entry k of every dataset below the group, and a field's name is the path of its dataset.
-    With "groups", every dataset in the group is a record, its values being the field "data". So is every group below
-    that holds datasets, which are its fields. Attributes are fields too, and the path is the field "__key__".
-    """
+    """The records of some HDF5 files: rows of all datasets below a group, or each dataset in it and group below it."""
 
     TITLE = "HDF5"
 
@@ -111,15 +106,11 @@ def _member(group: Any, name: str) -> Any:
 class _Part(NamedTuple):
     """What becomes a field: a dataset or an attribute, or one of the parts of its compound type."""
 
-    place: str
-    """What messages call the dataset or attribute."""
+    place: str  # of the dataset or attribute, for messages
     field: str
-    within: tuple[str, ...]
-    """The parts of compounds that lead to it."""
-    dtype: Any
-    """The dtype of its elements, which is neither a compound nor an array type; None if NumPy has no such type."""
-    axes: tuple[int, ...]
-    """The shape of the value in one record."""
+    within: tuple[str, ...]  # the parts of compounds that lead to it
+    dtype: Any  # of its elements, neither a compound nor an array type; None if NumPy has no such type
+    axes: tuple[int, ...]  # the shape of the value in one record
 
     def type(self) -> Any:
         """Return the type of the field as schemas have it; an error if array files have none."""
@@ -290,10 +281,7 @@ def _groups(root: Any, wanted: Container[str] | None) -> Iterator[list[dict[str,
 
 
 def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: Container[str] | None) -> dict[str, Any]:
-    """Return a record of datasets, and of the attributes of the group or dataset that `path` names.
-
-    A field that is not wanted is None and is not read.
-    """
+    """Return a record of datasets and of the attributes of `found`; a field that is not wanted is None."""
     record: dict[str, Any] = {"__key__": path}
     where = f"{found.file.filename}: {found.name!r}"
     sources: list[tuple[Any, Callable[[], Any], list[_Part]]] = []

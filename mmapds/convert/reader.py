@@ -1,6 +1,5 @@
 """Readers of a conversion: sources become batches of records, or of columns where the source has such."""
 
-import errno
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from ..dataset import payloads
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
 from ..dataset.opening import open_stored
-from ..errors import DecodeError, Error, FormatError, SourceError, StaleIndexError
+from ..errors import DecodeError, FormatError, SourceError, StaleIndexError
 from ..formats.tar import Tar
 from ..storage.index_file import Index
 from ..storage.numbers import plain_dtype
@@ -33,14 +32,10 @@ _PIECE = 1 << 20  # bytes of records that wait in memory
 class Values(NamedTuple):
     """The values of one field in some records, all arrays u64 of shape (records,)."""
 
-    words: Sequence[Any] = ()
-    """What stands in the tables, except sizes of runs: numbers as they are stored, or the lengths of ragged axes."""
-    data: Any = None
-    """The bytes of all records, one buffer; None for numbers."""
-    begins: Any = None
-    """Where the bytes of each record begin in it."""
-    sizes: Any = None
-    """How many bytes each record has."""
+    words: Sequence[Any] = ()  # in the tables, but sizes of runs: numbers as they are stored, lengths of ragged axes
+    data: Any = None  # the bytes of all records, one buffer; None for numbers
+    begins: Any = None  # where the bytes of each record begin in it
+    sizes: Any = None  # how many bytes each record has
 
 
 class Columns:
@@ -95,10 +90,8 @@ class Batch(NamedTuple):
     """Some records, one after another."""
 
     size: int
-    """How many there are."""
     records: Iterable[Mapping[str, Any]]
-    columns: Columns | None = None
-    """The same as columns, where that is possible; the records need not be looked at then."""
+    columns: Columns | None = None  # the same, where that is possible; the records need not be looked at then
 
 
 class Reader(ABC):
@@ -136,10 +129,8 @@ def unsupported(place: str, found: object) -> FormatError:
 class FileReader(Reader):
     """Records that another library reads, file by file; a file is open only while it is read."""
 
-    TITLE: ClassVar[str]
-    """The format's name, as messages say it."""
-    RECORD: ClassVar[str] = "record"
-    """What messages call a record."""
+    TITLE: ClassVar[str]  # of the format, for messages
+    RECORD: ClassVar[str] = "record"  # what messages call one
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
@@ -183,24 +174,16 @@ class FileReader(Reader):
         source = bisect_right(self._firsts, number) - 1
         return f"{self._paths[source]}: {self.RECORD} {number - self._firsts[source]}"
 
-    def _unreadable(self, path: str, error: Exception) -> Error:
+    def _unreadable(self, path: str, error: Exception) -> FormatError:
         """Return the error for a file that its library refuses, or cannot hold in memory."""
         said = str(error).partition("\n")[0].rstrip(".")
         if isinstance(error, MemoryError):
             return FormatError(f"{path}: {self.TITLE} file too large to read here: {said or 'out of memory'}")
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            return Error(f"{path}: {error.strerror}")
         return FormatError(f"{path}: not a readable {self.TITLE} file: {said}")
 
 
 class IndexedReader(Reader):
-    """The decoded records of sources that can be indexed.
-
-    Args:
-      paths: sources, which are indexed in a hidden file; or indexes, which are read as they are.
-      hidden: the path of this file. An index that the sources have is left alone.
-      name, decode, roots, options: as `mmapds.build` and `mmapds.open` take them.
-    """
+    """The decoded records of sources that are indexed in a hidden file, or of indexes, which are read as they are."""
 
     def __init__(
         self,

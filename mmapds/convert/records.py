@@ -55,8 +55,7 @@ class Reading(NamedTuple):
         chosen = next(iter(found))
         if chosen not in OTHER_OPTIONS:
             if others := [option for option in self.options if option not in formats.OPTIONS]:
-                known = ", ".join(formats.OPTIONS)
-                raise FormatError(f"{others[0]} = {self.options[others[0]]!r}, expected one of the options {known}")
+                raise FormatError(f"{others[0]} = {self.options[others[0]]!r}, expected an option of an indexed format")
             return IndexedReader(paths, hidden_index(target), self.format_name, self.decode, self.roots, self.options)
         if self.decode is not None:
             raise FormatError(f"decode = {self.decode!r}, expected None, as records of {chosen} have types")
@@ -118,18 +117,12 @@ def _file_reader(name: str, path: str) -> type[FileReader]:
 class Rules(NamedTuple):
     """What is written of each record."""
 
-    described: Mapping[str, Any]
-    """The schema, as `Schema` takes it."""
-    length: str | None
-    """The field that token budgets are planned by."""
-    skip: bool
-    """Leave records out that lack a field."""
-    is_whole: bool
-    """Records must not have fields beyond the schema."""
-    defaults: Mapping[str, Any]
-    """What stands for a field that is missing or null."""
-    max_bytes: int | None
-    """How many bytes of records may be written; None for any."""
+    described: Mapping[str, Any]  # the schema, as `Schema` takes it
+    length: str | None  # the field that token budgets are planned by
+    skip: bool  # records that lack a field
+    is_whole: bool  # records must not have fields beyond the schema
+    defaults: Mapping[str, Any]  # what stands for a field that is missing or null
+    max_bytes: int | None  # that records may have; None for any
 
 
 class Wanted(NamedTuple):
@@ -351,11 +344,7 @@ def origin_of(target: str, paths: Sequence[str]) -> str:
 
 @contextmanager
 def alone(target: str, paths: list[str]) -> Iterator[None]:
-    """Hold the lock of the file to write, and of its index; remove what killed conversions left behind.
-
-    Args:
-      paths: the sources from which a file that is there must have been converted; empty for any file.
-    """
+    """Hold the lock of the file to write; refuse to replace one that is not of `paths`, if there are any."""
     with locked(target + INDEX_SUFFIX):
         if paths and os.path.exists(target) and os.path.getsize(target):  # now, as another conversion may have ended
             try:
