@@ -134,10 +134,10 @@ def test_a_bomb_of_gzip(write):
 
 def test_a_frame_that_holds_more_than_it_says_nowhere(write):
     """A frame without a size, of few bytes that are many: too many for a block."""
-    bomb = codec.compress(b"1" * (9 << 20) + b"\n", options=NO_SIZE)
+    bomb = codec.compress(b'"' + b"1" * (9 << 20) + b'"\n', options=NO_SIZE)
     path = write(bomb + codec.compress(b"2\n"), "a.jsonl.zst")
     mmapds.build(path)
-    assert Index(f"{path}.mmx").sources[0].compression == ("zstd", (9 << 20) + 3, 1, (9 << 20) + 3, 0)
+    assert Index(f"{path}.mmx").sources[0].compression == ("zstd", (9 << 20) + 5, 1, (9 << 20) + 5, 0)
     assert mmapds.open(path, decode="bytes")[1] == b"2"
 
 

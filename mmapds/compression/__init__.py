@@ -1,2 +1,1 @@
-"""What lies between a compressed file and its text: the codec, the frames of zstd, seek tables. Nothing here knows what
-a record is."""
+"""What lies between a compressed file and its text; nothing here knows what a record is."""

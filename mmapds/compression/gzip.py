@@ -50,9 +50,7 @@ def inflater() -> ModuleType:
 def content_of(path: str, file: _native.Map) -> Iterator[tuple[BlockStart | None, bytes]]:
     """Yield the content of a file in pieces, each with where its block begins; None if that is the one before.
 
-    Raises:
-      FormatError: it cannot be decoded, or has another checksum.
-      EOFError: the file became shorter.
+    Raises FormatError where it cannot be decoded or has another checksum, EOFError where the file became shorter.
     """
     decoder, crc32 = _native.Inflater(file), inflater().crc32
     out = memoryview(bytearray(_ROOM))

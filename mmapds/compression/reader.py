@@ -5,7 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +23,7 @@ PIECE = 1 << 20
 """Bytes of content of a large block that are kept as one; it ends with a smaller piece."""
 _WORTH_THREADS = 4  # blocks to decode
 _MOST_THREADS = 4
+_MOST_KNOWN = 1 << 9  # blocks whose places are kept
 _MOST_FORWARD = 4  # large blocks of a source at a time whose decoders are kept, each with its window
 
 Block = bytes | _native.Block
@@ -218,7 +219,8 @@ class BlockReader:
         self._zstd = zstd.codec(self._path) if self._codec == "zstd" else None
         self._library = zstd.library() if self._codec == "zstd" else None
         self._forward: _OfProcess[dict[int, Forward]] = _OfProcess(dict)
-        self._recent: list[tuple[int, Place]] = []  # where the last read was, as the next one is often of the same
+        self._last = 0, Place(0, 0, 0, 0)  # where the last read was, as the next one is often there too
+        self._place = lru_cache(_MOST_KNOWN)(self._table.place)  # the next batch is often of the same blocks
         self.size = compression.size
         """Bytes of content."""
 
@@ -259,23 +261,18 @@ class BlockReader:
     def _places(self, ranges: Sequence[int]) -> list[tuple[int, Place]]:
         """Return the blocks that have some bytes, ascending, and where they lie: no byte of the content is in two."""
         found: list[tuple[int, Place]] = []
-        recent, at, end, count = self._recent, 0, 0, len(self._recent)
+        end, (block, place) = 0, self._last
         for begin, stop in zip(ranges[::2], ranges[1::2], strict=True):
             begin = max(begin, end)
             while begin < stop:
-                while at < count and recent[at][1].content_end <= begin:
-                    at += 1
-                if at < count and recent[at][1].content <= begin:
-                    block, place = recent[at]
-                else:
+                if not place.content <= begin < place.content_end:
                     block = self._table.find(begin)
-                    place = self._table.place(block)
+                    place = self._place(block)
                 if not end <= place.content <= begin < place.content_end:
                     raise self._table.damaged(block, f"byte {begin} of the content, found {tuple(place)}")
                 found.append((block, place))
                 begin = end = place.content_end
-        if found:
-            self._recent = found
+        self._last = block, place
         return found
 
     def _in_order(self, block: int, place: Place, ranges: Sequence[int]) -> Iterator[tuple[int, Block]]:

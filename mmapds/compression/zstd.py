@@ -61,10 +61,7 @@ def library() -> _native.Zstd | None:
 
 
 class Frames(NamedTuple):
-    """Frames, in the order of the file: arrays, as there may be many millions.
-
-    A frame owns what follows it, if that has no text of its own.
-    """
+    """Frames, each with what follows it and has no text, in the order of the file: arrays, as there may be millions."""
 
     begins: "array[int]"
     """Where each begins in the file, and where the last one ends; u64, one more than frames."""

@@ -31,7 +31,7 @@ _CRC = 4  # bytes of an access point before its window
 _LARGEST_POINT = _CRC + WINDOW + 64  # bytes: deflate adds less to what it cannot make smaller
 _LEVEL = 1  # of the compression of access points
 _PIECE = 1 << 17  # numbers that are copied at a time
-_PAGE = 1 << 12  # blocks whose bounds are held in memory, to find some of them
+_PAGE = 1 << 10  # blocks whose bounds are held in memory, to find some of them
 
 
 class BlockError(Exception):
@@ -107,11 +107,8 @@ def unpacked_point(packed: bytes) -> tuple[int, bytes] | None:
         window = decoder.decompress(packed[_CRC:], WINDOW + 1)
     except zlib.error:
         return None
-    return (_crc_of(packed), window) if 0 < len(window) <= WINDOW and decoder.eof else None
-
-
-def _crc_of(packed: bytes) -> int:
-    return int.from_bytes(packed[:_CRC], "little")
+    crc = int.from_bytes(packed[:_CRC], "little")
+    return (crc, window) if 0 < len(window) <= WINDOW and decoder.eof else None
 
 
 class _Numbers:
@@ -148,7 +145,7 @@ class BlockTable:
         self.count, self._bits = compression.blocks, BITS[compression.codec]
         first = index.start("block_bounds", number)
         self._begins, self.bounds = (_Numbers(index, name, first) for name in (BLOCK_BEGINS, BLOCK_BOUNDS))
-        self._page = 0, memoryview(b"")  # the first block whose bound is held, and the bounds
+        self._page = 0, memoryview(b""), 0, 0  # the first block whose bound is held, the bounds, and their ends
         if compression.points:
             self._point_bounds = _Numbers(index, POINT_BOUNDS, first)
             self._points_at = index.sections[POINTS].offset + index.start("points", number)
@@ -166,12 +163,12 @@ class BlockTable:
 
     def find(self, offset: int) -> int:
         """Return the block that holds a byte of the content; any block where the table is damaged."""
-        first, bounds = self._page
-        if not bounds or not bounds[0] <= offset < bounds[-1]:
+        first, bounds, begin, end = self._page
+        if not begin <= offset < end:
             firsts = range(0, max(self.count, 1), _PAGE)
             first = firsts[max(bisect_right(firsts, offset, key=self.bounds.__getitem__) - 1, 0)]
             bounds = self.bounds.read(first, min(first + _PAGE, self.count) + 1)
-            self._page = first, bounds
+            self._page = first, bounds, bounds[0], bounds[-1]
         return first + max(min(bisect_right(bounds, offset), len(bounds) - 1) - 1, 0)
 
     def place(self, block: int) -> Place:
@@ -187,7 +184,7 @@ class BlockTable:
     def edges(self, block: int) -> Edges:
         """Return how a block is cut off from those beside it; raise FormatError where the table is damaged."""
         packed, after = self._point(block), self._point(block + 1)
-        end_crc = _crc_of(after) if after else None
+        end_crc = int.from_bytes(after[:_CRC], "little") if after else None
         if not packed:
             return Edges(end_crc=end_crc)
         found = unpacked_point(packed)
