@@ -171,15 +171,6 @@ def test_a_block_that_is_in_use_keeps_its_bytes():
     assert views[7][-1] == 7
 
 
-def test_more_blocks_than_a_process_should_map():
-    memory = _native.BlockMemory()
-    blocks = [memory.copy((b"%d" % k,)) for k in range(10_000)]
-    assert [bytes(block) for block in blocks] == [b"%d" % k for k in range(10_000)]
-    assert blocks[-1].room < PAGE
-    blocks.clear()
-    assert memory.copy((b"x",)).room == PAGE
-
-
 def test_the_cache_counts_the_memory_of_blocks_and_makes_room_before_the_next():
     cache = BlockCache(10 * PAGE)
     for key in range(8):

@@ -106,18 +106,6 @@ def test_lines_that_are_left_out(write, options):
     verify(Index(packed.indexes[0]))
 
 
-@pytest.mark.parametrize("bad", [b'{"id": oh}\n', b'{"text":1}\n', b'{"id":"x"}\n'])
-def test_a_record_that_cannot_be_measured_is_named_by_its_line(write, bad):
-    data = text(1500) + bad + text(10)
-    messages = []
-    for path in (write(data, "a.jsonl"), write(WRITERS["many"][1](data), "a.jsonl.zst")):
-        with pytest.raises(mmapds.Error) as error:
-            mmapds.build(path, columns={"id": "id"}, validate=True)
-        messages.append(str(error.value).partition("jsonl")[2].removeprefix(".zst"))
-    assert messages[1] == messages[0]
-    assert messages[0].startswith(f":1501 (byte {len(text(1500))}): ")
-
-
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_bad_line_is_named_while_a_thread_decodes_on(write, suffix, workers):
@@ -210,18 +198,6 @@ def test_a_source_that_grew_is_scanned_again(write):
     mmapds.build(path)
     assert len(mmapds.open(path)) == 2000
     verify(Index(f"{path}.mmx"))
-
-
-def test_a_source_of_another_time_is_kept_and_one_of_other_content_is_stale(write):
-    path = write(WRITERS["many"][1](text(2000)), "a.jsonl.zst")
-    mmapds.build(path, hash=True)
-    os.utime(path, (1, 1))
-    assert len(mmapds.open(path, check="full")) == 2000
-    with open(path, "r+b") as file:
-        file.seek(1000)
-        file.write(b"!")
-    with pytest.raises(mmapds.StaleIndexError, match="other content"):
-        mmapds.open(path)
 
 
 def test_a_directory_has_compressed_files_too_but_not_twice(write, tmp_path):
@@ -404,12 +380,6 @@ def test_a_large_frame_is_read_in_order(large, name):
     assert list(packed.stream()) == list(plain)
     assert packed[4900] == plain[4900], "what is decoded may be passed over"
     verify(Index(packed.indexes[0]))
-
-
-@pytest.mark.parametrize("block_cache", [0, 1 << 19])
-def test_a_large_frame_is_read_in_order_whatever_the_cache_keeps(large, block_cache):
-    plain, packed = mmapds.open(large / "a.jsonl"), mmapds.open(large / "one.jsonl.zst", block_cache=block_cache)
-    assert [packed[row] for row in range(5000)] == list(plain)
 
 
 @pytest.mark.parametrize("name", ["one.jsonl.zst", "gzip.jsonl.gz"])

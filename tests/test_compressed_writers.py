@@ -1,7 +1,5 @@
 """Compressed files by the writers that people use, and made seekable: every record is that of the plain file."""
 
-import gzip
-import io
 import random
 import shutil
 import subprocess
@@ -116,21 +114,6 @@ def test_every_record_is_that_of_the_plain_file(tmp_path, writer):
     again = mmapds.seekable(path, frame=64 << 10, force=True)
     assert again.frames > 5
     check(again.path)
-
-
-@pytest.mark.parametrize("members", [1, 9])
-def test_gzip_is_read_once_it_is_seekable(tmp_path, members):
-    path, step = tmp_path / "part.jsonl.gz", -(-len(TEXT) // members)
-    path.write_bytes(b"".join(gzip.compress(TEXT[at : at + step]) for at in range(0, len(TEXT), step)))
-    check(mmapds.seekable(path).path)
-
-
-def test_lines_as_they_come(tmp_path):
-    """With a byte order mark, line ends of Windows, blank lines and no end of the last line."""
-    data = b"\xef\xbb\xbf" + b"\r\n\r\n".join(line.removesuffix(b"\n") for line in LINES)
-    (tmp_path / "part.jsonl").write_bytes(data)
-    check(mmapds.seekable(tmp_path / "part.jsonl", frame=8192).path)
-    assert zstd.ZstdFile(io.BytesIO((tmp_path / "part.jsonl.zst").read_bytes())).read() == data
 
 
 TOOLS = {

@@ -25,7 +25,7 @@ from mmapds.storage.files import open_file
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import LARGEST_BLOCK, POINT_BOUNDS, POINTS, WINDOW
 from tests.support import oracle
-from tests.support.compressed import InMemory, bgzf, many_frames, many_members, one_block, one_member, text
+from tests.support.compressed import InMemory, bgzf, many_members, one_block, one_member, text
 from tests.support.index_file import forge_section, rewrite
 
 LINES = text(4000, longest=300)
@@ -259,20 +259,6 @@ def test_members_and_blocks_of_any_kind(tmp_path_factory, layout, zeros):
     assert b"".join(decode(zlib, *each) for each in blocks_of(path)) == content
 
 
-def test_a_file_of_many_megabytes_is_read_in_any_order(write, monkeypatch):
-    monkeypatch.undo()
-    data = b"".join(b'{"id":%d,"text":"%s"}\n' % (k, b"word %d " % (k * 7919) * (k % 99)) for k in range(20_000))
-    assert len(data) > 8 << 20
-    path = build(write, one_member(data))
-    ds = mmapds.open(path, access="random", block_cache=4 << 20)
-    rows = random.Random(0).sample(range(20_000), 200)
-    assert [sample["id"] for sample in ds.take(rows)] == rows
-    compression = Index(f"{path}.mmx").sources[0].compression
-    assert compression.blocks == len(data) // compression.largest + 1 or compression.blocks > 8
-    assert 1 << 20 <= compression.largest < 2 << 20
-    assert compression.points < len(data) // 30
-
-
 # ---- blocks of deflate that are too large
 
 
@@ -317,19 +303,6 @@ def test_damaged_blocks_are_refused_or_have_their_content(write, zlib_):
         caught += found is None
         assert found in (None, good) or len(found) != len(good), "the reader compares the size"
     assert caught > 1000
-
-
-@pytest.mark.parametrize("zlib_", [isal_zlib, zlib])
-@pytest.mark.parametrize("apart", range(1, 10))
-def test_a_checksum_is_compared_where_the_decoder_is_given_it_later(write, monkeypatch, zlib_, apart):
-    """That of a member behind the one which the block begins inside."""
-    last = b'{"n": 1}\n'
-    data, edges = list(blocks_of(build(write, member(LINES) + member(last, level=0))))[-1]
-    assert edges.window
-    monkeypatch.setattr(gzip_codec, "_READ", len(data) - apart)
-    assert decode(zlib_, data, edges).endswith(last)
-    with pytest.raises(BlockError):
-        decode(zlib_, data.replace(last, b'{"n": 2}\n'), edges)
 
 
 def test_windows_and_checksums_that_lie_are_refused(write):
@@ -529,33 +502,6 @@ def test_where_blocks_and_chunks(write):
     assert sorted(rows) == list(range(len(ds)))
     for at in range(0, len(rows), 64):
         assert [sample["id"] for sample in ds.take(rows[at : at + 64])] == rows[at : at + 64]
-
-
-def test_merged_indexes_and_parts_are_those_that_are_built(write, tmp_path):
-    from concurrent.futures import ThreadPoolExecutor
-
-    paths = [
-        write(member(LINES[:400_000]), "0.jsonl.gz"),
-        write(many_frames(LINES[:50_000]), "1.jsonl.zst"),
-        write(LINES[:90_000], "2.jsonl"),
-        write(bgzf(LINES), "3.jsonl.gz"),
-        write(WRITERS["all sizes"](LINES), "4.jsonl.gz"),
-    ]
-    built = mmapds.build(paths, out=tmp_path / "all.mmx", length="bytes()")
-    for order in (paths, paths[::-1]):
-        for path in order:
-            mmapds.build(path, length="bytes()")
-        merged = mmapds.merge([f"{path}.mmx" for path in order], out=tmp_path / "merged.mmx")
-        whole = mmapds.build(order, out=tmp_path / "whole.mmx", length="bytes()", force=True)
-        assert merged.read_bytes() == whole.read_bytes()
-        verify(Index(str(merged)))
-        ds = mmapds.open(merged, decode="bytes")
-        rows = random.Random(2).sample(range(len(ds)), 300)
-        plain = list(mmapds.open(merged, decode="bytes"))
-        assert list(ds.take(rows)) == [plain[row] for row in rows]
-    with ThreadPoolExecutor(2) as executor:
-        parts = mmapds.build(paths, out=tmp_path / "parts.mmx", length="bytes()", executor=executor)
-    assert parts.read_bytes() == built.read_bytes()
 
 
 @pytest.mark.parametrize("behind", [bytes(3 << 20), one_member(b"") * 150_000], ids=["zeros", "empty members"])
