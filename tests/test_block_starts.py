@@ -71,17 +71,6 @@ def test_orders_take_what_the_sampler_takes(packed):
     assert sorted(orders.Chunked(view, "block").at(0, np.arange(3900)).tolist()) == list(range(3900))
 
 
-OTHERS = [orders.Sequential, orders.Shuffled, orders.Resampled, lambda ds: orders.Mixture([ds], [1])]
-
-
-@pytest.mark.parametrize("make", OTHERS)
-def test_other_orders_say_that_they_take_a_number(packed, make):
-    with pytest.raises(OrderError, match=r": expected an integer of [01] or more, found a dataset; give ") as error:
-        make(packed)
-    check(str(error.value))
-    assert str(error.value).endswith("give the number of its records, len(dataset)")
-
-
 @pytest.mark.parametrize("mix_chunks", [1, 4])
 def test_an_epoch_in_chunks_of_blocks_has_every_record_and_decodes_a_block_about_once(packed, monkeypatch, mix_chunks):
     blocks = len(packed.block_starts) - 1
