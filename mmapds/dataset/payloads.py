@@ -154,16 +154,9 @@ def _has_pillow() -> bool:
 
 # ---- tf.train.Example ---------------------------------------------------------------------------------------------
 #
-# tf.train.Example without TensorFlow: the part of the protobuf wire format that its three kinds of lists need.
-#
-# The messages are those of tensorflow/core/example/example.proto and feature.proto, field numbers in brackets:
-#
-#   Example      features [1]: Features
-#   Features     feature [1]: entries of a map; an entry has key [1]: string and value [2]: Feature
-#   Feature      one of bytes_list [1], float_list [2], int64_list [3]
-#   the lists    value [1]: repeated bytes; float or int64, packed into one field or one by one
-#
-# As in protobuf, unknown fields are skipped, the parts of a message are joined, and the last entry of a key counts.
+# The messages are those of tensorflow/core/example/example.proto and feature.proto: an Example has Features [1], these
+# have entries of a map [1], an entry has a name [1] and a Feature [2], and that has a list of bytes [1], floats [2] or
+# int64 [3]. As in protobuf, unknown fields are skipped, the parts of a message are joined, and the last entry counts.
 
 Feature = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types

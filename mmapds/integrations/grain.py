@@ -16,8 +16,7 @@ from ..orders.basic import Order, check_is_order, integer, records_at, size_of_e
 class DataSource:
     """A dataset as a source of grain, for `grain.DataLoader` and `grain.MapDataset.source`.
 
-    A checkpoint of `grain.DataLoader` holds the `repr` of its source, and is refused where that differs. This one tells
-    records and their fingerprint, not paths: a dataset that was moved goes on, and other data are refused.
+    A checkpoint of `grain.DataLoader` holds its `repr`: records and their fingerprint, not paths.
 
     Args:
       dataset: a dataset of `mmapds.open`, or a view of one; not with `on_error="skip"`, as grain expects a sample at
@@ -51,9 +50,8 @@ class OrderSampler:
     """A sampler of grain over any order of `mmapds.orders`: epochs, each in an order of its own, one after another.
 
     `sampler[i]` is the record at position `i % epoch_size` of epoch `i // epoch_size`, computed when it is asked for.
-    `grain.DataLoader` shares out these numbers among its shards and workers. All shards have as many records: where
-    those of all epochs do not divide evenly, the last step is filled up from the beginning of the last epoch, or left
-    out with `drop_remainder`.
+    All shards have as many records: the last step is filled up from the beginning of the last epoch, or left out with
+    `drop_remainder`.
 
     Args:
       order: which record stands where; orders of one's own will do.

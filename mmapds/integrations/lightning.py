@@ -8,15 +8,10 @@ import lightning.pytorch as pl
 class ResumeAtAnyWorldSize(pl.Callback):
     """Lets a checkpoint within an epoch go on with another number of processes.
 
-    A checkpoint of Lightning counts the batches that were done, and the job that goes on does as many as are missing in
-    an epoch. With more processes, an epoch has fewer batches, so samples at its end would be left out; with fewer
-    processes, batches would be missing in the next epoch. And batches of a budget stay those of the world that saved
-    the state, which may be more or fewer than Lightning counted before it loaded them. This callback sets both counts
-    to what the sampler has. It also counts the epoch that begins after a checkpoint of the last step of one, so that
-    later checkpoints go on within their epoch.
-
-    The loader needs states: `mmapds.DataLoader`, or torchdata's `StatefulDataLoader`. Over other samplers than those of
-    mmapds, the callback does nothing else.
+    Lightning resumes by the batches that were done, of which another number of processes has more or fewer. This
+    callback sets its counts to what the sampler has. It also counts the epoch that begins after a checkpoint of the
+    last step of one, so that later checkpoints go on within their epoch. The loader needs states: `mmapds.DataLoader`,
+    or torchdata's `StatefulDataLoader`.
     """
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -33,11 +28,7 @@ class ResumeAtAnyWorldSize(pl.Callback):
 
 
 def _count_the_epoch(loop: Any) -> None:
-    """Count the epoch that begins after a checkpoint of the last step of another one.
-
-    Lightning 2.6 does not. A checkpoint within it would be one of the beginning of an epoch, for which Lightning loads
-    no states of loaders.
-    """
+    """Count the epoch that begins after a checkpoint of the last step of another one, as Lightning 2.6 does not."""
     for progress in (loop.epoch_progress.total, loop.epoch_progress.current):
         if loop.restarted_mid_epoch and progress.ready <= progress.processed:
             progress.ready = progress.started = progress.processed + 1

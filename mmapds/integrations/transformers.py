@@ -11,9 +11,8 @@ from ..errors import StateError
 class SameSteps(TrainerCallback, ExportableState):
     """Refuses a checkpoint whose steps had another number of samples.
 
-    A Trainer that goes on skips as many steps as the checkpoint has, whatever was in them. That is exact where a step
-    has as many samples as before: with as many processes, or with batches of 4 in 3 processes after batches of 6 in 2.
-    With others it would silently leave out or repeat samples. Batches of a budget want as many processes.
+    A Trainer that goes on skips as many steps as the checkpoint has, whatever was in them. With another number of
+    samples in a step, that would leave out or repeat samples. Batches of a budget want as many processes.
 
     Raises:
       StateError: when training begins from such a checkpoint.
