@@ -8,7 +8,7 @@ from concurrent.futures import BrokenExecutor
 from contextlib import closing
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from .arrays.values import masked_count
 from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
+from .dataset.opening import IndexedDataset
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, add_note, shortened
 from .index.build import check_workers
@@ -194,8 +195,7 @@ def _computed(
 
 def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
     numbers = []
-    for position in piece:
-        sample = dataset[position]
+    for position, sample in zip(piece, cast(IndexedDataset, dataset)._one_by_one(piece), strict=True):
         try:
             number = compute(sample)
         except StopIteration:  # as of next(), where nothing is left: it would end the column

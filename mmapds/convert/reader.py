@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from ..arrays.values import common_type
 from ..build_index import build
 from ..dataset import payloads
 from ..dataset.decode import Decoder
+from ..dataset.opening import IndexedDataset, open_stored
 from ..dataset.opening import open as open_dataset
-from ..dataset.opening import open_stored
 from ..errors import DecodeError, FormatError, SourceError, StaleIndexError
 from ..formats.tar import Tar
 from ..storage.index_file import Index
@@ -200,7 +200,8 @@ class IndexedReader(Reader):
                 self._built = Path(hidden)
                 build(paths, out=hidden, format=name, roots=roots, force=True, **options)
                 paths, roots = [hidden], Index(hidden).roots_needed()  # the user named these sources
-            self._samples = open_dataset(paths, decode=decode, access="sequential", roots=roots)
+            samples = open_dataset(paths, decode=decode, access="sequential", roots=roots)
+            self._samples = cast(IndexedDataset, samples)
             self.total: int | None = len(self._samples)
             stored = open_stored(paths[0], Roots(roots, paths), "mmap")
             index = stored if isinstance(stored, Index) else stored.open_base(0)
@@ -217,9 +218,11 @@ class IndexedReader(Reader):
         yield Batch(len(self._samples), self._records())
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
-        for number in range(len(self._samples)):
+        numbers = range(len(self._samples))
+        samples = self._samples._one_by_one(numbers)
+        for number in numbers:
             try:
-                sample = self._samples[number]
+                sample = next(samples)
             except StaleIndexError as error:
                 changed = str(error).partition("STALE: ")[2].partition("; run:")[0]
                 raise SourceError(f"sources: {changed}") from None

@@ -92,8 +92,6 @@ class Catalog:
         how = self.access, self.io, self.blocks.limit, self.compares
         return _reopened, (directory, packed, _identity(self.indexes), sorted(set().union(*lasting)), how)
 
-    # ---- sources, which the core asks for ----------------------------------------------------------------------
-
     def source_path(self, member: int) -> str:
         """Return the path of a source."""
         path = self._paths.get(member)

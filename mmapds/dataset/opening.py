@@ -61,7 +61,6 @@ from .views import ChainedRows, RangeRows, Rows, as_position, batch_of, checked,
 OnError = Literal["raise", "skip"]
 """What to do with records that cannot be decoded."""
 _ROWS_COMPARED = 65_536  # of a view, by its fingerprint
-_SHOWN = 3  # sources that a repr names
 
 
 def open(  # noqa: A001 - mmapds.open is the public name
@@ -157,8 +156,6 @@ class IndexedDataset(Samples, Dataset):
         if rows is None and not self._is_located:
             self._decode_record = None if self._decode is as_bytes else self._decode
 
-    # ---- samples -----------------------------------------------------------------------------------------------
-
     def __len__(self) -> int:
         return self._length
 
@@ -169,14 +166,26 @@ class IndexedDataset(Samples, Dataset):
                 return self._view(key)
             key = as_position(key)
         number = key if self._rows is None else self._record(key)
-        record = self._records[number]
+        return self._sample(self._records[number], number, key)
+
+    def _sample(self, record: Any, number: int, position: int) -> Any:
         try:
             sample = self._decoded(record, number)
         except Exception as error:
-            self._raise_at(number, key, error)
+            self._raise_at(number, position, error)
         if self._takes_views:
             self._records.check(number)  # the sample may have zeros, if the source was cut short meanwhile
         return sample
+
+    def _one_by_one(self, positions: range) -> Iterator[Any]:
+        """Yield samples, each made when it is asked for: it may be far larger than its record."""
+        while positions:
+            numbers = self._record_numbers(positions[:1024])
+            fitting = max(1, self._records.fitting(numbers, 1 << 20))  # a larger record is read alone
+            records = self._records.many(numbers[:fitting])  # together, as each look for a block takes as long as many
+            for position, number, record in zip(positions, numbers.tolist(), records, strict=False):
+                yield self._sample(record, number, position)
+            positions = positions[fitting:]
 
     def _decoded(self, record: Any, number: int) -> Any:
         return self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
@@ -356,8 +365,6 @@ class IndexedDataset(Samples, Dataset):
         rows = RangeRows(range(self._length)) if self._rows is None else self._rows
         saving.save(path, self._catalog.indexes, rows, self.columns)
 
-    # ---- views -------------------------------------------------------------------------------------------------
-
     def _select(self, inner: Rows) -> IndexedDataset:
         rows = composed(self._rows, inner, len(self._records))
         return IndexedDataset(self._catalog, self._records, self._given_decode, rows, self._skips)
@@ -402,7 +409,7 @@ class IndexedDataset(Samples, Dataset):
 
     def __repr__(self) -> str:
         paths = self.sources
-        names = ", ".join(paths[:_SHOWN]) + (f", ... {len(paths):,} sources" if len(paths) > _SHOWN else "")
+        names = ", ".join(paths[:3]) + (f", ... {len(paths):,} sources" if len(paths) > 3 else "")
         of = f"{self._length:,} of " * self._is_view
         name = decoder_name(self._given_decode)
         return f"<mmapds.Dataset {names}: {of}{counted(len(self._records), 'record')}, decode={name}>"

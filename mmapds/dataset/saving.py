@@ -28,9 +28,6 @@ _MOST_CUT = 16  # parts of indexes whose records of each length are searched for
 _PIECE = 1 << 20  # records whose bounds are looked at at a time
 
 
-# ---- saved views ----------------------------------------------------------------------------------------------------
-
-
 class SavedRows(Rows):
     """The records of a saved view, read where they lie."""
 
