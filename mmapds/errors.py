@@ -124,12 +124,6 @@ def rebuilt_with(computed: Iterable[str]) -> str:
     return f"pass columns={{{columns}}} to mmapds.build"
 
 
-def column_option(name: str, expression: str) -> str:
-    """Return the option of the command that measures a column."""
-    option, value = ("--length", expression) if name == "length" else ("--column", f"{name}={expression}")
-    return f"{option} {shlex.quote(value)}"
-
-
 def counted(count: int, unit: str) -> str:
     """Return how many there are, for people: `1 record`, `12,000 records`."""
     return f"{count:,} {unit}{'s' * (count != 1)}"
@@ -190,15 +184,10 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the name that the user may mean; None if none resembles it."""
-    return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
-
-
 def did_you_mean(name: str, known: Iterable[str], shown: Callable[[str], str] = repr) -> str:
     """Return the remark on a misspelt name, which ends a message; nothing if no name resembles it."""
-    near = nearest(name, known)
-    return f" (did you mean {shown(near)})" if near else ""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {shown(near[0])})" if near else ""
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:

@@ -67,6 +67,10 @@ def index(options: argparse.Namespace) -> None:
     if options.out is None and (options.dask or options.ray):
         raise UsageError("--out: expected OUT.mmx with --dask or --ray, found none")
     request = Request(**{**arguments_of(Request, options), "columns": _columns(options)})
+    try:
+        request.measuring(None)
+    except Error as error:  # of an expression, whatever the sources are
+        raise UsageError(str(error)) from None
     executor, roots = _executor(options), Roots(options.roots, paths)
     engine = None if executor is None else Engine(executor, options.parts, options.workers or 1)
     request = request._replace(options=_given(options, [*formats.OPTIONS]), roots=roots, engine=engine)
