@@ -315,7 +315,7 @@ def test_an_index_cut_short_is_an_error(tmp_path, io):
     assert ds[19_999] == {"id": 19_999}
     cut(index, 40_000)  # 624 groups of 28 records, all of them whole
     for read in (lambda: ds[-1], lambda: ds.take([5, -1]), lambda: ds.take([17_472]), lambda: ds[17_472]):
-        with pytest.raises(mmapds.FormatError, match=rf"DAMAGED: expected {size} bytes, as .*, found fewer; index "):
+        with pytest.raises(mmapds.FormatError, match=rf"DAMAGED: expected {size} bytes, as .*, found fewer$"):
             read()
     assert ds[17_471] == {"id": 17_471}
     assert ds[0] == {"id": 0}

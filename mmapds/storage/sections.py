@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from xxhash import xxh3_64
 
@@ -18,6 +18,7 @@ from ..errors import Error, FormatError, shortened
 from .numbers import BY_DTYPE, U8, U32, U64
 from .sources import CODECS, reason
 
+Read = TypeVar("Read")
 VERSION = 1
 HEADER = struct.Struct("<8sIIQQQQQQ")
 CHECKED = HEADER.size - 8  # bytes of the header before its checksum
@@ -156,21 +157,20 @@ class SectionFile:
 
     def read(self, begin: int, size: int) -> bytes:
         """Return a copy of some bytes; raise FormatError where the file was cut short, Error where reading fails."""
-        try:
-            return self.map.read(begin, size)
-        except (EOFError, OSError) as error:
-            raise self._unread(error) from None
+        return self._guarded(self.map.read, begin, size)
 
     def count_above(self, name: str, wanted: int) -> int:
         """Return how many words of a section, u32 that fall, are above `wanted`."""
         section = self.sections[name]
-        try:
-            return self.map.count_above(section.offset, section.size // 4, wanted)
-        except (EOFError, OSError) as error:
-            raise self._unread(error) from None
+        return self._guarded(self.map.count_above, section.offset, section.size // 4, wanted)
 
-    def _unread(self, error: EOFError | OSError) -> Error:
-        return self.cut_short() if isinstance(error, EOFError) else Error(f"{self.path}: {reason(error)}")
+    def _guarded(self, read: Callable[..., Read], *arguments: int) -> Read:
+        try:
+            return read(*arguments)
+        except EOFError:
+            raise self.cut_short() from None
+        except OSError as error:
+            raise Error(f"{self.path}: {reason(error)}") from None
 
     def cut_short(self) -> FormatError:
         """Return the error to raise for a file that ends before it did when it was opened."""
