@@ -272,7 +272,7 @@ def test_more_content_than_a_file_can_hold_is_refused_when_the_index_opens(packe
         return metadata | {"sources": [source | {"compression": source["compression"] | {"size": 2**50}}]}
 
     rewrite(f"{packed}.mmx", metadata=change)
-    with pytest.raises(mmapds.FormatError, match=r"expected what a file of \d+ bytes can hold, found "):
+    with pytest.raises(mmapds.FormatError, match="expected blocks of its content, found "):
         mmapds.open(packed)
 
 
@@ -281,10 +281,8 @@ def test_an_index_of_compressed_sources_is_of_a_kind_of_its_own(packed, write):
     mmapds.build(plain)
     assert (Index(f"{packed}.mmx").kind, Index(f"{plain}.mmx").kind) == (2, 0)
     rewrite(f"{plain}.mmx", header={"reserved": 2})
-    with pytest.raises(
-        mmapds.FormatError, match="expected kind 2 if a source is compressed, and no other, found kind 2 and 0"
-    ):
+    with pytest.raises(mmapds.FormatError, match="DAMAGED: expected kind 0, found 2"):
         Index(f"{plain}.mmx")
     rewrite(f"{packed}.mmx", header={"reserved": 0})
-    with pytest.raises(mmapds.FormatError, match="found kind 0 and 1 of 1 sources compressed"):
+    with pytest.raises(mmapds.FormatError, match="DAMAGED: expected kind 2, found 0"):
         Index(f"{packed}.mmx")
