@@ -260,8 +260,8 @@ def joint_of(folder, *columns):
     return mmapds.open([folder / f"{number}.jsonl" for number in range(len(columns))])
 
 
-def test_numbers_of_a_view_are_read_without_the_whole_column(tmp_path, monkeypatch):
-    columns = [[7, 2**33], [], [-1, 5]]
+@pytest.mark.parametrize("columns", [[[7, 2**33], [], [-1, 5]], [[0.5], [1.5, 2.0]]], ids=["integers", "floats"])
+def test_numbers_of_a_view_are_read_without_the_whole_column(tmp_path, monkeypatch, columns):
     view = joint_of(tmp_path, *columns)[::-1]
     monkeypatch.delattr(Numbers, "array")
     assert view.column("x").tolist() == [number for column in columns for number in column][::-1]

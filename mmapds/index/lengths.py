@@ -41,8 +41,8 @@ class Numbers:
         self._arrays = [np.ascontiguousarray(array) for array in arrays]
         self.dtype = _common_type(self._arrays, name)
         """Of the whole column."""
-        if self.dtype.kind == "f":  # integers of 64 bits or less have the same bits in any type
-            self._arrays = [self.array]
+        if self.dtype.kind == "f" and any(array.dtype.kind != "f" for array in self._arrays):
+            self._arrays = [self.array]  # while integers of 64 bits or less have the same bits in any type
         self._starts = list(accumulate(map(len, self._arrays), initial=0))
         self._runs = runs_of(
             [(array, array.dtype.itemsize, 0, _ANY, 0) for array in self._arrays],
