@@ -66,7 +66,8 @@ def check(directory, begin, steps, options):
     skip=st.booleans(),
 )
 def test_each_is_the_index_of_a_build_of_everything(tmp_path_factory, begin, steps, skip):
-    options = {"columns": {"length": "bytes()", "n": "n"}, "missing": "skip" if skip else 7, "bad": "skip"}
+    columns = {"length": "bytes()", "n": "n"}
+    options = {"format": "jsonl", "columns": columns, "missing": "skip" if skip else 7, "bad": "skip"}
     check(tmp_path_factory.mktemp("steps"), begin, steps, options)
 
 

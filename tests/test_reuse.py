@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds.index.build import Request, build_each
 from mmapds.index.verify import verify
+from mmapds.storage import current
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
 from tests.support.files import flip
@@ -57,8 +58,7 @@ def test_the_sources_that_did_not_change_are_kept(tmp_path, name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Index, "read", lambda *args, whole=Index.read: read.append(args[2]) or whole(*args))
         (done,) = build_each([str(out)], Request())
-    if name != "jsonl":  # which has a column of floats: what is kept might need a narrower type
-        assert done.reused == "kept 15 sources, scanned 15 sources"
+    assert done.reused == "kept 15 sources, scanned 15 sources"
     assert out.read_bytes() == direct
     assert sum(read) < 4 * len(direct) or name not in ("jsonl", "tar")
     verify(Index(str(out)))
@@ -66,6 +66,31 @@ def test_the_sources_that_did_not_change_are_kept(tmp_path, name):
 
 def path_of_idx(path, number):
     return Path(path).with_name(f"megatron-{number}.idx")
+
+
+@pytest.mark.filterwarnings("ignore:.*records come twice")
+def test_a_source_that_is_given_twice_is_kept(shards):
+    paths, out = shards
+    twice = [paths[0], *paths]
+    assert scanned(twice, out=out, length="chars(text)")[0] == 0
+    built_now = os.stat(out)
+    assert scanned(twice, out=out, length="chars(text)")[0] == 0
+    assert os.path.samestat(os.stat(out), built_now)
+
+
+@pytest.mark.filterwarnings("ignore:.*records come twice")
+def test_many_records_of_one_source_do_not_need_the_type_of_another(write, tmp_path):
+    paths, out = [write([{"n": n}], f"{n}.jsonl") for n in (1, 2**40)], tmp_path / "all.mmx"
+    mmapds.build(paths, out=out, columns={"n": "n"})
+    twice = [paths[0], paths[0]]
+    found = mmapds.build(twice, out=out, columns={"n": "n"}).read_bytes()
+    assert found == built(twice, tmp_path / "direct.mmx", columns={"n": "n"})
+
+
+def test_an_open_that_builds_does_not_read_sources_of_the_same_time(shards, monkeypatch):
+    _, out = shards
+    monkeypatch.setattr(current, "fingerprint", None)
+    assert len(mmapds.open(out, build=True)) == len(LINES)
 
 
 OTHERS = {
@@ -218,12 +243,13 @@ def test_it_may_grow_from_anywhere(tmp_path_factory, hashed, text, cut, skip):
     """Also inside a line, a blank line or a line that is not JSON."""
     data = b'\xef\xbb\xbf{"n": 1, "text": "there is one"}\n\n{"n": 2, "text": "or two"}\n' + text.encode()
     path = tmp_path_factory.mktemp("grown") / "train.jsonl"
-    options = {"columns": {"length": "bytes()", "n": "n"}, "missing": "skip" if skip else -7, "bad": "skip"}
+    columns = {"length": "bytes()", "n": "n"}
+    options = {"format": "jsonl", "columns": columns, "missing": "skip" if skip else -7, "bad": "skip"}
     with pytest.WarningsRecorder(_ispytest=True):
         path.write_bytes(data[: len(data) - cut] if cut < len(data) - 40 else data[:40])
         mmapds.build(path, hash=hashed, **options)
         path.write_bytes(data)
-        mmapds.build(path, grown=True)
+        mmapds.build(path, format="jsonl", grown=True)
         found = Path(f"{path}.mmx").read_bytes()
         assert found == built([path], path.with_name("direct.mmx"), hash=hashed, **options)
 
@@ -290,7 +316,7 @@ def test_what_is_reported_is_all_of_the_sources(grown, shards):
 )
 def test_bounds_of_any_width_are_appended_to(tmp_path_factory, sizes, more):
     directory = tmp_path_factory.mktemp("widths")
-    path, out = directory / "a.jsonl", directory / "all.mmx"
+    path, out = directory / "a.txt", directory / "all.mmx"
     first = b"".join(b"1" * (size - 1) + b"\n" for size in sizes)
     rest = b"".join(b"1" * (size - 1) + b"\n" for size in more)
     path.write_bytes(first)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .. import formats
+from .. import _native, formats
 from ..errors import (
     ColumnError,
     DecodeError,
@@ -35,8 +35,8 @@ from ..formats.measuring import Measuring
 from ..storage import current
 from ..storage.index_file import NOTHING, Index, relative_to_index
 from ..storage.lock import locked
-from ..storage.numbers import U32
-from ..storage.sections import COLUMN, IndexedSource, SavedViewFoundError
+from ..storage.numbers import F64, I64, U32, U64
+from ..storage.sections import IndexedSource, SavedViewFoundError
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, index_path, inspect
 from ..storage.workers import cores
 from .write import Grown, Job, Plan, Report, Scan, Stored, written
@@ -67,7 +67,8 @@ class Request(NamedTuple):
     fresh: bool = False
     """Ignore the index that is there: keep neither its options nor its columns."""
     by_sample: bool = False
-    """A source of another time is the same if its fingerprint is; by default it is scanned again."""
+    """A source of the same time is the same, and one of another time if its fingerprint is. By default, a source is the
+    same if both are, and is scanned again otherwise."""
     roots: Roots | None = None
     engine: Engine | None = None
     workers: int | None = None
@@ -356,10 +357,18 @@ def new_plan(job: Job, request: Request) -> Plan:
             plan[-1] = Stored(before, range(last.sources.start, number + 1))
         else:
             plan.append(Stored(before, range(number, number + 1)))
-    # The type of a column may be one that only records need which are not kept; u32 is the smallest.
-    types = {before.sections[COLUMN + name].dtype for name in job.measuring.columns}
-    is_part = sum(len(step.records) for step in plan if not isinstance(step, Scan)) < before.records
-    return [Scan(job.sources)] if is_part and types - {U32.dtype} else plan
+    whole = {number for step in plan if isinstance(step, Stored) for number in step.sources}
+    kept = [step.records for step in plan if not isinstance(step, Scan)]
+    columns = [] if len(whole) == len(before.sources) else [before.column(name) for name in job.measuring.columns]
+    return plan if all(_needs(dtype, data, kept) for dtype, data in columns) else [Scan(job.sources)]
+
+
+def _needs(dtype: str, data: memoryview, kept: Sequence[range]) -> bool:
+    """Whether the records that are kept need the type of a column, or only others did."""
+    if dtype == F64.dtype:
+        return any(number % 1 for rows in kept for number in data.cast("d")[rows.start : rows.stop])
+    least = {U32.dtype: 0, U64.dtype: 2**32, I64.dtype: 2**63}[dtype]  # the bits of a negative number
+    return not least or any(_native.cells_largest(data.cast("Q")[rows.start : rows.stop]) >= least for rows in kept)
 
 
 def described(plan: Plan) -> str:
@@ -380,17 +389,22 @@ def _known(job: Job, before: Index, request: Request) -> list[int | None]:
     found: list[int | None] = []
     asked: list[tuple[int, str, IndexedSource]] = []
     for place, source in enumerate(job.sources):
-        number = numbers.get(relative_to_index(source.path, job.index_path))
-        if number is not None and _of_source(job, job.parameters, place) == _of_source(job, before.parameters, number):
-            then = before.sources[number]
-            is_plain = not source.codec and then.compression is None and job.chosen.begins_anywhere
-            can_grow = request.grown and is_plain and before.has_bounds and then.records > 1
-            same_time = request.by_sample or source.mtime_ns == then.mtime_ns
-            if (source.size == then.size and same_time) or (can_grow and source.size > then.size):
-                asked.append((place, source.path, then))
+        path = relative_to_index(source.path, job.index_path)
+        is_there = place < len(before.sources) and before.sources[place].path == path
+        number = place if is_there else numbers.get(path)  # of a source that is there twice, its own
         found.append(None)
-    for (place, _, then), same in zip(asked, current.each(_is_same, asked, workers=current.WAITING), strict=True):
-        found[place] = numbers[then.path] if same else None
+        if number is None or _of_source(job, job.parameters, place) != _of_source(job, before.parameters, number):
+            continue
+        then = before.sources[number]
+        is_plain = not source.codec and then.compression is None and job.chosen.begins_anywhere
+        can_grow = request.grown and is_plain and before.has_bounds and then.records > 1
+        same_size, same_time = source.size == then.size, source.mtime_ns == then.mtime_ns
+        if (same_size and (same_time or request.by_sample)) or (can_grow and source.size > then.size):
+            found[place] = number
+            if not (same_size and same_time and request.by_sample):
+                asked.append((place, source.path, then))
+    for (place, *_), same in zip(asked, current.each(_is_same, asked, workers=current.WAITING), strict=True):
+        found[place] = found[place] if same else None
     return found
 
 
