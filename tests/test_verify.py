@@ -1,5 +1,6 @@
 """--verify indexes the sources again and compares: sections that were forged, with checksums that hold, are found."""
 
+import fcntl
 import json
 import os
 import re
@@ -150,6 +151,14 @@ def test_an_index_in_a_directory_that_cannot_be_written_to_is_verified(index, mo
     assert only_problem(index).check == "columns"
 
 
+def test_an_index_that_another_process_builds_is_not_called_damaged(index, monkeypatch):
+    monkeypatch.setenv("MMAPDS_LOCK_SECONDS", "0")
+    with open(f"{index}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(mmapds.Error, match=r"\.lock: waited 0 s"):
+            examine(Index(index))
+
+
 def retype(path, name, dtype):
     """Let a section be numbers of another type of the same width, whose bytes and checksum stay."""
     forge_metadata(path, lambda metadata: metadata["sections"][name].update(dtype=dtype))
@@ -212,9 +221,10 @@ def test_every_byte_of_the_bounds_is_compared(tmp_path, largest, width):
             verify(Index(index))
 
 
-def test_where_the_last_record_of_a_group_ends(write):
+@pytest.mark.parametrize("hashed", [False, True])
+def test_where_the_last_record_of_a_group_ends(write, hashed):
     path = write([{"n": n} for n in range(100)])
-    mmapds.build(path)
+    mmapds.build(path, hash=hashed)
     section = Index(f"{path}.mmx").sections["offsets"]
     forged = bytearray(Path(f"{path}.mmx").read_bytes()[section.offset :][: section.size])
     forged[62] -= 3
