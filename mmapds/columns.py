@@ -18,7 +18,7 @@ from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import IndexedDataset
 from .dataset.opening import open as open_dataset
-from .errors import ColumnError, add_note, shortened
+from .errors import ColumnError, StaleIndexError, add_note, shortened
 from .index.build import check_workers
 from .progress import Progress
 from .storage.index_file import LENGTH_SECTIONS, Index
@@ -148,6 +148,8 @@ def _write(
         if functions or kept:
             metadata["functions"] = kept | dict(functions)
         writer.kind = index.kind
+        if index.path == target and Index(target).checksum != index.checksum:
+            raise StaleIndexError(f"{target}: STALE: it was replaced while columns were computed; run again")
         writer.commit(metadata, index.records)
 
 
@@ -214,9 +216,11 @@ def _cells(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
     try:
         if masked_count(values):
             raise ValueError("masked; give array.filled(NUMBER)")
-        numbers = as_numbers(values)
+        numbers = as_numbers(values, first)
         if numbers.size and numbers.dtype.kind not in "buif":
             raise TypeError(f"of type {numbers.dtype}")
+    except ColumnError as error:
+        raise ColumnError(f"column {name!r}: {error}") from None
     except (TypeError, ValueError, RuntimeError) as error:  # as of lists of other lengths, or of tensors
         found = f"found {type(values).__name__} ({error})"
         raise ColumnError(f"column {name!r}: expected numbers, one for each record, {found}") from None

@@ -403,6 +403,19 @@ def test_a_stop_iteration_does_not_end_a_column(large, workers):
     assert Path(path + ".mmx").read_bytes() == before
 
 
+def test_a_column_that_the_function_itself_adds_is_not_lost(write):
+    path = write([1, 2])
+    mmapds.build(path)
+
+    def compute(sample):
+        mmapds.add_column(path, "inner", [3, 4])
+        return sample
+
+    with pytest.raises(mmapds.StaleIndexError, match="it was replaced while columns were computed"):
+        mmapds.add_column(path, "outer", compute, workers=1)
+    assert list(mmapds.open(path).columns) == ["inner"]
+
+
 def test_progress_is_told(large):
     path, _ = large
     mmapds.build(path)
@@ -470,7 +483,7 @@ def test_integers_are_not_rounded_beside_floats(write, numbers, at):
     assert str(caught.value) == f"column 'x': {what} found {numbers[at]} (record {at} of the index)"
     mmapds.build(path)
     for values in (numbers, lambda sample: sample["x"]):
-        with pytest.raises(mmapds.ColumnError, match=f"{what} found {numbers[at]} at {at}"):
+        with pytest.raises(mmapds.ColumnError, match=f"{what} found {numbers[at]} at record {at}"):
             mmapds.add_column(path, "x", values)
     mmapds.add_column(path, "x", [float(number) for number in numbers])
     assert mmapds.open(path).column("x").tolist() == [float(number) for number in numbers]
@@ -493,7 +506,7 @@ def test_a_column_may_be_a_list_of_arrays_of_one_number(write, make):
     for numbers in ([0.5, 0.25, 2.0], [math.nan, 0.5, 1], [3, 4, 5]):
         mmapds.add_column(path, "x", [make(number) for number in numbers])
         np.testing.assert_array_equal(mmapds.open(path).column("x"), numbers)
-    with pytest.raises(mmapds.ColumnError, match=f"float64 holds exactly, .* found {2**53 + 1} at 1"):
+    with pytest.raises(mmapds.ColumnError, match=f"float64 holds exactly, .* found {2**53 + 1} at record 1"):
         mmapds.add_column(path, "x", [make(0.5), make(2**53 + 1), make(1.0)])
 
 

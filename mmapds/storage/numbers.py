@@ -72,11 +72,13 @@ def plain_dtype(given: Any) -> "np.dtype[Any]":
     return dtype
 
 
-def as_numbers(values: Any) -> "NDArray[Any]":
+def as_numbers(values: Any, first: int = 0) -> "NDArray[Any]":
     """Return numbers as an array, without rounding the integers of a list, as NumPy does beside floats.
 
+    Args:
+      first: the record that the first of them belongs to.
     Raises:
-      ValueError: float64 does not hold an integer of a list that also has floats or negative numbers.
+      ColumnError: float64 does not hold an integer of a list that also has floats or negative numbers.
     """
     import numpy as np  # which indexing does without
 
@@ -88,7 +90,7 @@ def as_numbers(values: Any) -> "NDArray[Any]":
     for at, value in enumerate(values):
         with suppress(TypeError):  # an array or a tensor of one float
             if hasattr(value, "__index__") and (number := operator.index(value)) != int(float(number)):
-                raise ValueError(f"expected {EXACT} found {number} at {at}")
+                raise ColumnError(f"expected {EXACT} found {number} at record {first + at}")
     return found
 
 
