@@ -87,7 +87,7 @@ def build(
     expressions, computed = _by_kind(length, columns)
     request = Request(format, parameters, expressions, missing, validate, bad, hash=hash, force=force, grown=grown)
     complete = _completing(computed, version, workers) if computed else None
-    engine = None if executor is None else Engine(executor, parts, workers or 1)
+    engine = Engine.of(executor, parts, workers or 1)
     request = request._replace(computed=tuple(computed), complete=complete, engine=engine, workers=workers)
     return _build(sources, out, roots, request)
 

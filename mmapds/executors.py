@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xxhash import xxh3_128
 
 from . import __version__
-from .errors import ColumnError, DecodeError, Error, FormatError, either
+from .errors import ColumnError, DecodeError, Error, FormatError, either, shortened
 from .storage.sources import StrPath, reason
 from .storage.workers import sendable
 
@@ -116,6 +116,15 @@ class Engine(NamedTuple):
     """For the parts; by default that of the file, with `.parts` behind its name."""
     workers: int = 1
     """Threads of a task."""
+
+    @classmethod
+    def of(cls, executor: Any, directory: StrPath | None, workers: int = 1) -> "Engine | None":
+        """Return what a user gave as an engine; None without an executor."""
+        if executor is None and directory is None:
+            return None
+        if isinstance(executor, type) or not hasattr(executor, "submit"):
+            raise Error(f"executor = {shortened(executor)}, expected an object with submit(), such as a pool")
+        return cls(executor, directory, workers)
 
     def directory_for(self, target: str) -> str:
         """Return the directory for the parts of a file."""

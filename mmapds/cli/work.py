@@ -50,6 +50,8 @@ def _executor(options: argparse.Namespace) -> Any:
             return getattr(executors, name)(address)
         except (ModuleNotFoundError, OSError, TimeoutError) as error:
             raise Error(f"{name}: {error}") from None
+    if options.parts is not None:
+        raise UsageError("--parts: expected --dask or --ray with it, found neither")
     return None
 
 
@@ -72,7 +74,7 @@ def index(options: argparse.Namespace) -> None:
     except Error as error:  # of an expression, whatever the sources are
         raise UsageError(str(error)) from None
     executor, roots = _executor(options), Roots(options.roots, paths)
-    engine = None if executor is None else Engine(executor, options.parts, options.workers or 1)
+    engine = Engine.of(executor, options.parts, options.workers or 1)
     request = request._replace(options=_given(options, [*formats.OPTIONS]), roots=roots, engine=engine)
     size = partial(bytes_to_build, paths, hashes=options.hash, roots=roots)
     with progress_on(paths, total=size, quiet=options.quiet) as progress:

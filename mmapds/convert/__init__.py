@@ -132,7 +132,7 @@ def convert(
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
     reading = Reading(format, decode, roots, options)
-    engine = None if executor is None else Engine(executor, parts)
+    engine = Engine.of(executor, parts)
     return _convert(paths, target, reading, wanted, engine, index=index, force=force, progress=progress)
 
 
