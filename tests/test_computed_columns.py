@@ -53,7 +53,7 @@ def test_samples_are_decoded_one_by_one(path):
     assert lengths(path) == [number % 20 for number in range(100)]
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+@pytest.mark.parametrize("suffix", ["txt", "txt.gz"])
 def test_few_bytes_of_large_records_are_in_memory(tmp_path, suffix):
     path = tmp_path / f"train.{suffix}"
     with gzip.open(path, "wb") if suffix.endswith("gz") else path.open("wb") as file:

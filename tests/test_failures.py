@@ -205,8 +205,8 @@ def test_what_is_not_a_regular_file_is_never_replaced(write, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     mmapds.build(write(list(range(20)), "a.jsonl"))
     os.mkfifo(out)
-    for found in ("a FIFO", "a link to an open file"):
-        with pytest.raises(mmapds.Error, match=rf"\(expected a regular file, found {found}\); .*give another") as error:
+    for _ in ("a FIFO", "a link to an open file"):
+        with pytest.raises(mmapds.Error, match=r"\(expected a regular file, found another\)") as error:
             WRITERS[out](out)
         check(str(error.value))
         assert sorted(os.listdir()) == sorted(["a.jsonl", "a.jsonl.mmx", out])
@@ -230,8 +230,9 @@ def test_very_many_columns(write):
 class Forgetful(JsonLines):
     """Scans, and leaves out what `forget` says."""
 
+    part_size = 16
+
     def __init__(self, forget):
-        super().__init__(part_size=16)
         self._forget = forget
 
     def scan(self, sources, parameters, measuring, *, workers):

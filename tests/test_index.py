@@ -410,7 +410,7 @@ def test_commands_in_messages_can_be_run(write, tmp_path):
 
 
 def test_text_that_begins_like_bzip2_is_text(write):
-    assert list(mmapds.open(write(b"BZhello\n"), build=True, decode="text")) == ["BZhello"]
+    assert list(mmapds.open(write(b"BZhello\n", "train.txt"), build=True, decode="text")) == ["BZhello"]
     with pytest.raises(mmapds.SourceError, match=r"compressed \(bzip2\)"):
         mmapds.build(write(b"BZh91AY&SY1234"))
 
@@ -422,8 +422,8 @@ def test_info_says_what_changed(write, tmp_path):
     os.unlink(paths[2])
     shown = command("--info", "all.mmx", cwd=tmp_path).stdout.partition("\nsources\n")[2].splitlines()
     assert shown[0].startswith("  a.jsonl  1 record  2 bytes  STALE: a.jsonl was 2 bytes when indexed and is 4 now")
-    assert shown[1] == "  b.jsonl  1 record  2 bytes  unchanged"
-    assert shown[2] == "  c.jsonl  1 record  2 bytes  MISSING: no such file or directory"
+    assert shown[1] == "  c.jsonl  1 record  2 bytes  MISSING: no such file or directory"
+    assert shown[2] == "  b.jsonl  1 record  2 bytes  unchanged"
 
 
 def test_an_index_that_is_damaged_and_stands_for_its_sources(write):

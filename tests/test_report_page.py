@@ -228,7 +228,11 @@ def test_json_has_the_facts_and_needs_no_extra(path, tmp_path, missing):
     [
         (["--max-tokens", "0"], 2, "--max-tokens = 0, expected an integer of 1 or more"),
         (["--ranks", "1000"], 2, "--ranks = 1000, expected 1 to 600, the number of records"),
-        (["-o", "no/r.html"], 1, "no/r.html: cannot write the report here (no such file or directory)"),
+        (
+            ["-o", "no/r.html"],
+            1,
+            "no/r.html: cannot write the report here (no such file or directory); give another place",
+        ),
     ],
 )
 def test_mistakes_are_one_line(path, tmp_path, arguments, status, message, monkeypatch, capsys):
