@@ -281,7 +281,7 @@ def test_none_travels_to_workers(corpus):
     with open(corpus, "ab") as file:
         file.write(b'{"n": 1}\n')
     assert pickle.loads(pickle.dumps(ds))[1]["n"] == 1
-        with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected decode, access, io, check and on_error as of"):
+    with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected decode, access, io, check and on_error as of"):
         mmapds.concat([ds, mmapds.open(corpus, build=True)])
 
 
