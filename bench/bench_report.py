@@ -16,7 +16,7 @@ PLANS = {
     "token budget 16,384": ("--max-tokens", "16384"),
     "packs of 4,096": ("--pack", "4096"),
 }
-COMMAND = ("-m", "mmapds.report", "--force")
+COMMAND = ("-m", "mmapds", "report", "--force")
 
 
 def measured(row, dataset, what, plan, target, tmp_path):

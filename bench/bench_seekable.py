@@ -45,7 +45,7 @@ def tool(*arguments):
 
 def recompress(path, out, *options):
     """Run the command, start of the interpreter and fsync and all; it indexes what is called .jsonl.zst."""
-    command = [sys.executable, "-m", "mmapds.seekable", path, "-o", out, "--force", "--quiet", *options]
+    command = [sys.executable, "-m", "mmapds", "seekable", path, "-o", out, "--force", "--quiet", *options]
     subprocess.run(list(map(str, command)), check=True)
 
 

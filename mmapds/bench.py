@@ -1,4 +1,4 @@
-"""Measure how fast your own data are read, without a trainer: `bench()`, `python -m mmapds.bench`.
+"""Measure how fast your own data are read, without a trainer: `bench()`, `python -m mmapds bench`.
 
 Each way to read them is a trial in a process of its own, which holds no maps and no objects of other trials.
 """
@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain, cycle, islice
 from typing import Any
@@ -294,7 +293,3 @@ def _number_in(path: str, name: str) -> int | None:
     with suppress(OSError, ValueError), open(path) as file:
         return next((int(line.split()[1]) for line in file if line.startswith(name)), None)
     return None
-
-
-if __name__ == "__main__":  # by name, as the command line lies above this module
-    sys.exit(import_module("mmapds.cli.commands").main(["bench", *sys.argv[1:]]))

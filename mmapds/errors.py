@@ -98,7 +98,9 @@ def option(name: str, value: str | int) -> str:
 def tool(command: str) -> str:
     """Return how a command begins: as the one that this process was started by, or so that it works in any case."""
     started_as = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
-    return f"mmapds {command}" if started_as == "mmapds" else f"python -m mmapds.{command}"
+    if started_as == "mmapds":
+        return f"mmapds {command}"
+    return "python -m mmapds.index" if command == "index" else f"python -m mmapds {command}"
 
 
 def build_command(paths: list[str], *options: str) -> str:

@@ -474,7 +474,7 @@ def test_commands_refuse(corpus, tmp_path, options, status, message):
     environment = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
     for done in (
         command(*corpus, "-o", tmp_path / "all.mmx", *options, env=environment),
-        run("-m", "mmapds.convert", *corpus, "-o", tmp_path / "all.mma", *options, env=environment),
+        run("-m", "mmapds", "convert", *corpus, "-o", tmp_path / "all.mma", *options, env=environment),
     ):
         assert done.returncode == status
         assert message in done.stderr.splitlines()[-1]
@@ -488,7 +488,7 @@ def test_commands_build_and_convert_on_dask(corpus, tmp_path):
         options = ["--dask", cluster.scheduler_address, "--parts", tmp_path / "parts"]
         for done in (
             command(*corpus, "-o", tmp_path / "all.mmx", "--length", "chars(text)", *options),
-            run("-m", "mmapds.convert", *corpus, "-o", tmp_path / "all.mma", "--length", "tokens", *options),
+            run("-m", "mmapds", "convert", *corpus, "-o", tmp_path / "all.mma", "--length", "tokens", *options),
         ):
             assert done.returncode == 0, done.stderr
     assert ((tmp_path / "all.mmx").read_bytes(), (tmp_path / "all.mma").read_bytes()) == expected

@@ -103,7 +103,7 @@ def test_one_large_frame_is_read_in_any_order_once_it_is_seekable(write):
     for each in (plain, path):
         mmapds.build(each)
     with pytest.raises(
-        mmapds.Error, match=r"expected records in the order of the file.*; run: python -m mmapds.seekable"
+        mmapds.Error, match=r"expected records in the order of the file.*; run: python -m mmapds seekable"
     ):
         mmapds.open(path, access="random")
     for source in (path, write(compressed(data, "gzip"), "b.tgz")):

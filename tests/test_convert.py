@@ -24,7 +24,7 @@ def command_line():
 
 
 def command(*arguments):
-    return run("-m", "mmapds.convert", *arguments)
+    return run("-m", "mmapds", "convert", *arguments)
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.h5", "a.jsonl"])
@@ -181,7 +181,7 @@ def test_indexing_what_must_be_converted(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w"):
         pass
     for name, kind in (("a.parquet", "parquet"), ("a", "arrow"), ("a.h5", "hdf5")):
-        with pytest.raises(mmapds.FormatError, match=f"{kind} is not read in place: .*; run: python -m mmapds.convert"):
+        with pytest.raises(mmapds.FormatError, match=f"{kind} is not read in place: .*; run: python -m mmapds convert"):
             mmapds.build(tmp_path / name)
     save(pa.table({"x": [1]}), tmp_path / "b.arrow", "stream")
     save(pa.table({"x": [1]}), tmp_path / "b.jsonl")
@@ -189,7 +189,7 @@ def test_indexing_what_must_be_converted(tmp_path):
         for attempt in (mmapds.build, mmapds.open, lambda path: mmapds.open(path, build=True)):
             with pytest.raises(
                 mmapds.FormatError,
-                match=r"not read in place: convert it, and open .*b\.mma; run: python -m mmapds\.convert",
+                match=r"not read in place: convert it, and open .*b\.mma; run: python -m mmapds convert",
             ):
                 attempt(tmp_path / name)
     assert {".parquet", ".arrow", ".h5", ".jsonl", ".tar", ".mmx"} <= set(SUFFIXES)

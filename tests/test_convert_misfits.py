@@ -211,7 +211,7 @@ def test_types_of_some_fields_leave_the_others(tmp_path):
     ):
         with pytest.raises(mmapds.FormatError, match=message):
             convert(path, types=given)
-    ran = run("-m", "mmapds.convert", path, "--types", "x")
+    ran = run("-m", "mmapds", "convert", path, "--types", "x")
     assert (ran.returncode, ran.stderr[:31]) == (2, "--types: expected a JSON object")
 
 

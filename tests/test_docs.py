@@ -18,7 +18,7 @@ import torch
 
 import mmapds
 from mmapds import _native, takes_location, takes_view
-from mmapds.convert import __main__ as convert
+from mmapds.cli.commands import main
 from mmapds.formats.measuring import MEASURES, Expression
 from mmapds.index import __main__ as index
 from mmapds.storage.index_file import Index
@@ -314,7 +314,7 @@ def files_of_every_format():
 
 def run_commands_and_code(page):
     """Run the commands of a page, then its code; return the names that this defines."""
-    commands = {"mmapds.index": index.main, "mmapds.convert": convert.main}
+    commands = {"mmapds.index": index.main, "mmapds": main}
     for line in "".join(blocks(page, "sh")).splitlines():
         python, dash_m, module, *arguments = shlex.split(line)
         assert (python, dash_m) == ("python", "-m")

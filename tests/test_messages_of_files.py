@@ -231,7 +231,7 @@ WITHOUT_NUMBERS = {
     "command: column": lambda: command("mmapds.index", jsonl(), "--column", "n"),
     "command: missing": lambda: command("mmapds.index", jsonl(), "--missing", "few"),
     "command: verify": lambda: command("mmapds.index", overwrite(jsonl(), 6, b"9"), "--verify"),
-    "command: schema": lambda: command("mmapds.convert", jsonl(), "--schema", "absent.json"),
+    "command: schema": lambda: command("mmapds", "convert", jsonl(), "--schema", "absent.json"),
 }
 
 

@@ -87,12 +87,6 @@ def test_help_begins_with_words(name):
     assert len(text) < 1000
 
 
-@pytest.mark.parametrize("code", ["import mmapds.seekable", "from mmapds import seekable", "import mmapds"])
-def test_seekable_is_the_function_however_it_is_imported(code):
-    """There is a module of that name, for the command line."""
-    assert python(f"{code}\nimport mmapds\nprint(mmapds.seekable.__qualname__)").stdout == "seekable\n"
-
-
 @pytest.mark.parametrize("module", ["executors", "index", "integrations", *(name[7:] for name in MODULES)])
 def test_public_modules_need_no_import_of_their_own(module):
     """`from mmapds.convert import convert` stays what it was."""

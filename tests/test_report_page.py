@@ -180,7 +180,7 @@ def test_sources_are_listed_where_they_are_few_or_have_changed(write, tmp_path):
 
 
 def test_the_command_writes_a_page_and_says_so(path, tmp_path):
-    ran = run("-m", "mmapds.report", path, "--max-tokens", "1024", "--ranks", "4", cwd=tmp_path)
+    ran = run("-m", "mmapds", "report", path, "--max-tokens", "1024", "--ranks", "4", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout == "report.html: train.jsonl, 600 records; token budget 1,024\n"
     options = ["--pack", "512", "--compare", "max_tokens=1024,ranks=2", "--no-samples", "--quiet", "-o", "packs.html"]
@@ -207,7 +207,7 @@ def test_a_page_replaces_no_source_no_index_and_nothing_unasked(path, tmp_path):
     check(str(error.value))
     assert place.read_text() == "mine"
     assert [Path(each).read_bytes() for each in (path, f"{path}.mmx", view)] == before
-    assert run("-m", "mmapds.report", path, "--force", cwd=tmp_path).returncode == 0
+    assert run("-m", "mmapds", "report", path, "--force", cwd=tmp_path).returncode == 0
     assert place.read_text().startswith("<!DOCTYPE html>\n")
 
 

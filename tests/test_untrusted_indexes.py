@@ -183,10 +183,10 @@ def test_nor_does_the_command(home, capsys, option):
 
 def test_nor_does_the_command_that_converts(home):
     name = forged("theirs.mmx", "../documents/taxes.jsonl", like=home / "documents/taxes.jsonl")
-    ran = run("-m", "mmapds.convert", name, "--decode", "text", "-o", "out.mma")
+    ran = run("-m", "mmapds", "convert", name, "--decode", "text", "-o", "out.mma")
     assert ran.returncode == 1
     assert "expected files below its own directory" in ran.stderr
-    ran = run("-m", "mmapds.convert", name, "--decode", "text", "-o", "out.mma", "--root", home / "documents")
+    ran = run("-m", "mmapds", "convert", name, "--decode", "text", "-o", "out.mma", "--root", home / "documents")
     assert ran.returncode == 0, ran.stderr
 
 

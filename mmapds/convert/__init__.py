@@ -1,4 +1,4 @@
-"""Converting sources to array files, also those that cannot be read in place: `convert()`, `python -m mmapds.convert`.
+"""Converting sources to array files, also those that cannot be read in place: `convert()`, `python -m mmapds convert`.
 
 Parquet, Arrow and HDF5 are read by libraries of their own. Whatever mmapds can index is read through an index that is
 removed afterwards.

@@ -1,4 +1,4 @@
-"""Reports on datasets: one HTML page of lengths, batches, shuffle and reads: `report()`, `python -m mmapds.report`.
+"""Reports on datasets: one HTML page of lengths, batches, shuffle and reads: `report()`, `python -m mmapds report`.
 
 Facts are plain dicts. One template shows them, and matplotlib draws the charts; only the page needs these two.
 """

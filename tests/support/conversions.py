@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import mmapds
-from mmapds.convert.__main__ import main
+from mmapds.cli.commands import main
 
 WAYS = ["parquet", "arrow", "stream"]
 
@@ -87,7 +87,7 @@ def run_remedies(error, path, *options):
     assert chosen, error
     found = []
     for option in chosen:
-        status = main([str(path), *map(str, options), *option, "--quiet", "-o", f"{path}.mma"])
+        status = main(["convert", str(path), *map(str, options), *option, "--quiet", "-o", f"{path}.mma"])
         assert status == 0, option
         found.append(samples(f"{path}.mma"))
     return found
