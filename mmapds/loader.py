@@ -16,8 +16,7 @@ from .loops import Drawn, ProcessLoop, ThreadLoop, Waits, start_process
 from .orders.basic import integer
 from .samplers.cursor import Sharding
 from .samplers.ranks import World, process_group
-from .samplers.records import OrderedRecords
-from .samplers.resumable import ResumableSampler, check_same_samples
+from .samplers.resumable import OrderedRecords, ResumableSampler, check_same_samples
 from .samplers.samplers import OrderSampler, order_of
 
 _LONGEST_TIMEOUT = 2_000_000  # seconds: their milliseconds are an int of C where worker processes are polled

@@ -20,8 +20,7 @@ from .cursor import Make, Sharding, Span
 from .packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
 from .plan import Limits, Plan, Reader, pieces, select
 from .ranks import World
-from .records import Exclude, Excluded
-from .resumable import ResumableSampler, SampledData, refuse_injected, refuse_path
+from .resumable import Exclude, Excluded, ResumableSampler, SampledData, refuse_injected, refuse_path
 from .summary import PlanSummary, summarise
 from .window import WindowPlan
 

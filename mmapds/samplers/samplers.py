@@ -19,8 +19,7 @@ from ..errors import Error, OrderError, counted, plain_counted
 from ..orders.basic import Chunked, Mixture, Order, Sequential, Shuffled, check_is_order, integer
 from .cursor import Make, Sharding, Span
 from .ranks import World
-from .records import Exclude, OrderedRecords
-from .resumable import ResumableSampler, SampledData, is_ours, refuse_injected, refuse_path
+from .resumable import Exclude, OrderedRecords, ResumableSampler, SampledData, is_ours, refuse_injected, refuse_path
 
 
 class OrderSampler(ResumableSampler):
