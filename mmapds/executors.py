@@ -120,7 +120,9 @@ class Engine(NamedTuple):
     @classmethod
     def of(cls, executor: Any, directory: StrPath | None, workers: int = 1) -> "Engine | None":
         """Return what a user gave as an engine; None without an executor."""
-        if executor is None and directory is None:
+        if executor is None and directory is not None:
+            raise Error(f"parts = {shortened(directory)}, expected an executor with it, found none")
+        if executor is None:
             return None
         if isinstance(executor, type) or not hasattr(executor, "submit"):
             raise Error(f"executor = {shortened(executor)}, expected an object with submit(), such as a pool")

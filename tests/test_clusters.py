@@ -414,7 +414,7 @@ def test_what_is_refused(corpus, tmp_path):
     for given, message in (
         ({"out": out, "executor": inline, "parts": tmp_path / "notes.txt"}, "cannot make a directory for parts"),
         ({"out": out, "executor": 5}, "executor = 5, expected an object with submit"),
-        ({"out": out, "parts": tmp_path / "parts"}, "executor = None, expected an object with submit"),
+        ({"out": out, "parts": tmp_path / "parts"}, "parts = .*, expected an executor with it, found none"),
         ({"executor": inline}, "executor: expected the place of one index with it, found none; give out="),
     ):
         with pytest.raises(mmapds.Error, match=message) as error:

@@ -31,7 +31,7 @@ _AT_ONCE = 1 << 20  # lengths of indexes that are merged at a time
 
 
 class Numbers:
-    """A column of one index or of many, one after another, read where it lies.
+    """A column of one index or of many, one after another, read where it lies; a copy where integers become floats.
 
     Raises:
       ColumnError: the smallest type that all parts have in common does not hold an integer of one of them.
