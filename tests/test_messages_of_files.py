@@ -143,7 +143,6 @@ WITHOUT_NUMBERS = {
     "compressed by another name": lambda: mmapds.build(file("a.txt", b"BZh91AY&")),
     "missing shard": lambda: mmapds.open(with_a_shard_missing())[0],
     "bad": lambda: mmapds.build(jsonl(), bad="drop"),
-    "bad without validate": lambda: mmapds.build(jsonl(), bad="skip", validate=False),
     "bad of a tar": lambda: mmapds.build(archive(), bad="skip"),
     "open nothing": lambda: mmapds.open([]),
     "open a missing file": lambda: mmapds.open("absent.jsonl"),
