@@ -260,14 +260,6 @@ def test_records_that_are_no_array(write):
             mmapds.open(path, decode=decode)[1]
 
 
-def test_decoders_are_shown_as_one_would_write_them(write):
-    path = write(bytes(8), "x.bin")
-    mmapds.build(path, format="fixed", dtype="uint16", shape=2)
-    ds = mmapds.open(path)
-    assert repr(ds).endswith("2 records, decode=array(dtype=uint16, shape=(2,))>")
-    assert repr(pickle.loads(pickle.dumps(ds))) == repr(ds)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_records_of_one_size_take_no_memory_to_index_however_many_there_are(tmp_path):
     path = tmp_path / "sparse.bin"

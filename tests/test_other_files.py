@@ -169,13 +169,6 @@ def test_lines_under_another_name_stay_lines(write):
     assert list(mmapds.open(path, decode="text")) == ["c,d", "1,2", "3,4"]
 
 
-def test_a_column_of_json_is_kept_in_no_other_format(source):
-    with pytest.raises(mmapds.ColumnError, match=r"column 'length': expected bytes\(\) for records that are not JSON"):
-        mmapds.build(source, format="tar")
-    with pytest.raises(mmapds.FormatError, match=r"a\.jsonl: record 0 .*expected a whole sample"):
-        mmapds.build(source, format="tar", length="bytes()")
-
-
 def test_lines_that_a_user_chose_stay_lines(write):
     path = write(b'[{"n": 1}, {"n": 2}]', "a.jsonl")
     mmapds.build(path, format="jsonl")

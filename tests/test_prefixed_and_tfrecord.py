@@ -166,24 +166,6 @@ def test_more_records_than_a_piece_has_room_for(write):
     assert ds.lengths.tolist() == list(map(len, flat))
 
 
-@pytest.mark.parametrize("name", FRAMINGS)
-def test_an_empty_file_has_no_records(write, name):
-    path = write(b"", "x.records")
-    mmapds.build(path, **options(name))
-    assert len(mmapds.open(path)) == 0
-    assert command("--verify", path).returncode == 0
-
-
-def test_an_index_is_built_again_as_it_was(write):
-    path = write(framed(b"one", "u64be"), "x.records")
-    assert command(path, "--format", "prefixed", "--prefix", "u64be").returncode == 0
-    write(framed(b"one", "u64be") + framed(b"two", "u64be"), "x.records")
-    with pytest.raises(mmapds.StaleIndexError):
-        mmapds.open(path)
-    assert command(path).returncode == 0
-    assert list(mmapds.open(path)) == [b"one", b"two"]
-
-
 # ---- what is refused -----------------------------------------------------------------------------------------
 
 

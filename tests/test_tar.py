@@ -2,7 +2,6 @@
 
 import os
 import random
-import re
 import subprocess
 import tarfile
 import warnings
@@ -395,24 +394,6 @@ def test_an_extension_twice(write):
             by_webdataset(path)
 
 
-def test_columns_that_need_json(write):
-    with pytest.raises(mmapds.ColumnError, match="not JSON, found 'n'"):
-        mmapds.build(write(archive(members_of()), "a.tar"), length="n")
-
-
-def test_the_command(write):
-    path = write(archive(members_of()), "a.tar")
-    ran = command(path, "--length", "bytes()")
-    assert ran.returncode == 0
-    assert "20 records" in ran.stdout
-    assert command(path).stdout.count("up to date") == 1
-    bad = write(b"x" * 2000, "bad.tar")
-    ran = command(bad)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert re.fullmatch(r".*bad\.tar: record 0 \(byte 0\): expected a tar header, .*\n", ran.stderr)
-    assert Index(path + ".mmx").parameters == {"truncated": "error"}
-
-
 def test_threads_scan_shards_side_by_side(tmp_path):
     paths = [tmp_path / f"{i}.tar" for i in range(9)]
     for i, path in enumerate(paths):
@@ -424,9 +405,3 @@ def test_threads_scan_shards_side_by_side(tmp_path):
     paths[4].write_bytes(archive(members_of())[:700])
     with pytest.raises(mmapds.FormatError, match=r"4\.tar: record 0 \(byte 512\): expected a whole sample"):
         mmapds.build(paths, out=tmp_path / "all.mmx", workers=4)
-
-
-def test_a_last_sample_that_is_left_out_is_told(write):
-    path = write(archive(members_of())[:-30000], "a.tar")
-    ran = command(path, "--truncated", "drop")
-    assert "1 record left out, the last " in ran.stdout
