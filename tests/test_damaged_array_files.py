@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import mmapds
+from mmapds.arrays.array_file import ArrayFile, Head
 from tests.support.array_files import equal, store, utterances
 from tests.support.commands import SECONDS, command
 from tests.support.files import patched
@@ -202,6 +204,29 @@ def test_verify_reads_the_records(tmp_path):
     assert re.search(wanted, found), found
 
 
+@pytest.mark.parametrize("name", ["offsets", "column:x_length", "column:n", "column:f"])
+def test_verify_compares_offsets_and_columns_with_the_records(tmp_path, name):
+    """A wrong column whose checksum is right would plan wrong batches."""
+    schema = {"x": ("float32", (None,)), "n": "int64", "f": "float64"}
+    records = [{"x": np.ones(i, np.float32), "n": i - 1, "f": np.nan} for i in range(3)]
+    path = store(tmp_path, records, schema)
+    assert command("--verify", path).returncode == 0
+    section = ArrayFile(Head(path)).sections[name]
+    numbers = np.fromfile(path, section.dtype, 3, offset=section.offset)
+    numbers[1] = 5 if numbers[0] != numbers[0] else numbers[1] + 64
+    patched(path, section.offset, numbers.tobytes())
+
+    def sealed(metadata):
+        metadata["sections"][name]["xxh3"] = xxhash.xxh3_64(numbers.tobytes()).hexdigest()
+        return metadata
+
+    rewrite(path, metadata=sealed)
+    mmapds.build(path, force=True)
+    found = command("--verify", path)
+    assert f"DAMAGED: section '{name}': expected what record 1 has, found another number" in found.stderr
+    assert found.returncode == 1
+
+
 def test_a_file_that_is_cut_short(tmp_path):
     records = utterances(20)
     path = store(tmp_path, records, length="feats")
@@ -249,7 +274,7 @@ def test_what_is_left_of_a_file_is_verified(tmp_path, count):
         Path(path).write_bytes(whole[: first + 192 * kept + 10])
         ran = command(path, "--truncated", "drop", "--force")
         assert ran.returncode == 0, ran.stderr
-        left_out = f"{count - kept:,} record{'s' * (count - kept != 1)} left out, the last 10 bytes"
+        left_out = f"{count - kept:,} record{'s' * (count - kept != 1)} left out"
         assert (left_out in ran.stdout) == (kept < count)
         assert command("--verify", path).stderr == ""
         assert mmapds.open(path).lengths.tolist() == list(range(kept))

@@ -60,13 +60,16 @@ class ArrayFiles(Format):
             if head.size <= source.size:
                 yield from _stored(number, source, ArrayFile(head), wanted)
             else:
-                yield from _truncated(number, source, head, wanted, drop=self.drops_truncated(parameters))
+                yield from _walked(number, source, head, wanted, drop=self.drops_truncated(parameters))
 
     def verify(self, sources: Sources, parameters: Parameters) -> None:
-        """Check all sections of the sources against their checksums, which come last."""
+        """Check all sections of the sources against their checksums, and offsets and columns against the records."""
         for source in sources:
             if not self.lacks_checksums(source):
-                ArrayFile(Head(source.path)).verify_sections()
+                head = Head(source.path)
+                file = ArrayFile(head)
+                file.verify_sections()
+                _check_records(source, head, file)
 
     def lacks_checksums(self, source: Source) -> bool:
         return Head(source.path).size > source.size
@@ -103,8 +106,8 @@ def _sizes(starts: memoryview, after: int) -> Cells:
     return NUMBER_U64, memoryview(sizes).cast("B").cast("Q")
 
 
-def _truncated(number: int, source: Source, head: Head, wanted: "list[Field | None]", *, drop: bool) -> Iterator[Piece]:
-    """Yield the whole records of a truncated file."""
+def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]", *, drop: bool) -> Iterator[Piece]:
+    """Yield the whole records of a truncated file, by walking from record to record."""
     fields, view, end = head.schema.native(str, None, None), memoryview(head.map), head.first
     places = [2 + head.schema.fields.index(field) if field else 1 for field in wanted]
     done, rows = 0, list[tuple[int, ...]]()  # where each begins, its size, and the cells of its fields
@@ -128,6 +131,22 @@ def _truncated(number: int, source: Source, head: Head, wanted: "list[Field | No
             f"records with {option('truncated', 'drop')}"
         )
     yield piece()._replace(skipped=head.records - done, scanned=source.size, end=End(done, end))
+
+
+def _check_records(source: Source, head: Head, file: ArrayFile) -> None:
+    """Raise FormatError unless records lie where the offsets of a whole file say, and have what its columns say."""
+    fields: list[Field | None] = [field for field in head.schema.fields if field.column]
+    names = ["offsets", *(f"{COLUMN}{field.column}" for field in fields if field)]
+    done = 0
+    for piece in _walked(0, source, head, fields, drop=True):
+        for name, (kind, cells) in zip(names, [(NUMBER_U64, piece.starts), *piece.columns], strict=True):
+            own, stored = file.cells(name, done, done + piece.records)
+            for at, (one, other) in enumerate(zip(stored, cells, strict=True)):
+                if one != other or (own != kind and one >= 2**63):  # of which one has a sign
+                    raise file.damaged(f"section {name!r}: expected what record {done + at} has, found another number")
+        done += piece.records
+    if done < head.records:
+        raise file.damaged(f"expected {head.records} records, found {done} one after another")
 
 
 def _kind(field: "Field | None", cells: memoryview) -> int:
