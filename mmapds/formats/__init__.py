@@ -106,8 +106,9 @@ def _check_lines(path: str, head: bytes) -> None:
     if is_array and len(lines) == 1 and _has_one_line(path):
         found = "one JSON array"
     elif named(path, (*JsonLines.suffixes, ".json", ".csv", ".tsv")) and lines:
-        is_cut = len(lines) == 1 and len(head) == _HEAD and text.startswith((b"{", b"[", b'"'))
-        if not is_cut and 2 * sum(_native.json_error(None, line) is None for line in lines) < len(lines):
+        cut = lines.pop() if len(head) == _HEAD and not head.endswith(b"\n") else b""
+        good = sum(_native.json_error(None, line) is None for line in lines)
+        if 2 * good < len(lines) or not (lines or cut.lstrip().startswith((b"{", b"[", b'"'))):
             found = "other text"
     if found:
         remedy = f"give {option('format', 'jsonl')} to take its lines as they are"
