@@ -133,7 +133,10 @@ def default_workers() -> list[int]:
 
 def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
     """Measure in a process of its own; return both passes, or raise the error of the process."""
-    given = pickle.dumps((is_command(), trial))
+    try:
+        given = pickle.dumps((is_command(), trial))
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise Error(f"decode = {trial['decode']!r}, expected a function of a module ({error})") from None
     ran = subprocess.run([sys.executable, "-c", _TRIAL], input=given, capture_output=True, check=False)
     if ran.returncode or not ran.stdout:
         last = ran.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"status {ran.returncode}"]
