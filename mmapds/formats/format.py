@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OptionError(FormatError):
-    """An option of a format is missing, or not one of its values; told apart from what is wrong with a source."""
+    """An option of a format is missing, or not one of its values."""
 
 
 class Option(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .. import formats
 from ..errors import Error
-from ..formats.format import Format
+from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage.blocks import BlockTable, unpacked_point
 from ..storage.current import COVERED, check_content, each, fingerprint, full_hash, stat_source
@@ -192,7 +192,10 @@ def _check_records(findings: Findings, index: Index, sources: list[Source], work
     with findings.catching("records"), place_beside(index) as place:
         chosen = formats.of_index(index)
         given = {name: index.parameters[name] for name in chosen.options if name in index.parameters}
-        parameters = chosen.parameters(given, [source.path for source in sources])
+        try:
+            parameters = chosen.parameters(given, [source.path for source in sources])
+        except OptionError as error:
+            raise index.damaged(f"malformed metadata, or from a newer mmapds: {error}") from None
         job = Job(place, sources, chosen, parameters, Measuring.of(index.measuring), is_part=True)
         again = written(job, [Scan(sources)], workers, report)
         with again.writer:
