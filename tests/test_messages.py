@@ -125,10 +125,6 @@ WITHOUT_NUMBERS = {
     "fields' default of no field": lambda: mmapds.Fields({"xy": "int32"}, defaults={"x": 1}),
     "fields that are not stored": lambda: mmapds.open(arrays(), build=True, decode=mmapds.Fields({"y": "int32"})),
     "fields of another stored type": lambda: mmapds.open(arrays(), build=True, decode=mmapds.Fields({"x": "int32"})),
-    "fields of arrays alone": lambda: mmapds.open(
-        mmapds.build(file("r.f32", bytes(8)), format="fixed", dtype="float32", shape=2),
-        decode=mmapds.Fields({"x": "int8"}),
-    ),
     "decode of another format": lambda: dataset(decode="wds"),
     "decode torch": lambda: dataset(decode="torch"),
     "no column": lambda: mmapds.open(jsonl()).lengths,

@@ -1,16 +1,12 @@
 """Messages name options in the words of the user: arguments in Python, flags to whoever runs a command. Both work."""
 
 import json
-import multiprocessing
 import re
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 
 import pyarrow as pa
 import pytest
 
 import mmapds
-from mmapds import executors
 from mmapds.__main__ import main
 from mmapds.convert import convert
 from mmapds.errors import as_command, either, option, shortened
@@ -100,25 +96,6 @@ def test_a_command_ends_with_its_block():
     with pytest.raises(ValueError, match="x"), as_command():
         raise ValueError("x")
     assert option("force", True) == "force=True"
-
-
-def test_what_workers_say_is_in_the_words_of_whoever_sent_the_task(monkeypatch, capsys):
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        monkeypatch.setattr(executors, "dask", lambda _: pool)
-        build = partial(mmapds.build, "bad.jsonl", out="all.mmx", validate=True, executor=pool)
-        change = partial(convert, "lacks.jsonl", "all.mma", schema={"n": "int64"}, executor=pool)
-        given = {
-            "index bad.jsonl --validate -o all.mmx": (build, "bad='skip'", "--bad skip"),
-            """convert lacks.jsonl --schema {"n":"int64"} -o all.mma""": (change, "missing='skip'", "--missing skip"),
-        }
-        for command, (call, in_python, in_command) in given.items():
-            with pytest.raises(mmapds.Error) as error:
-                call()
-            assert main([*command.split(), "--dask", "address"]) == 1
-            printed = capsys.readouterr().err
-            assert in_python in str(error.value)
-            assert in_command in printed
-            assert in_python not in printed
 
 
 @pytest.mark.parametrize(
