@@ -121,9 +121,10 @@ def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]
         stop = min(end + words[0] + -words[0] % RECORD_ALIGNMENT, source.size)
         rows.append((end, stop - end, *words[1:]))
         done, end = done + 1, stop
-        if len(rows) == _AT_ONCE and drop:
-            yield piece()
-            rows.clear()
+        if len(rows) == _AT_ONCE:
+            if drop:
+                yield piece()
+            rows.clear()  # for an error, too, only their number counts
     if not drop:
         where = f"record {done} (byte {end})" if done < head.records else f"truncated after its {done} records"
         raise FormatError(
