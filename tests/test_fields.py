@@ -115,6 +115,19 @@ def test_floats_beyond_the_dtype_are_refused(dtype, beyond):
             fields(f'{{"x": [1, {text}]}}'.encode())
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
+def test_stored_floats_beyond_the_dtype_are_refused(tmp_path, dtype):
+    with mmapds.Writer(tmp_path / "a.mma", {"x": "float64", "y": ("float64", (None,))}) as writer:
+        writer.write({"x": -1e39, "y": np.array([1.5, 1e300])})
+        writer.write({"x": float("inf"), "y": np.array([-np.inf])})
+    for name, found in ("x", "-1e\\+39"), ("y", "1e\\+300"):
+        ds = mmapds.open(tmp_path / "a.mma", decode=Fields({name: dtype}))
+        for read in (lambda: ds[0], lambda: pad_collate(ds.take([0, 1]))):  # noqa: B023
+            with pytest.raises(DecodeError, match=f"expected {dtype} at `{name}`, found {found} "):
+                read()
+        assert np.isinf(np.asarray(ds[1][name], float)).all()
+
+
 def test_stored_nan_stays_nan_in_bfloat16(tmp_path):
     odd = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000, 0x7FC00000, 0x7F800001], np.uint32).view(np.float32)
     with mmapds.Writer(tmp_path / "a.mma", {"x": ("float32", (None,))}) as writer:
@@ -201,6 +214,8 @@ def test_the_last_of_duplicate_keys_counts_and_keys_may_have_escapes():
 @pytest.mark.parametrize(
     ("schema", "defaults", "message"),
     [
+        (["x"], None, r"^schema = \['x'\], expected a dict$"),
+        ({"x": "int32"}, ["x"], r"^defaults = \['x'\], expected a dict$"),
         ({"x": "int"}, None, r"^schema\['x'\] = 'int', expected 'str', a dtype among"),
         ({"x": ("str", (None,))}, None, r"^schema\['x'\] = \('str', \(None,\)\), expected"),
         ({"x": ["int32", None, 3]}, None, r"^schema\['x'\] = \['int32', None, 3\], expected 'str', a dtype among"),

@@ -5,6 +5,7 @@ import os
 import pickle
 import tarfile
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -85,10 +86,59 @@ def test_json_that_is_not_quite(write):
 
 def test_arrays_of_objects_are_not_unpickled(write):
     path = write(archive([("a.npy", npy(np.array([{}], object), allow_pickle=True))]), "a.tar")
-    with pytest.raises(
-        mmapds.DecodeError, match="member 'npy' of sample 'a': expected an array of numbers, found dtype object"
-    ):
+    with pytest.raises(mmapds.DecodeError, match="member 'npy' of sample 'a': Object arrays cannot be loaded"):
         mmapds.open(path, build=True, decode="wds")[0]
+
+
+def npy_of(array, version=None):
+    out = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of version 3.0, which few read
+        np.lib.format.write_array(out, array, version=version)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        npy_of(np.asfortranarray(np.arange(6).reshape(2, 3))),
+        npy_of(np.arange(3, dtype=">i4"), (2, 0)),
+        npy_of(np.zeros(2, [("ü", "f4"), ("漢", ">i2")])),  # of version 3.0
+        npy_of(np.array(5.5)),
+        npy_of(np.empty((3, 0))),
+        npy_of(np.array(["ab", "c"])),
+        npy_of(np.array(["2020-01-01"], "M8[D]")),
+        npy_of(np.arange(3)) + b"more",
+        npy_of(np.arange(3))[:-1],
+        npy_of(np.arange(3)).replace(b"(3,)", b"(-1,)"),
+        npy_of(np.arange(3)).replace(b"\x93NUMPY\1", b"\x93NUMPY\x09"),
+    ],
+)
+def test_arrays_are_those_of_numpy(write, data):
+    both = io.BytesIO()
+    with zipfile.ZipFile(both, "w") as parts:
+        for name, part in ("x.npy", data), ("note.txt", b"text"):
+            parts.writestr(name, part)
+    ds = mmapds.open(write(archive([("a.npy", data), ("a.npz", both.getvalue())]), "a.tar"), build=True, decode="wds")
+    try:
+        wanted = np.load(io.BytesIO(data), allow_pickle=False)
+    except ValueError:
+        with pytest.raises(mmapds.DecodeError, match="member 'npy' of sample 'a': "):
+            ds[0]
+        return
+    assert ds[0]["npz"]["note.txt"] == b"text"
+    for found in ds[0]["npy"], ds[0]["npz"]["x"]:
+        assert (found.dtype, found.shape, found.strides) == (wanted.dtype, wanted.shape, wanted.strides)
+        assert found.flags.writeable
+        assert np.array_equal(found, wanted)
+
+
+def test_a_header_that_is_nested_too_deep_is_not_a_lack_of_memory(write):
+    header = b"-" * 9000 + b"1\n"
+    data = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header
+    ds = mmapds.open(write(archive([("a.npy", data)]), "a.tar"), build=True, decode="wds")
+    with pytest.raises(mmapds.DecodeError, match="member 'npy' of sample 'a': expected a header"):
+        ds[0]
 
 
 def test_without_pillow_images_keep_their_bytes(write):

@@ -47,7 +47,7 @@ def pad_collate(
     - Arrays, tensors and lists of numbers, of shape (n_i, ...), become a pair: the padded tensor of shape (batch,
       longest, ...) and the lengths, int64 of shape (batch,). A list of integers is int64, and a list with floats has
       torch's default dtype. An empty list takes the dtype of the others. Different dtypes are promoted by torch's
-      rules. An array without entries may have 0 where the others have the length of an inner axis.
+      rules. An array without entries takes the inner axes of the others, whatever its own are.
     - Numbers, and arrays without axes, become one tensor of shape (batch,): int64 for ints, float64 if one is a float,
       bool for bools, and the promoted dtype for numbers of NumPy and torch.
     - Dicts become a dict, field by field and at any depth; an array field gives `name` and `name + "_lengths"`.

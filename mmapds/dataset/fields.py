@@ -90,6 +90,9 @@ class Fields(Columns):
     """
 
     def __init__(self, schema: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> None:
+        for what, value in ("schema", schema), ("defaults", defaults or {}):
+            if not isinstance(value, Mapping):
+                raise FormatError(f"{what} = {value!r}, expected a dict")
         self.given = dict(schema), dict(defaults or {})
         """The schema and the defaults."""
         for name in self.given[1]:
@@ -275,7 +278,7 @@ class StoredFields(Columns):
             if source is None or source.dtype == "json":
                 self._converters[name] = _reader_of_json(fields, wanted)
             elif not _is_as_stored(wanted, source):
-                self._converters[name] = partial(_converted, wanted=wanted)
+                self._converters[name] = partial(_converted, wanted=wanted, dtype=numpy_dtype(wanted.dtype))
                 if source.dtype != wanted.dtype:
                     copied.add(source.name)
         # Text that is not wanted is not decoded.
@@ -390,10 +393,10 @@ def _checked(text: bytes) -> bytes:
     return text
 
 
-def _converted(value: Any, wanted: Wanted) -> Any:
+def _converted(value: Any, wanted: Wanted, dtype: np.dtype[Any]) -> Any:
     """Return a stored number or array as it is wanted; raise DecodeError if it does not fit."""
     is_array = hasattr(value, "shape")
-    array = value if is_array and dtype_name(value.dtype) == wanted.dtype else _cast(np.asarray(value), wanted)
+    array = value if is_array and dtype_name(value.dtype) == wanted.dtype else _cast(np.asarray(value), wanted, dtype)
     if wanted.layout == _native.LAYOUT_RAGGED:
         return list(array)
     if wanted.layout == _native.LAYOUT_ANY:
@@ -405,14 +408,11 @@ def _converted(value: Any, wanted: Wanted) -> Any:
     return array
 
 
-def _cast(array: NDArray[Any], wanted: Wanted) -> NDArray[Any]:
+def _cast(array: NDArray[Any], wanted: Wanted, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return numbers in the dtype that is wanted, floats rounded to it; raise DecodeError for a number beyond it."""
-    dtype = numpy_dtype(wanted.dtype)
-    if wanted.dtype == "bfloat16":
-        if dtype.kind == "i":
-            raise Error(f"{array.dtype} as bfloat16 at `{wanted.name}` needs ml_dtypes; run: pip install ml_dtypes")
-        array = array.astype(np.float32)
-    elif np.can_cast(array.dtype, dtype):  # no number can be beyond the dtype
+    if wanted.dtype == "bfloat16" and dtype.kind == "i":
+        raise Error(f"{array.dtype} as bfloat16 at `{wanted.name}` needs ml_dtypes; run: pip install ml_dtypes")
+    if np.can_cast(array.dtype, dtype):  # no number can be beyond the dtype
         return array.astype(dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         found = array.astype(dtype)

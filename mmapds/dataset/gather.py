@@ -100,7 +100,7 @@ class Arrays:
         """Make one of arrays in a file, of which none is made."""
         shapes = field.shapes
         assert shapes is not None
-        alike = (shapes[:, 1:] == shapes[0, 1:]).all()
+        alike = shapes.shape[1] == 1 or (shapes[:, 1:] == shapes[0, 1:]).all()
         tail = _tail_of(list(map(tuple, (shapes[:1] if alike else shapes).tolist())), path)
         return cls(path, _DTYPES[field.dtype], shapes[:, 0], tail, field)
 
@@ -256,8 +256,8 @@ def as_arrays(values: Sequence[Any], path: Path) -> Sequence[Any]:
 
 def _as_array(value: Any, i: int, path: Path) -> Any:
     if isinstance(value, np.ndarray):
-        if value.dtype.name == "bfloat16":  # of ml_dtypes
-            return as_tensor(value, "bfloat16")
+        if value.dtype.kind == "V":  # not of NumPy's own; the name of a dtype takes long to make
+            return as_tensor(value, "bfloat16") if value.dtype.name == "bfloat16" else value
         if value.dtype.kind in _NUMERIC:
             refuse_masked(value, i, path)
         return value
@@ -383,6 +383,9 @@ def _tail_of(shapes: list[tuple[int, ...]], path: Path) -> tuple[int, ...]:
 
     Arrays without entries count only where no other is: each axis then has the greatest length.
     """
+    tails = {shape[1:] for shape in shapes}
+    if len(tails) == 1:
+        return tails.pop()
     first = next((i for i, shape in enumerate(shapes) if shape[0]), None)
     if first is None:
         axes = max(map(len, shapes))

@@ -80,11 +80,15 @@ def _json(data: bytes) -> Any:
 def _array(data: bytes) -> Any:
     file = BytesIO(data)
     read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
-    shape, is_fortran, dtype = read(file)
-    if dtype.hasobject or min(shape, default=0) < 0:  # objects are pickles, and NumPy would find a negative length out
-        raise ValueError(f"expected an array of numbers, found dtype {dtype} and shape {shape}")
-    # np.load would make room for all numbers that the header says before it reads.
-    return np.ndarray(shape, dtype, data, file.tell(), order="F" if is_fortran else "C").copy(order="K")
+    try:
+        shape, _, dtype = read(file)
+    except MemoryError:  # of Python's parser, for what is nested too deep
+        raise ValueError("expected a header of NumPy's, found one that is nested too deep") from None
+    expected, found = math.prod(shape) * dtype.itemsize, len(data) - file.tell()
+    if expected > found and not dtype.hasobject:  # NumPy would make room for all numbers before it reads
+        raise ValueError(f"expected {expected} bytes of numbers, as its header says, found {found}")
+    file.seek(0)
+    return npy.read_array(file, allow_pickle=False)
 
 
 def _arrays(data: bytes) -> dict[str, Any]:
@@ -92,7 +96,8 @@ def _arrays(data: bytes) -> dict[str, Any]:
         size, limit = sum(part.file_size for part in parts.infolist()), int(os.environ.get(MOST_BYTES) or 1 << 30)
         if size > max(limit, len(data)):  # parts that overlap make it larger, too
             raise ValueError(f"expected arrays of up to {limit} bytes, found {size}; set {MOST_BYTES} to read them")
-        return {name.removesuffix(".npy"): _array(parts.read(name)) for name in parts.namelist()}
+        found = {name.removesuffix(".npy"): parts.read(name) for name in parts.namelist()}
+    return {name: _array(part) if part.startswith(npy.MAGIC_PREFIX) else part for name, part in found.items()}
 
 
 def _image(data: bytes) -> Any:
