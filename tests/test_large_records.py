@@ -128,7 +128,7 @@ def test_so_is_one_of_json_whose_fields_are_made_late(write, monkeypatch, on_err
             raise MemoryError
         return sample
 
-    monkeypatch.setattr(Fields, "finished", without_room)
+    monkeypatch.setattr(Fields, "_finished", without_room)
     path = write([{"n": 0}, {"n": "1"}, {"n": 2}, {"n": 3}])
     ds = mmapds.open(path, build=True, decode=mmapds.Fields({"n": "int32"}), on_error=on_error)
     if on_error == "skip":
@@ -143,7 +143,7 @@ def test_so_is_one_of_json_whose_fields_are_made_late(write, monkeypatch, on_err
         check(str(refused.value))
         assert str(refused.value).startswith(f"{path}:3 (byte 20): expected room in memory for decoding a record of ")
 
-    monkeypatch.setattr(Fields, "finished_value", without_room_for_any)
+    monkeypatch.setattr(Fields, "_finished_value", without_room_for_any)
     with pytest.raises(MemoryError, match=r":3 \(byte 20\): expected room in memory for decoding"):
         batch.values("n")
 

@@ -115,6 +115,7 @@ WITHOUT_NUMBERS = {
     "misspelt column": lambda: dataset().column("lenght"),
     "access": lambda: dataset(access="fast"),
     "decode": lambda: dataset(decode="xml"),
+    "fields in a list": lambda: mmapds.Fields(["x"]),
     "fields' type": lambda: mmapds.Fields({"x": "int33"}),
     "fields' shape": lambda: mmapds.Fields({"x": ("int32", "rows")}),
     "fields' axes": lambda: mmapds.Fields({"x": ("int32", (-1,))}),

@@ -47,20 +47,20 @@ class Columns(ABC):
         self._as_tensors = {name: dtype for name, dtype in dtypes.items() if dtype in missing}
 
     @abstractmethod
-    def stored(self, found: Any, name: str) -> StoredField | None:
+    def _stored(self, found: Any, name: str) -> StoredField | None:
         """Return a field of numbers or arrays of equal axes; None for any other."""
 
     @abstractmethod
-    def values(self, found: Any, name: str) -> list[Any] | None:
+    def _values(self, found: Any, name: str) -> list[Any] | None:
         """Return the value of a field in each sample; None where samples have to be made for it."""
 
-    def finished(self, sample: dict[str, Any]) -> dict[str, Any]:
+    def _finished(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return a sample of the core with tensors where NumPy lacks the dtype."""
         for name in self._as_tensors:
-            sample[name] = self.finished_value(name, sample[name])
+            sample[name] = self._finished_value(name, sample[name])
         return sample
 
-    def finished_value(self, name: str, value: Any) -> Any:
+    def _finished_value(self, name: str, value: Any) -> Any:
         """Return the value of a field, as tensors where NumPy lacks the dtype."""
         dtype = self._as_tensors.get(name)
         if dtype is None or isinstance(value, float):
@@ -224,11 +224,11 @@ class RecordBatch(LazyBatch):
         return sample
 
     def stored(self, name: str) -> StoredField | None:
-        return self._columns.stored(self._found, name)
+        return self._columns._stored(self._found, name)
 
     def values(self, name: str) -> list[Any]:
         try:
-            values = self._columns.values(self._found, name)
+            values = self._columns._values(self._found, name)
         except _DECODING_ERRORS:
             values = None  # a sample raises it with the place of the record
         return [sample[name] for sample in self] if values is None else values

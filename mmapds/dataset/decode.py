@@ -224,9 +224,9 @@ class ArrayDecoder(Columns):
         self.native = parsed.native(numpy_dtype, np.ndarray, loads, copied)
 
     def __call__(self, record: Any) -> dict[str, Any]:
-        return self.finished(self.native(record))
+        return self._finished(self.native(record))
 
-    def stored(self, found: Any, name: str) -> StoredField | None:
+    def _stored(self, found: Any, name: str) -> StoredField | None:
         number, field = self._numbered[name]
         if field.is_scalar:
             numbers = np.frombuffer(found.words(number), np.float64 if field.dtype[0] == "f" else np.int64)
@@ -239,12 +239,12 @@ class ArrayDecoder(Columns):
         shapes = np.frombuffer(found.shapes(number), np.int64).reshape(len(found), -1)
         return StoredField(found, number, field.dtype, None, shapes)
 
-    def values(self, found: Any, name: str) -> list[Any] | None:
+    def _values(self, found: Any, name: str) -> list[Any] | None:
         return None if self._numbered[name][1].shape is not None else self.copies(found, name)
 
     def copies(self, found: Any, name: str) -> list[Any]:
         """Return what every record has in a field; arrays are copies."""
-        return [self.finished_value(name, value) for value in found.values(self._numbered[name][0])]
+        return [self._finished_value(name, value) for value in found.values(self._numbered[name][0])]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ArrayDecoder, (self.schema, *self.identity[1:])

@@ -131,10 +131,10 @@ class Fields(Columns):
         try:
             sample: dict[str, Any] = self.native(record)
         except _RefusedError as refused:
-            raise DecodeError(self.reason(bytes(record), *refused.args)) from None
-        return self.finished(sample)
+            raise DecodeError(self._reason(bytes(record), *refused.args)) from None
+        return self._finished(sample)
 
-    def stored(self, found: Any, name: str) -> StoredField | None:
+    def _stored(self, found: Any, name: str) -> StoredField | None:
         wanted, number = self.wanted[name], self._numbers[name]
         shaped = None if wanted.dtype == "str" or name in self.ragged else found.shapes(number)
         if shaped is None:
@@ -151,10 +151,10 @@ class Fields(Columns):
             numbers = numbers.astype(np.float64 if numbers.dtype.kind == "f" else np.int64)
         return StoredField(found, number, wanted.dtype, numbers)
 
-    def values(self, found: Any, name: str) -> list[Any]:
-        return [self.finished_value(name, value) for value in found.values(self._numbers[name])]
+    def _values(self, found: Any, name: str) -> list[Any]:
+        return [self._finished_value(name, value) for value in found.values(self._numbers[name])]
 
-    def reason(self, record: bytes, status: int, name: str | None, at: int) -> str:
+    def _reason(self, record: bytes, status: int, name: str | None, at: int) -> str:
         """Return why a record is refused, as messages say it.
 
         Args:
@@ -298,11 +298,11 @@ class StoredFields(Columns):
             sample[name] = convert(sample[name])
         return sample
 
-    def stored(self, found: Any, name: str) -> StoredField | None:
+    def _stored(self, found: Any, name: str) -> StoredField | None:
         source = self._sources[name]
-        return None if source is None or name in self._converters else self._file.stored(found, source)
+        return None if source is None or name in self._converters else self._file._stored(found, source)
 
-    def values(self, found: Any, name: str) -> list[Any]:
+    def _values(self, found: Any, name: str) -> list[Any]:
         source, convert = self._sources[name], self._converters.get(name)
         stored = [None] * len(found) if source is None else self._file.copies(found, source)
         return stored if convert is None else [convert(each) for each in stored]

@@ -297,8 +297,11 @@ def _mixed_message(values: Sequence[Any], path: Path) -> str:
 
 def _number_tensor(values: Sequence[Any], path: Path) -> torch.Tensor:
     """Return numbers as one tensor; raise CollateError if its dtype cannot hold them."""
-    dtype = _promoted([getattr(value, "dtype", type(value)) for value in values], path)
-    numbers = [value.item() if hasattr(value, "item") else value for value in values]
+    numbers, dtypes = values, list(dict.fromkeys(map(type, values)))
+    if not {bool, int, float}.issuperset(dtypes):
+        dtypes = [getattr(value, "dtype", type(value)) for value in values]
+        numbers = [value.item() if hasattr(value, "item") else value for value in values]
+    dtype = _promoted(dtypes, path)
     try:
         return torch.tensor(numbers, dtype=dtype)
     except (RuntimeError, OverflowError, ValueError) as error:
@@ -350,7 +353,7 @@ def _fill_of(pad: Any, dtype: torch.dtype, path: Path) -> int:
     if isinstance(pad, int | float):
         try:
             filled = torch.full((8 // dtype.itemsize,), pad, dtype=dtype)
-            held = filled[0].item()
+            held = filled.tolist()[0]
             if held != pad and not (dtype.is_floating_point and math.isinf(held) == math.isinf(pad)):
                 filled = None
         except (RuntimeError, OverflowError, ValueError):

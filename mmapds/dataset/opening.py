@@ -235,13 +235,13 @@ class IndexedDataset(Samples, Dataset):
         found = JsonBatch(self._records, numbers, decode.native, skip=self._skips is not None)
         for place, why in found.refused:
             number = int(numbers[place])
-            reason = decode.reason(bytes(self._records[number]), *why)
+            reason = decode._reason(bytes(self._records[number]), *why)
             if self._skips is None:
                 self._raise_at(number, positions[place], DecodeError(reason))
             self._leave_out(number, reason)
         kept = np.frombuffer(found.places, np.uint64).astype(np.int64)
         refused = self._refused(numbers, positions, kept)
-        return RecordBatch(found, decode, decode.finished, refused), kept
+        return RecordBatch(found, decode, decode._finished, refused), kept
 
     @property
     def skipped(self) -> list[int]:
