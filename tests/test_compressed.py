@@ -458,6 +458,14 @@ def test_every_block_is_found_in_a_table_of_pages(write, monkeypatch, page):
         begin, end = bounds[block]
         assert table.place(block) == (begin.file, end.file, begin.content, end.content)
         assert begin.content <= offset < end.content
+    for count in (1, 2, 40):
+        sizes = itertools.cycle([3, 0, 90, 7])
+        ranges = sorted((begin, min(begin + next(sizes), 2100)) for begin in found[:count])
+        wanted = b"".join(each.to_bytes(8, "little") for pair in ranges for each in pair)
+        contents = [range(begin.content, end.content) for begin, end in bounds]
+        wanted_bytes = {byte for each in ranges for byte in range(*each)}
+        expected = [block for block, content in enumerate(contents) if not wanted_bytes.isdisjoint(content)]
+        assert list(table.find_all(wanted)) == expected
     ds = mmapds.open(path)
     rows = random.Random(page).choices(range(300), k=100)
     assert ds.take(rows) == [[1, 2]] * 100

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from .. import _native
 from ..errors import Error, quoted, tool
-from ..storage.blocks import BlockError, BlockTable, Place, not_decoded, pieces_of
+from ..storage.blocks import RANGE, BlockError, BlockTable, Place, not_decoded, pieces_of
 from ..storage.index_file import Index
 from ..storage.sections import LARGEST_BLOCK, IndexedSource
 from ..storage.workers import cores, in_order, is_worker
@@ -23,7 +23,7 @@ PIECE = 1 << 20
 """Bytes of content of a large block that are kept as one; it ends with a smaller piece."""
 _WORTH_THREADS = 4  # blocks to decode
 _MOST_THREADS = 4
-_MOST_KNOWN = 1 << 9  # blocks whose places are kept
+_MOST_KNOWN = 1 << 10  # blocks whose places are kept
 _MOST_FORWARD = 4  # large blocks of a source at a time whose decoders are kept, each with its window
 
 Block = bytes | _native.Block
@@ -71,10 +71,11 @@ class BlockCache:
         """Return those of some blocks that are there, and None for others."""
         state = self._own()
         with state.lock:
-            for key in keys:
-                if key in state.blocks:
+            found = list(map(state.blocks.get, keys))
+            for key, block in zip(keys, found, strict=True):
+                if block is not None:
                     state.blocks.move_to_end(key)
-            return [state.blocks.get(key) for key in keys]
+        return found
 
     def get(self, key: Hashable, decode: Callable[[], Block], size: int = 0) -> Block:
         """Return a block; where it is not there, decode it, or wait for a thread that does. Raises what that raises.
@@ -227,7 +228,7 @@ class BlockReader:
     def read(self, begin: int, end: int) -> bytes:
         """Return bytes of the content, without those after its end."""
         end = min(end, self.size)
-        wanted = b"".join(each.to_bytes(8, "little") for each in (begin, max(begin, end)))
+        wanted = RANGE.pack(begin, max(begin, end))
         found = [(at, memoryview(block)) for at, block in self.blocks(wanted)]
         return b"".join(block[max(begin - at, 0) : end - at] for at, block in sorted(found, key=itemgetter(0)))
 
@@ -240,14 +241,13 @@ class BlockReader:
           FormatError: a block, or the index, is damaged.
           SourceError, StaleIndexError: the source was cut short, or cannot be read.
         """
-        ranges = memoryview(wanted).cast("Q").tolist()
-        places, missing = self._places(ranges), []
+        places, missing = self._places(wanted), []
         kept = self._cache.find([(self._key, block) for block, _ in places])
         for (block, place), found in zip(places, kept, strict=True):
             if found is not None:
                 yield place.content, found
             elif place.size > LARGEST_BLOCK:
-                yield from self._in_order(block, place, ranges)
+                yield from self._in_order(block, place, memoryview(wanted).cast("Q").tolist())
             else:
                 missing.append((block, place))
         kept, found = [], None  # a block that the cache drops gives its memory to the next
@@ -258,21 +258,23 @@ class BlockReader:
         else:
             yield from in_order(self._get, missing, workers=workers, slots=list(range(workers + 1)))
 
-    def _places(self, ranges: Sequence[int]) -> list[tuple[int, Place]]:
+    def _places(self, wanted: bytes) -> list[tuple[int, Place]]:
         """Return the blocks that have some bytes, ascending, and where they lie: no byte of the content is in two."""
+        if len(wanted) == RANGE.size:
+            begin, end = RANGE.unpack(wanted)
+            place = self._last[1]
+            if place.content <= begin < end <= place.content_end:
+                return [self._last]
         found: list[tuple[int, Place]] = []
-        end, (block, place) = 0, self._last
-        for begin, stop in zip(ranges[::2], ranges[1::2], strict=True):
-            begin = max(begin, end)
-            while begin < stop:
-                if not place.content <= begin < place.content_end:
-                    block = self._table.find(begin)
-                    place = self._place(block)
-                if not end <= place.content <= begin < place.content_end:
-                    raise self._table.damaged(block, f"byte {begin} of the content, found {tuple(place)}")
-                found.append((block, place))
-                begin = end = place.content_end
-        self._last = block, place
+        end = 0
+        for block in self._table.find_all(wanted):
+            place = self._place(block)
+            if place.content < end:
+                raise self._table.damaged(block, f"content from byte {end} on, found byte {place.content}")
+            end = place.content_end
+            found.append((block, place))
+        if found:
+            self._last = found[-1]
         return found
 
     def _in_order(self, block: int, place: Place, ranges: Sequence[int]) -> Iterator[tuple[int, Block]]:

@@ -1,5 +1,6 @@
 """The blocks of compressed sources as an index holds them: where each begins, and what decoding it there needs."""
 
+import struct
 import zlib
 from array import array
 from bisect import bisect_right
@@ -26,6 +27,8 @@ SMALLEST = 64 << 10
 """Bytes of content that a block has at least, unless it is the last one."""
 BITS = {"zstd": 1, "gzip": 8}
 """Parts of a byte that blocks begin at, by codec."""
+RANGE = struct.Struct("<QQ")
+"""Where some bytes of the content begin and end."""
 _NUMBERS = BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS
 _CRC = 4  # bytes of an access point before its window
 _LARGEST_POINT = _CRC + WINDOW + 64  # bytes: deflate adds less to what it cannot make smaller
@@ -170,6 +173,37 @@ class BlockTable:
             bounds = self.bounds.read(first, min(first + _PAGE, self.count) + 1)
             self._page = first, bounds, bounds[0], bounds[-1]
         return first + max(min(bisect_right(bounds, offset), len(bounds) - 1) - 1, 0)
+
+    def find_all(self, wanted: bytes) -> Sequence[int]:
+        """Return the blocks that have some of the wanted bytes, ascending.
+
+        Args:
+          wanted: bounds of ranges of the content, uint64 in pairs, ascending.
+        """
+        if len(wanted) == RANGE.size:
+            begin, end = RANGE.unpack(wanted)
+            return range(self.find(begin), self.find(end - 1) + 1) if begin < end else ()
+        import numpy as np  # batches alone need it
+
+        begins, ends = np.frombuffer(wanted, np.uint64).reshape(-1, 2).T
+        is_full = begins < ends
+        begins, ends = begins[is_full], ends[is_full]
+        if not len(begins):
+            return ()
+        self.find(int(begins[0]))
+        first, page, page_begin, page_end = self._page
+        if page_begin <= begins[0] and ends.max() <= page_end:  # another thread may have read another page meanwhile
+            bounds = np.asarray(page)
+            firsts, lasts = bounds.searchsorted(begins, "right") - 1, bounds.searchsorted(ends, "left") - 1
+        else:
+            first = 0
+            firsts, lasts = (np.array([self.find(at) for at in each.tolist()]) for each in (begins, ends - 1))
+        blocks = set(firsts.tolist())
+        is_longer = firsts < lasts
+        if is_longer.any():
+            for pair in zip(firsts[is_longer].tolist(), (lasts[is_longer] + 1).tolist(), strict=True):
+                blocks.update(range(*pair))
+        return [first + block for block in sorted(blocks)]
 
     def place(self, block: int) -> Place:
         """Return where a block lies; raise FormatError where that is not in the source."""
