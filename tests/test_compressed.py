@@ -200,16 +200,14 @@ def test_a_source_that_grew_is_scanned_again(write):
     verify(Index(f"{path}.mmx"))
 
 
-def test_a_directory_has_compressed_files_too_but_not_twice(write, tmp_path):
+def test_a_directory_has_compressed_files_too_and_warns_of_two_forms_of_one(write, tmp_path):
     write(text(10), "d/a.jsonl")
     write(WRITERS["one"][1](text(10)), "d/b.jsonl.zst")
     ds = mmapds.open(tmp_path / "d", build=True)
     assert [os.path.basename(path) for path in ds.sources] == ["a.jsonl", "b.jsonl.zst"]
     write(WRITERS["one"][1](text(10)), "d/a.jsonl.zst")
-    with pytest.raises(
-        mmapds.SourceError, match=r"one file of each content, found a\.jsonl and a\.jsonl\.zst; give one"
-    ):
-        mmapds.open(tmp_path / "d")
+    with pytest.warns(UserWarning, match=r"a\.jsonl\.zst: its records come twice, as .*a\.jsonl is given, too"):
+        assert len(mmapds.open(tmp_path / "d", build=True)) == 30
 
 
 # ---- processes and threads ----------------------------------------------------------------------------------------

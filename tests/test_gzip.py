@@ -273,7 +273,7 @@ def test_a_block_of_deflate_that_is_too_large_is_read_in_order(write):
     for row in (5, len(ds) - 1, 6000, 3, 40_000, 40_001, 999, len(ds) - 999):
         assert ds[row] == expected[row]
     with pytest.raises(
-        mmapds.Error, match=r"in the order of the file, as a block has \d+ .*run: .*seekable .*a.jsonl.gz"
+        mmapds.Error, match=r"in the order of the file, as block \d+ has \d+ .*run: .*seekable .*a.jsonl.gz"
     ):
         ds[20_000]
     verify(index)

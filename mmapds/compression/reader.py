@@ -13,7 +13,7 @@ from .. import _native
 from ..errors import Error, quoted, tool
 from ..storage.blocks import RANGE, BlockError, BlockTable, Place, not_decoded, pieces_of
 from ..storage.index_file import Index
-from ..storage.sections import LARGEST_BLOCK, IndexedSource
+from ..storage.sections import LARGEST_BLOCK
 from ..storage.workers import cores, in_order, is_worker
 from . import gzip, zstd
 
@@ -181,16 +181,6 @@ class Forward:
 # ---- reading ----------------------------------------------------------------------------------------------------
 
 
-def random_access_error(path: str, source: IndexedSource, found: str) -> Error:
-    """Return the error to raise for a source that is read out of order, though a block of it is too large for that."""
-    assert source.compression is not None
-    size, largest = source.compression.size, source.compression.largest
-    return Error(
-        f"{path}: expected records in the order of the file, as a block has {largest} of its {size} bytes of content, "
-        f"found {found}; run: {tool('seekable')} {quoted(path)}"
-    )
-
-
 class BlockReader:
     """The content of a compressed source, as the core's `Records` reads it.
 
@@ -213,7 +203,7 @@ class BlockReader:
     ) -> None:
         compression = index.sources[number].compression
         assert compression is not None
-        self._source, self._path = index.sources[number], index.source_path(number)
+        self._path = index.source_path(number)
         self._file, self._cache, self._key, self._lost = file, cache, key, lost
         self._table = BlockTable(index, number)
         self._codec = compression.codec
@@ -295,7 +285,10 @@ class BlockReader:
             with self._naming(block, place):
                 piece = forward.piece(number)
             if piece is None:
-                raise random_access_error(self._path, self._source, "one that lies behind")
+                raise Error(
+                    f"{self._path}: expected records in the order of the file, as block {block} has {place.size} bytes "
+                    f"of content, found one that lies behind; run: {tool('seekable')} {quoted(self._path)}"
+                )
             yield place.content + number * PIECE, piece
 
     def _get(self, wanted: tuple[int, Place], _: Any) -> tuple[int, Block]:
