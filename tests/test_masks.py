@@ -78,7 +78,8 @@ def test_masks_are_of_bools(ds):
     ok = ds.column("ok")
     assert ids(ds[ok == 1]) == ids(ds[ok.astype(bool)]) == ids(ds[(ok == 1).tolist()]) == list(range(0, N, 3))
     for dataset in kinds(ds):
-        for mask in (ok, torch.tensor(ok.astype(np.int64)), np.ones(N, int), ~ok.astype(np.int8)):
+        inverted = [~ok.astype(dtype) for dtype in (np.int8, np.uint8, ">u2")]
+        for mask in (ok, torch.tensor(ok.astype(np.int64)), np.ones(N, int), *inverted):
             for read in (dataset.__getitem__, dataset.take, dataset.take_kept):
                 with pytest.raises(IndexError, match="expected positions, or a mask of bools, found 300 zeros and one"):
                     read(mask)

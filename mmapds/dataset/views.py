@@ -178,7 +178,11 @@ class ChainedRows(Rows):
 def pieces(rows: Rows) -> Iterator[tuple[int, Int64s]]:
     """Yield the numbers that rows select, some at a time, each with its first position."""
     for begin in range(0, len(rows), _PIECE):
-        yield begin, rows.many(np.arange(begin, min(begin + _PIECE, len(rows)), dtype=np.int64))
+        end = min(begin + _PIECE, len(rows))
+        if isinstance(rows, ArrayRows):  # whose numbers lie together: several times as fast
+            yield begin, rows.array[begin:end].astype(np.int64, copy=False)
+        else:
+            yield begin, rows.many(np.arange(begin, end, dtype=np.int64))
 
 
 def positions_of(rows: Rows, records: Sequence[int]) -> Iterator[int]:
@@ -312,7 +316,8 @@ def _refuse_zeros_and_ones(positions: NDArray[Any], length: int) -> None:
     """Raise IndexError for a mask of integers, also inverted by ~: it would select two records again and again."""
     if len(positions) != length or length < 3 or positions.dtype.kind not in "iu":  # of two records, they are positions
         return
-    lowest, highest = int(positions.min()), int(positions.max())
+    signed = positions.astype(f"i{positions.itemsize}", copy=False)  # unsigned ones are 255 and 254, inverted
+    lowest, highest = int(signed.min()), int(signed.max())
     if (lowest >= 0 and highest <= 1) or (lowest >= -2 and highest < 0):
         raise IndexError(
             f"index: expected positions, or a mask of bools, found {length} zeros and ones, one for each record"
