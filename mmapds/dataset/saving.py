@@ -1,8 +1,10 @@
 """What files hold of a view: saved views, and columns, length orders and blocks of indexes, read where they lie."""
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -178,38 +180,51 @@ def _whole(indexes: Sequence[Index]) -> list[_Part]:
     return [_Part(index, 0, index.records) for index in indexes]
 
 
-def _cut(parts: Sequence[_Part], rows: RangeRows, first: int) -> list[_Part] | None:
-    """Return what parts have at a range of positions, which counts from `first`; None where it has gaps."""
-    if rows.range.step != 1:
-        return None
-    found, at, begin, end = [], 0, first + rows.range.start, first + rows.range.stop
-    for of, low, high in parts:
-        if max(begin, at) < min(end, at + high - low):
-            found.append(_Part(of, low + max(begin - at, 0), min(low + end - at, high)))
-        at += high - low
-    return found
+class _Parts:
+    """Parts one after another; positions count all of their records."""
 
+    def __init__(self, parts: list[_Part]) -> None:
+        self._parts = parts
+        self._starts = list(accumulate((part.end - part.begin for part in parts), initial=0))
 
-def _parts(indexes: Sequence[Index], rows: Rows | None, first: int = 0) -> list[_Part] | None:
-    """Return the runs of neighbours that a selection is made of, whose record 0 is `first`; None for any other."""
-    if rows is None:
-        return _whole(indexes)
-    if isinstance(rows, SavedRows):
-        return [_Part(rows.file, 0, len(rows))]
-    if isinstance(rows, RangeRows):
-        return _cut(_whole(indexes), rows, first)
-    if isinstance(rows, NestedRows) and isinstance(rows.inner, RangeRows):
-        outer = _parts(indexes, rows.outer, first)
-        return None if outer is None else _cut(outer, rows.inner, 0)
-    if not isinstance(rows, ChainedRows):
-        return None
-    found: list[_Part] = []
-    for begin, each in rows.chained:
-        own = _parts(indexes, each, first + begin)
-        if own is None:
+    def cut(self, rows: RangeRows, first: int) -> list[_Part] | None:
+        """Return what lies at a range of positions, which counts from `first`; None where it has gaps."""
+        if rows.range.step != 1:
             return None
-        found += own
-    return found
+        begin, end = first + rows.range.start, first + rows.range.stop
+        found, number = [], bisect_right(self._starts, begin) - 1
+        while begin < end:
+            of, low, _ = self._parts[number]
+            start, stop = self._starts[number], min(end, self._starts[number + 1])
+            if begin < stop:
+                found.append(_Part(of, low + begin - start, low + stop - start))
+            begin, number = stop, number + 1
+        return found
+
+    def of(self, rows: Rows, first: int = 0) -> list[_Part] | None:
+        """Return the runs of neighbours that a selection is made of, whose record 0 is `first`; None for any other."""
+        if isinstance(rows, SavedRows):
+            return [_Part(rows.file, 0, len(rows))]
+        if isinstance(rows, RangeRows):
+            return self.cut(rows, first)
+        if isinstance(rows, NestedRows) and isinstance(rows.inner, RangeRows):
+            outer = self.of(rows.outer, first)
+            return None if outer is None else _Parts(outer).cut(rows.inner, 0)
+        if not isinstance(rows, ChainedRows):
+            return None
+        found: list[_Part] = []
+        for begin, each in rows.chained:
+            own = self.of(each, first + begin)
+            if own is None:
+                return None
+            found += own
+        return found
+
+
+def _parts_of(indexes: Sequence[Index], rows: Rows | None) -> list[_Part] | None:
+    """Return the runs of neighbours that a selection of all records is made of; None if it is not made of any."""
+    whole = _whole(indexes)
+    return whole if rows is None else _Parts(whole).of(rows)
 
 
 def _numbers(parts: Sequence[_Part], name: str) -> Numbers:
@@ -223,7 +238,7 @@ def _numbers(parts: Sequence[_Part], name: str) -> Numbers:
 
 def column(indexes: Sequence[Index], rows: Rows | None, name: str) -> NDArray[Any]:
     """Return the numbers of some rows of a column; see `Dataset.column`."""
-    parts = _parts(indexes, rows)
+    parts = _parts_of(indexes, rows)
     if parts and all(name in part.of.columns for part in parts):
         return _numbers(parts, name).array
     every = _numbers(_whole(indexes), name)
@@ -239,7 +254,7 @@ def column(indexes: Sequence[Index], rows: Rows | None, name: str) -> NDArray[An
 
 def length_order(indexes: Sequence[Index], rows: Rows | None, dataset: Any) -> LengthOrder | None:
     """Return the length order of some rows, whose pickle has the dataset of them; see `Dataset.length_order`."""
-    parts = _parts(indexes, rows)
+    parts = _parts_of(indexes, rows)
     if not parts or sum(end - begin < of.records for of, begin, end in parts) > _MOST_CUT:
         return None
     parts = [part for part in parts if part.begin < part.end] or parts[:1]  # a run has a record or more
