@@ -105,6 +105,33 @@ def test_a_batch_of_which_nothing_is_left_is_an_error(path):
         assert (len(samples), kept.tolist()) == (0, [])
 
 
+@pytest.mark.parametrize("records", [5, 300])
+@pytest.mark.parametrize("decode", [mmapds.Fields({"none": "int64"}), "tf_example"], ids=["fields", "by name"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        list,
+        lambda ds: list(ds.stream()),
+        lambda ds: list(ds.map(number).stream(shuffle=True)),
+        lambda ds: [ds[::-1].take_kept([n]) for n in range(len(ds))],
+    ],
+    ids=["loop", "stream", "mapped", "view"],
+)
+def test_a_decoder_that_fits_no_record_is_an_error(write, read, decode, records):
+    ds = mmapds.open(write([{"n": n} for n in range(records)]), build=True, decode=decode, on_error="skip")
+    with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:\d+ \(byte \d+\): "):
+        read(ds)
+    assert len(ds.skipped) <= 128
+
+
+def test_a_hundred_bad_records_are_left_out_once_one_was_read(write):
+    path = write(b'{"n": 1}\n' + b'{"n"\n' * 300)
+    mmapds.build(path, format="jsonl")
+    ds = mmapds.open(path, on_error="skip")
+    assert list(ds) == list(ds.stream()) == [{"n": 1}]
+    assert len(ds.skipped) == 300
+
+
 def test_a_damaged_sample_of_a_tar(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(archive([(f"{n}.json", b'{"n": 1' if n == 1 else b'{"n": %d}' % n) for n in range(3)]))

@@ -59,6 +59,13 @@ def test_a_decoder_that_is_misspelt_or_of_another_kind(opened):
     )
 
 
+@pytest.mark.parametrize("given", [-1, "1GB", None, 1.5])
+def test_a_cache_of_no_number_of_bytes(opened, given):
+    path = opened([{"n": 1}]).sources[0]
+    message = refused(lambda: mmapds.open(path, block_cache=given))
+    assert message == f"block_cache = {given!r}, expected a number of bytes, 0 or more"
+
+
 # ---- positions --------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from xxhash import xxh3_64
 from .. import _native, formats
 from ..compression.content import line_number
 from ..compression.reader import CACHE, BlockCache, BlockReader
-from ..errors import Error, FormatError, SourceError, StaleIndexError
+from ..errors import Error, FormatError, SourceError, StaleIndexError, shortened
 from ..storage.blocks import BlockTable
 from ..storage.current import check_source
 from ..storage.files import IoChoice, io_of, open_file
@@ -53,6 +53,8 @@ class Catalog:
     def __init__(self, indexes: Sequence[Index], access: str, io: IoChoice, block_cache: int = CACHE) -> None:
         if access not in _ADVICE:
             raise Error(f"access = {access!r}, expected one of {', '.join(map(repr, _ADVICE))}")
+        if type(block_cache) is not int or block_cache < 0:
+            raise Error(f"block_cache = {shortened(block_cache)}, expected a number of bytes, 0 or more")
         self.blocks = BlockCache(block_cache)
         """Decoded blocks of compressed sources."""
         self.indexes = indexes

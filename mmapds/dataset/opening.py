@@ -61,6 +61,7 @@ from .views import ChainedRows, RangeRows, Rows, as_position, batch_of, checked,
 OnError = Literal["raise", "skip"]
 """What to do with records that cannot be decoded."""
 _ROWS_COMPARED = 65_536  # of a view, by its fingerprint
+_ENOUGH = 100  # records, of which none can be decoded, that make an error
 
 
 def open(  # noqa: A001 - mmapds.open is the public name
@@ -128,7 +129,14 @@ def make_dataset(
     """Return the dataset of a catalog, whose records it opens."""
     how = {"readahead": catalog.access == "auto", "will_need": catalog.access != "sequential"}
     records = Records(catalog.starts, catalog, views=wants_view(resolve(decode)), **how)
-    return IndexedDataset(catalog, records, decode, rows, set() if on_error == "skip" else None)
+    return IndexedDataset(catalog, records, decode, rows, _Skips() if on_error == "skip" else None)
+
+
+class _Skips(set[int]):
+    """The numbers of the records that were left out in this process, which views share."""
+
+    any_kept = False
+    """Whether a record was ever decoded."""
 
 
 class IndexedDataset(Samples, Dataset):
@@ -136,11 +144,11 @@ class IndexedDataset(Samples, Dataset):
 
     Args:
       rows: which of the records of the catalog; None for all, in order.
-      skips: the numbers of those that were left out, which views share; None if such a record is an error.
+      skips: those that were left out; None if such a record is an error.
     """
 
     def __init__(
-        self, catalog: Catalog, records: Records, decode: str | Decoder, rows: Rows | None, skips: set[int] | None
+        self, catalog: Catalog, records: Records, decode: str | Decoder, rows: Rows | None, skips: _Skips | None
     ) -> None:
         self._catalog = catalog
         self._records = records
@@ -198,7 +206,7 @@ class IndexedDataset(Samples, Dataset):
         if self._skips is not None:
             return super().take(positions)
         if isinstance(decode, Fields):
-            return self._take_fields(decode, numbers, positions)[0]
+            return self._take_fields(numbers, positions)[0]
         if decode is as_bytes:
             return self._records.many(numbers)
         refused = self._refused(numbers, positions)
@@ -212,8 +220,15 @@ class IndexedDataset(Samples, Dataset):
             return self.take(positions), np.arange(len(positions), dtype=np.int64)
         positions = batch_of(positions, self._length)
         numbers = self._record_numbers(positions)
-        if isinstance(self._decode, Fields):
-            return self._take_fields(self._decode, numbers, positions)
+        read = self._take_fields if isinstance(self._decode, Fields) else self._take_others
+        samples, kept = read(numbers, positions)
+        self._skips.any_kept |= len(kept) > 0
+        if len(positions) and not self._skips.any_kept and len(self._skips) >= min(self._length, _ENOUGH):
+            _ = self[positions[0]]  # which raises: the decoder fits no record
+        return samples, kept
+
+    def _take_others(self, numbers: Any, positions: Any) -> tuple[Sequence[Any], Any]:
+        """Read records and decode them one by one; return the same."""
         samples: list[Any] = []
         kept: list[int] = []
         for k, (record, number) in enumerate(zip(self._records.many(numbers), numbers.tolist(), strict=True)):
@@ -230,8 +245,10 @@ class IndexedDataset(Samples, Dataset):
             kept.append(k)
         return samples, np.array(kept, np.int64)
 
-    def _take_fields(self, decode: Fields, numbers: Any, positions: Any) -> tuple[RecordBatch, NDArray[np.int64]]:
-        """Read the fields of records, but for those that are left out; return the samples, and where these were."""
+    def _take_fields(self, numbers: Any, positions: Any) -> tuple[Sequence[Any], Any]:
+        """Read the fields of records together; return the samples that are not left out, and where these were."""
+        decode = self._decode
+        assert isinstance(decode, Fields)
         found = JsonBatch(self._records, numbers, decode.native, skip=self._skips is not None)
         for place, why in found.refused:
             number = int(numbers[place])
@@ -239,7 +256,7 @@ class IndexedDataset(Samples, Dataset):
             if self._skips is None:
                 self._raise_at(number, positions[place], DecodeError(reason))
             self._leave_out(number, reason)
-        kept = np.frombuffer(found.places, np.uint64).astype(np.int64)
+        kept = None if self._skips is None else np.frombuffer(found.places, np.uint64).astype(np.int64)
         refused = self._refused(numbers, positions, kept)
         return RecordBatch(found, decode, decode._finished, refused), kept
 
@@ -352,6 +369,9 @@ class IndexedDataset(Samples, Dataset):
         indexes = self._catalog.indexes
         return [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
 
+    def _columns_named(self, name: str) -> list[str]:
+        return [name] if name in self.columns else []
+
     def column(self, name: str) -> NDArray[Any]:
         found = saving.column(self._catalog.indexes, self._rows, name)
         found.flags.writeable = False
@@ -462,10 +482,12 @@ def _index_path(path: str) -> str:
     """Return the path of a source's index: beside it or, for a link, beside the file that it leads to."""
     if names_index(path):
         return path
-    beside, followed = path + INDEX_SUFFIX, ""
+    beside = path + INDEX_SUFFIX
     if not os.path.lexists(beside) and os.path.islink(path):
         followed = os.path.realpath(path) + INDEX_SUFFIX
-    return followed if os.path.exists(followed) else beside
+        if os.path.exists(followed):
+            return followed
+    return beside
 
 
 def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Sequence[Index | SavedView]) -> None:
@@ -473,21 +495,20 @@ def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Se
     by_name = {path for path in paths if not path.endswith(INDEX_SUFFIX)}
     if len(by_name) == len(paths):
         return
-    holders, remark = {os.path.realpath(path): path for path in by_name}, ""
+    same = os.path.realpath if by_name else os.path.normpath  # a directory may have indexes by the thousands
+    holders, named, remark = {same(path): path for path in by_name}, set(patterns), ""
     for path, index in zip(paths, indexes, strict=True):
-        if path in by_name:
+        if path in by_name or (isinstance(index, SavedView) if by_name else path in named):
             continue
         for base in index.open_bases() if isinstance(index, SavedView) else [index]:
             for source in map(base.source_path, range(len(base.sources))):
-                holder = holders.setdefault(os.path.realpath(base.absolute(source)), path)
-                if holder in by_name and base is index:
+                holder = holders.setdefault(same(base.absolute(source)), path)
+                if holder in by_name:
                     raise SourceError(
                         f"{path}: expected each source once, found {source} by its name and as one of this index"
                     )
-                if holder not in {path, *by_name} and path not in patterns:
-                    remark = (
-                        remark or f"{source}: its records may come more than once, as {holder} and {path} have some"
-                    )
+                if holder != path and path not in named and not remark:
+                    remark = f"{source}: its records may come more than once, as {holder} and {path} have some"
     if remark:
         warn(remark)
 

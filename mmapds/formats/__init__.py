@@ -127,8 +127,9 @@ def _has_one_line(path: str) -> bool:
 
 def check_decoder(index: Index, decode: Any) -> None:
     """Raise FormatError for a decoder, given by name, that does not fit the records of an index."""
-    names = {"torch", *(name for each in FORMATS.values() for name in each.decoders)}
-    if not isinstance(decode, str) or decode not in names:
+    if not isinstance(decode, str):
+        return
+    if decode not in {"torch", *(name for each in FORMATS.values() for name in each.decoders)}:
         return
     chosen = of_index(index)
     with index.reporting_malformed_metadata():
