@@ -8,7 +8,6 @@ import sysconfig
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 import mmapds
 from mmapds.convert import convert
@@ -105,22 +104,6 @@ def test_a_conversion_that_is_run_again_keeps_the_lengths(tmp_path):
     assert convert(tmp_path / "t.parquet", length="n").kept_length is None
     assert mmapds.open(tmp_path / "t.mma").lengths.tolist() == [5, 6]
     assert convert(tmp_path / "t.parquet", fields=["tokens"]).kept_length is None, "the field is gone"
-
-
-def test_what_torchs_collate_cannot_take_names_ours(opened):
-    ds = opened([{"n": n} for n in range(4)]).map(lambda _: Image.new("L", (2, 2)))
-    with pytest.raises(TypeError) as error:
-        next(iter(mmapds.DataLoader(ds, 2)))
-    assert "give collate_fn=mmapds.pad_collate" in error.value.__notes__[-1]
-    assert len(next(iter(mmapds.DataLoader(ds, 2, collate_fn=mmapds.pad_collate)))) == 2
-
-
-def test_samples_of_other_fields_are_named(opened):
-    with pytest.raises(KeyError) as error:
-        next(iter(mmapds.DataLoader(opened([{"a": 1}, {"b": 2}]), 2)))
-    assert error.value.__notes__[-1].startswith(
-        "give the samples of a batch the same fields, with ds.map(function), or "
-    )
 
 
 def test_a_source_tree_that_is_not_built_says_so(tmp_path):

@@ -98,7 +98,7 @@ def test_split_covers_everything_once_and_depends_on_the_seed(ds):
     assert list(map(ids, ds.split([0.5, 0.5], seed=None))) == [list(range(500)), list(range(500, 1000))]
 
 
-@pytest.mark.parametrize("fractions", [[], [0.5], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1], [[0.5, 0.5]]])
+@pytest.mark.parametrize("fractions", [[], [0.5], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1], [[0.5, 0.5]], ["a"], 0.9])
 def test_split_refuses_fractions_that_are_none(ds, fractions):
     with pytest.raises(mmapds.Error, match="expected numbers from 0 to 1 that add up to 1"):
         ds.split(fractions)
@@ -277,7 +277,8 @@ def test_maps_go_with_the_dataset(opened):
 
 def test_an_error_in_a_source_that_is_gone_still_has_a_place(write):
     path = write(b"\n{\n[\n")
-    ds = mmapds.open(path, build=True)
+    mmapds.build(path, format="jsonl")
+    ds = mmapds.open(path)
     ds.raw(0)
     os.unlink(path)
     with pytest.raises(mmapds.DecodeError, match=r"train.jsonl: record 0 \(byte 1\): not JSON"):

@@ -164,10 +164,16 @@ def test_a_function_of_batches_returns_as_many_samples(ds, returned, found):
         ds.map(returned, batched=True).take([8, 1, 2, 3])
 
 
-@pytest.mark.parametrize("batched", [False, True])
-def test_a_function_that_returns_nothing_is_an_error(ds, batched):
+@pytest.mark.parametrize(
+    ("batched", "message"),
+    [
+        (False, r"expected a sample, found None \(of "),
+        (True, r"expected a list of 1 samples for a batch, found NoneType \(the first at "),
+    ],
+)
+def test_a_function_that_returns_nothing_is_an_error(ds, batched, message):
     for read in (lambda mapped: mapped[1], lambda mapped: mapped.take([1])):
-        with pytest.raises(mmapds.Error, match=r"expected a sample, found None \(of .*train\.jsonl:2 \(byte "):
+        with pytest.raises(mmapds.Error, match=rf"{message}.*train\.jsonl:2 \(byte "):
             read(ds.map(lambda _: None, batched=batched))
 
 

@@ -133,6 +133,18 @@ def test_a_name_that_several_datasets_have_is_refused(a):
     assert sorted(chain.from_iterable(sampler)) == list(range(N))
 
 
+def test_a_short_name_is_all_of_a_name_and_not_its_end(pairs, a, tmp_path):
+    path = numbers(tmp_path, "c").sources[0]
+    mmapds.build(path, columns={"of.length": "n", "of.n": "n"})
+    nested = mmapds.zip(p=pairs.map(dict), c=mmapds.open(path))
+    assert nested.columns == ["p.a.length", "c.of.length", "c.of.n"]
+    assert nested.lengths.tolist() == nested.column("a.length").tolist() == a.lengths.tolist()
+    assert nested.length_order is not None
+    assert nested.column("of.n").tolist() == a.lengths.tolist()
+    with pytest.raises(mmapds.ColumnError, match=r"column 'n': expected one of .*, found 0 of that name"):
+        nested.column("n")
+
+
 @pytest.mark.parametrize("name", ["b.length", "none", "lenght"])
 def test_a_column_that_is_missing_is_an_error_that_names_those_there_are(pairs, name):
     with pytest.raises(mmapds.ColumnError, match=rf"^column '{name}': expected one of \['a.length'\], found 0 of that"):

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -216,7 +216,11 @@ class Dataset(_Samples):
         Raises:
           Error: a fraction is negative, they do not add up to 1, or the seed is not an integer.
         """
-        sizes, length = np.asarray(list(fractions), float), len(self)
+        length = len(self)
+        try:
+            sizes = np.asarray(list(fractions), float)
+        except (TypeError, ValueError):
+            sizes = np.empty(0)
         if sizes.ndim != 1 or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
             raise Error(f"fractions = {shortened(fractions)}, expected numbers from 0 to 1 that add up to 1")
         ends = np.rint(np.cumsum(sizes) * length).astype(np.int64).tolist()
@@ -279,6 +283,10 @@ class Dataset(_Samples):
         """Whether it has other records than all of its indexes, in their order."""
         return False
 
+    def _columns_named(self, name: str) -> list[str]:
+        """Return the columns that a name may mean: several in datasets that are zipped."""
+        return self._inner._columns_named(name)
+
     def _view(self, key: Any) -> "Dataset":
         """Return the view that a key stands for: a slice, an array of ints, or a mask."""
         return self._select(rows_of(key, len(self)))
@@ -293,21 +301,39 @@ class MappedDataset(Dataset):
         self._is_batched = is_batched
 
     def __getitem__(self, key: Any) -> Any:
-        return self._mapped([self._inner[key]], [key])[0] if is_position(key) else self._view(key)
+        if not is_position(key):
+            return self._view(key)
+        sample = self._inner[key]
+        if self._is_batched:
+            return self._batch([sample], [key])[0]
+        try:
+            made = self._function(sample)
+        except Exception as error:
+            self._raise_at(key, error)
+        return self._refuse_none(key) if made is None else made
 
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
         samples, kept = self._inner.take_kept(positions)
         if len(kept) < len(positions):
             positions = [positions[k] for k in kept]
-        return self._mapped(samples, positions), kept
+        if self._is_batched:
+            return self._batch(samples, positions) if len(samples) else [], kept
+        function = self._function  # called in two places, as one more call would take longer than most functions
+        mapped: list[Any] = []
+        for sample in samples:  # that may be read here: an error of its own has its place already
+            try:
+                made = function(sample)
+            except Exception as error:
+                self._raise_at(positions[len(mapped)], error)
+            mapped.append(self._refuse_none(positions[len(mapped)]) if made is None else made)
+        return mapped, kept
 
-    def _mapped(self, samples: Sequence[Any], positions: Any) -> list[Any]:
-        """Return what the function makes of some samples."""
-        if not self._is_batched:
-            return [self._made(sample, positions[k]) for k, sample in enumerate(samples)]
-        if not len(samples):
-            return []
-        made = self._made(samples, positions[0])
+    def _batch(self, samples: Sequence[Any], positions: Any) -> list[Any]:
+        """Return what the function makes of a batch."""
+        try:
+            made = self._function(samples)
+        except Exception as error:
+            self._raise_at(positions[0], error, f"a batch of {len(samples)}, the first at ")
         is_list = hasattr(made, "__len__") and hasattr(made, "__getitem__")
         if not is_list or isinstance(made, Mapping | str | bytes) or len(made) != len(samples):
             found = f"{type(made).__name__} of {len(made)}" if hasattr(made, "__len__") else type(made).__name__
@@ -317,22 +343,18 @@ class MappedDataset(Dataset):
             )
         return list(made)
 
-    def _made(self, given: Any, position: SupportsIndex) -> Any:
-        """Return what the function returns; its errors keep their type, and get the place of the record."""
-        try:
-            made = self._function(given)
-        except Exception as error:
-            batch = f"a batch of {len(given)}, the first at " if self._is_batched else ""
-            place = batch + self._inner.place(position)
-            if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
-                message = f"function {decoder_name(self._function)!r} raised StopIteration, of {place}"
-                raise RuntimeError(message) from error
-            add_note(error, f"while mapping {place}")
-            raise
-        if made is None:  # as of a function that changes its sample and returns nothing
-            place = self._inner.place(position)
-            raise Error(f"function {decoder_name(self._function)!r}: expected a sample, found None (of {place})")
-        return made
+    def _raise_at(self, position: SupportsIndex, error: Exception, batch: str = "") -> NoReturn:
+        """Raise an error of the function, which keeps its type, with the place of the record."""
+        place = batch + self._inner.place(position)
+        if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
+            raise RuntimeError(f"function {decoder_name(self._function)!r} raised StopIteration, of {place}") from error
+        add_note(error, f"while mapping {place}")
+        raise error
+
+    def _refuse_none(self, position: SupportsIndex) -> NoReturn:
+        """Raise Error for a function that changes its sample and returns nothing."""
+        place = self._inner.place(position)
+        raise Error(f"function {decoder_name(self._function)!r}: expected a sample, found None (of {place})")
 
     def _select(self, rows: Rows) -> "MappedDataset":
         return MappedDataset(self._inner._select(rows), self._function, self._is_batched)
@@ -431,7 +453,10 @@ class ZippedDataset(Dataset):
         """Return the columns that a name may mean: the name of the dataset, and that of the column there."""
         every = [(key, own) for key, each in self._members.items() for own in each.columns]
         exact = [pair for pair in every if ".".join(pair) == name]
-        return exact or [pair for pair in every if f".{pair[1]}".endswith(f".{name}")]
+        return exact or [(key, own) for key, each in self._members.items() for own in each._columns_named(name)]
+
+    def _columns_named(self, name: str) -> list[str]:
+        return [".".join(pair) for pair in self._owners(name)]
 
     @property
     def length_order(self) -> LengthOrder | None:
@@ -468,12 +493,12 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
     parts = list(datasets)
     if not parts:
         raise Error("datasets: expected one dataset or more, found 0")
-    expected = type(parts[0]) if isinstance(parts[0], Dataset) else Dataset
+    first = type(parts[0])
     for k, part in enumerate(parts):
-        if not isinstance(part, expected):
-            found = type(part).__qualname__
-            raise Error(f"datasets[{k}]: expected {expected.__name__}, as in datasets[0], found {found}")
-    return expected._chained(parts)
+        if not isinstance(part, Dataset) or type(part) is not first:
+            expected = f"{first.__name__}, as in datasets[0]" if k else "a dataset of mmapds.open"
+            raise Error(f"datasets[{k}]: expected {expected}, found {type(part).__qualname__}")
+    return first._chained(parts)
 
 
 def zip(*unnamed: Dataset, **datasets: Dataset) -> Dataset:  # noqa: A001 - mmapds.zip is the public name
@@ -489,7 +514,8 @@ def zip(*unnamed: Dataset, **datasets: Dataset) -> Dataset:  # noqa: A001 - mmap
       Error: no dataset is given, one has no name or is not of mmapds, or their lengths differ.
     """
     if unnamed or not datasets:
-        raise Error(f"datasets: expected names for all, as in zip(a=..., b=...), found {len(unnamed)} without one")
+        found = f"{len(unnamed)} without a name" if unnamed else "none"
+        raise Error(f"datasets: expected them by name, as in zip(a=..., b=...), found {found}")
     first = next(iter(datasets))
     for name, member in datasets.items():
         if not isinstance(member, Dataset):
