@@ -100,6 +100,7 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
         ((tmp_path / "no.parquet",), {}, "no.parquet: no such file"),
         ((path, tmp_path / "no" / "b.mma"), {}, "b.mma: expected a file to write in a directory"),
         ((text, tmp_path / "no" / "b.mma"), {}, "b.mma: expected a file to write in a directory"),
+        ((text, tmp_path / "b.mmx"), {}, r"b.mmx: expected a file to write that ends in \.mma"),
     ]
     for arguments, options, message in cases:
         with pytest.raises(mmapds.Error, match=message):

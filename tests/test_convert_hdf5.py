@@ -120,6 +120,15 @@ def test_what_hdf5_is_refused(tmp_path):
     ):
         convert(path, fields=["a", "one"])
     assert samples(convert(path, fields=["b"]).path) == [{"b": 1}, {"b": 2}, {"b": 3}]
+    with h5py.File(path, "a") as file:
+        file["none"] = np.zeros(0)
+        file["g/text"] = np.array([b"ok", b"gr\xfcn"])
+        file["g"].attrs["noted"] = np.bytes_(b"gr\xfcn")
+    with pytest.raises(mmapds.FormatError, match="dataset 'none': expected 2 rows, as in the datasets before, found 0"):
+        convert(path, fields=["a", "none"])
+    for options, place in (({}, "dataset '/g/text'"), ({"records": "groups"}, "'/g': attribute 'noted'")):
+        with pytest.raises(mmapds.FormatError, match=rf"a\.h5: {place}: expected text in UTF-8, found b'gr"):
+            convert(path, fields=["g/text"] if not options else ["noted"], **options)
     save(pa.table([[1], [2]], names=["x", "x"]), tmp_path / "a.arrow", "arrow")
     with pytest.raises(mmapds.FormatError, match=r"a\.arrow: expected fields of different names, found two 'x'"):
         convert(tmp_path / "a.arrow", tmp_path / "b.mma")

@@ -142,14 +142,12 @@ class ArrayFile(ArraySections):
             f"up to byte {self.end}, found others"
         )
 
-    def numbers(self, name: str, begin: int, end: int) -> memoryview:
-        """Return the bytes of a section's numbers of records `begin` to `end`."""
-        width = BY_DTYPE[self.sections[name].dtype].width
-        return memoryview(self.map.read(self.sections[name].offset + begin * width, (end - begin) * width))
-
     def cells(self, name: str, begin: int, end: int) -> Cells:
         """Return the type of a section's numbers, and those of records `begin` to `end` as 64-bit cells."""
-        number_type, data = BY_DTYPE[self.sections[name].dtype], self.numbers(name, begin, end)
+        section = self.sections[name]
+        number_type = BY_DTYPE[section.dtype]
+        width = number_type.width
+        data = memoryview(self.map.read(section.offset + begin * width, (end - begin) * width))
         if number_type is U32:
             wide = memoryview(bytearray(2 * len(data)))
             _native.cells_widen(data, wide)

@@ -119,8 +119,9 @@ def _as_json(field: Field, value: Any) -> bytes:
 
 def _plain(value: Any) -> Any:
     """Return an array that orjson does not take, such as a strided one, or a named tuple, as a list."""
-    if hasattr(value, "dtype") and hasattr(value, "tolist"):
-        return value.tolist()
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    if hasattr(value, "dtype") and hasattr(value, "tolist") and kind not in ("M", "m", "V"):
+        return value.tolist()  # which would lose the unit of times, and the names of structs
     if isinstance(value, tuple):
         return [*value]
     raise TypeError(f"no JSON for {shown(value)}")
@@ -147,7 +148,7 @@ def _as_number(field: Field, value: Any) -> float:
                 raise TypeError
             return rounded
         number = operator.index(value.item() if field.type == _native.FIELD_BOOL and hasattr(value, "item") else value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of tensors of several numbers
         raise _unfit(field, value) from None
     bits = 1 if field.type == _native.FIELD_BOOL else 8 * ITEM_BYTES[field.dtype]
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if field.type == _native.FIELD_INT else (0, 2**bits)

@@ -127,7 +127,8 @@ def convert(
       Error: the library that a format needs is missing, or the file cannot be written, has no room or another origin.
     """
     check_arguments(types, fields, defaults, missing, infer, max_bytes, options)
-    paths = expanded(sources, format, warn)
+    # Of a format that is only converted, a directory gives the files of this format alone.
+    paths = expand(sources, formats.CONVERTIBLE.get(format or "", ("", SUFFIXES))[1], warn)
     target = target_of(paths, out)
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
@@ -176,16 +177,6 @@ def _convert(
             engine.remove_parts(tasks, target)
     kept = None if wanted.length is not None else rules.length
     return Converted(target, copied.read - copied.skipped, copied.skipped, Schema(rules.described), kept)
-
-
-def expanded(
-    sources: StrPath | Iterable[StrPath], format_name: str | None, report: Callable[[str], object]
-) -> list[str]:
-    """Return the sources that are meant; report what is passed over in directories.
-
-    With a format that is only converted, its files alone are taken from directories.
-    """
-    return expand(sources, formats.CONVERTIBLE.get(format_name or "", ("", SUFFIXES))[1], report)
 
 
 def check_arguments(

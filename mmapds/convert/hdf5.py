@@ -138,7 +138,10 @@ class _Part(NamedTuple):
         for name in self.within:
             data = data[name]
         if h5py.check_string_dtype(self.dtype) is not None:
-            return _text(data.tolist())
+            try:
+                return _text(data.tolist())
+            except UnicodeDecodeError as error:
+                raise FormatError(f"{self.place}: expected text in UTF-8, found {error.object[:20]!r}") from None
         if self.dtype.kind == "O":
             return data.tolist()
         if self.dtype.kind == "V":
@@ -248,7 +251,8 @@ def _count_rows(path: str, datasets: Mapping[str, Any]) -> int:
         found: int | None = dataset.shape[0] if dataset.shape else None
         if found is None or expected not in (None, found):
             wanted = "rows" if expected is None else f"{expected} rows, as in the datasets before"
-            raise FormatError(f"{path}: dataset {name!r}: expected {wanted}, found {found or 'a single value'}")
+            shown = "a single value" if found is None else found
+            raise FormatError(f"{path}: dataset {name!r}: expected {wanted}, found {shown}")
         expected = found
     return expected or 0
 

@@ -330,6 +330,8 @@ def target_of(paths: list[str], out: StrPath | None) -> str:
         place = either(f"-o OUT{SUFFIX}", "out=...")
         raise Error(f"out: expected the name of one array file for {len(paths)} sources, found none; give {place}")
     target = os.path.splitext(paths[0])[0] + SUFFIX if out is None else os.fspath(out)
+    if not target.endswith(SUFFIX):
+        raise Error(f"{target}: expected a file to write that ends in {SUFFIX}")
     if not os.path.isdir(os.path.dirname(target) or "."):
         raise Error(f"{target}: expected a file to write in a directory, found no such directory")
     if any(is_same_file(path, target) for path in paths):
