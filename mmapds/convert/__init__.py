@@ -127,8 +127,7 @@ def convert(
       Error: the library that a format needs is missing, or the file cannot be written, has no room or another origin.
     """
     check_arguments(types, fields, defaults, missing, infer, max_bytes, options)
-    # Of a format that is only converted, a directory gives the files of this format alone.
-    paths = expand(sources, formats.CONVERTIBLE.get(format or "", ("", SUFFIXES))[1], warn)
+    paths = expand(sources, formats.CONVERTIBLE.get(format or "", ("", SUFFIXES))[1], warn)  # the names in directories
     target = target_of(paths, out)
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
