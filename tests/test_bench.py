@@ -162,6 +162,11 @@ def test_what_is_wrong_with_the_data_is_the_error_of_the_dataset(write):
         bench(empty)
 
 
+def test_a_decoder_that_no_other_process_can_load_is_an_error(path):
+    with pytest.raises(mmapds.Error, match="decode = <function .*, expected a function of a module"):
+        bench(path, decode=lambda record: record)
+
+
 def test_a_trial_that_ends_without_a_result_is_an_error(path, monkeypatch):
     monkeypatch.setattr(pickle, "dumps", lambda _: b"not a pickle")
     with pytest.raises(mmapds.Error, match="single: expected a result of the trial with 0 workers, found "):
@@ -172,6 +177,8 @@ def test_a_trial_that_ends_without_a_result_is_an_error(path, monkeypatch):
     ("arguments", "message"),
     [
         (["--workers", "two"], "argument --workers: invalid numbers value: 'two'"),
+        (["--workers", "0,-1"], "argument --workers: invalid numbers value: '0,-1'"),
+        (["--batch-size", "0", "--seconds", "0.01"], "--batch-size = 0, expected an integer of 1 or more"),
         (["--seconds", "0"], "--seconds = 0.0, expected a number above 0"),
         (["--collate", "pat"], "--collate = 'pat', expected 'list' or 'pad'"),
     ],
