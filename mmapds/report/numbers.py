@@ -86,7 +86,7 @@ def wanted_plans(compare: Iterable[str] | str, **options: Any) -> list[Wanted]:
             name = name.replace("-", "_")
             if name not in Wanted._fields or not value.isdecimal() or len(value) > 19:
                 known = ", ".join(Wanted._fields)
-                raise OrderError(f"compare: expected NAME=NUMBER, of {known}, found {shortened(part)}")
+                raise OrderError(f"compare = {shortened(part)}, expected NAME=NUMBER with one of {known}")
             others[name] = int(value)
         plans.append(Wanted.of(**others))
     return plans
@@ -126,8 +126,8 @@ def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) 
         steps = batches // ranks
     else:
         kind, limit, order = "fixed", wanted.batch_size or BATCH_SIZE, chunks or Shuffled(records, wanted.seed)
-        most = max(min(limit, records // ranks), 1)
-        batches, steps = -(-records // (most * ranks)) * ranks, records // (most * ranks)
+        most = max(min(limit, records // ranks), 1)  # of a whole step
+        batches, steps = -(-records // (limit * ranks)) * ranks, records // (limit * ranks)
 
         def reader(numbers: Int64s) -> tuple[Int64s, Int64s]:
             """Return the records of batches of whole steps, whose ranks take turns, and where each batch ends."""
@@ -136,7 +136,7 @@ def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) 
             return order.at(0, positions.ravel()), np.arange(1, len(numbers) + 1) * most
 
     if records < ranks:
-        raise OrderError(f"ranks = {ranks}, expected 1 to {records}, the number of records")
+        raise OrderError(f"dataset: expected {ranks} records or more, one for each rank, found {records}")
     steps = max(steps, 1)
     size = min(max(int(min(_BLOCK_RECORDS, records / 64) * steps / records), 1), steps)
     count = min(-(-steps // size), _BLOCKS)
@@ -311,12 +311,13 @@ def random_padding(values: Array, counts: Array, size: float) -> float:
 def shuffle_facts(epoch: Epoch, records: int) -> Facts:
     """Return whether the parts of an epoch are random choices of a dataset of so many records."""
     blocks, order = epoch.blocks, np.concatenate(epoch.blocks)
-    positions = np.repeat(epoch.steps, np.concatenate(epoch.sizes)) / epoch.whole_steps
+    # The middle of a step and of a record, so that rounding moves neither into the column or the row beside its own.
+    positions = (np.repeat(epoch.steps, np.concatenate(epoch.sizes)) + 0.5) / epoch.whole_steps
     jumps = np.concatenate([np.abs(np.diff(block)) for block in blocks])
     windows = {"start": blocks[0], "middle": blocks[len(blocks) // 2], "end": blocks[-1]}
     return {
         "measured": {"records": len(order), "is_whole": epoch.is_whole},
-        "density": density(positions, order / records, min(_COLUMNS, len(blocks))),
+        "density": density(positions, (order + 0.5) / records, min(_COLUMNS, len(blocks))),
         "gaps": {name: gaps(window, records) for name, window in windows.items()},
         "jump": float(jumps.mean() / records) if len(jumps) else None,
     }
