@@ -1,12 +1,11 @@
 """The errors that mmapds raises. A message says where, what was expected, what was found, and what to run."""
 
-import difflib
 import os
 import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -184,12 +183,6 @@ def listed(names: Iterable[Any]) -> str:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def did_you_mean(name: str, known: Iterable[str], shown: Callable[[str], str] = repr) -> str:
-    """Return the remark on a misspelt name, which ends a message; nothing if no name resembles it."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean {shown(near[0])})" if near else ""
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:

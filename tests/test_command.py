@@ -90,6 +90,13 @@ def test_exit_statuses(write, tmp_path):
         (1, ["show", path, "10"]),
         (1, ["show", bad, "0:2"]),
         (1, ["head", tmp_path / "absent.jsonl"]),
+        (1, ["info", path, "--histogram", "tokens"]),
+        (1, ["report", path, "--json", "--ranks", "11"]),
+        (2, ["report", path, "--json", "--compare", "pick=8"]),
+        (2, ["bench", path, "--workers", "-1"]),
+        (2, ["index", path, "--parts", tmp_path]),
+        (2, ["convert", path, "--parts", tmp_path]),
+        (2, ["head", path, "-n", "-1"]),
         (2, ["show", path]),
         (2, ["show", path, "first"]),
         (2, ["heads", path]),
@@ -98,6 +105,7 @@ def test_exit_statuses(write, tmp_path):
         (2, []),
         (2, ["verify", path, "--workers", "0"]),
         (2, ["index", f"{path}.mmx", "--merge", "-o", tmp_path / "all.mmx", "--missing", "0"]),
+        (2, ["index", f"{path}.mmx", "--merge", "-o", tmp_path / "all.mmx", "--workers", "-1"]),
     ):
         ran = mmapds(*arguments)
         assert ran.returncode == status, (arguments, ran.stderr)

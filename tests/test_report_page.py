@@ -227,7 +227,7 @@ def test_json_has_the_facts_and_needs_no_extra(path, tmp_path, missing):
     ("arguments", "status", "message"),
     [
         (["--max-tokens", "0"], 2, "--max-tokens = 0, expected an integer of 1 or more"),
-        (["--ranks", "1000"], 2, "--ranks = 1000, expected 1 to 600, the number of records"),
+        (["--ranks", "1000"], 1, "dataset: expected 1000 records or more, one for each rank, found 600"),
         (
             ["-o", "no/r.html"],
             1,

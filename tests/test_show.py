@@ -91,7 +91,8 @@ def test_numbers_and_ranges_are_those_of_python(ten, given, expected, shown):
     [
         (["10"], "position 10: expected one of 10 records, found none"),
         (["0", "-11"], "position -11: expected one of 10 records, found none"),
-        (["5:2"], "position slice(5, 2, None): expected one of 10 records, found none"),
+        (["1:9:0"], "position 1:9:0: expected one of 10 records, found none"),
+        (["5:2"], "position 5:2: expected one of 10 records, found none"),
     ],
 )
 def test_what_is_out_of_range_is_an_error_and_nothing_is_printed(ten, given, message, ran):

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, cast
+from typing import Any
 
 from ..errors import Error, as_command, printable
 from ..progress import Progress
@@ -18,6 +18,7 @@ Cell = str | tuple[str, str]
 _FAILED, _MISUSED = 1, 2
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the number of the signal
 _UNLIMITED = 1 << 20  # columns: a line that is longer than the terminal is wide runs on, and can be copied
+_HIGHLIGHTED = 1 << 20  # characters of JSON that are coloured: rich takes a second for each million
 
 
 class UsageError(Error):
@@ -31,7 +32,8 @@ def run(work: Callable[[], int | None]) -> int:
         if getattr(sys, name) is None:  # closed: a file of ours must not get its number
             setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115 - open as long as the process
     for stream in (sys.stdout, sys.stderr):
-        cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")  # names of files may be any bytes
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     message = ""
     try:
         with as_command(), _warnings_in_lines():
@@ -104,7 +106,7 @@ def print_line(text: str, style: str = "") -> None:
 
 def print_json(text: str) -> None:
     """Print lines of JSON, which `printed` has made."""
-    print(_drawn(text, highlight=True))
+    print(_drawn(text, highlight=True) if len(text) <= _HIGHLIGHTED else text)
 
 
 def print_table(rows: Sequence[Sequence[Cell]], *, head: Sequence[str] = (), left: Collection[int] = (0,)) -> None:
@@ -129,7 +131,9 @@ def _drawn(shown: Any, **options: Any) -> str:
     from rich.console import Console  # start-up time: only tables and terminals need it
     from rich.highlighter import JSONHighlighter
 
-    console = Console(width=_UNLIMITED, highlighter=JSONHighlighter(), highlight=False, markup=False, emoji=False)
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+    is_terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says: scripts read the text of a pipe
+    console = Console(width=_UNLIMITED, force_terminal=is_terminal, highlighter=JSONHighlighter(), **plain)
     with console.capture() as captured:
         console.print(shown, no_wrap=True, overflow="ignore", crop=False, end="", **options)
     return captured.get()

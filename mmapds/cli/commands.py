@@ -54,17 +54,24 @@ def size(text: str) -> int:
     return int(text[:-1] if shift else text) << shift
 
 
+def count(text: str) -> int:
+    """Return a number of 0 or more."""
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
 def numbers(text: str) -> list[int]:
     """Return the numbers in a list such as 0,2,4."""
-    return [int(part) for part in text.split(",")]
+    return [count(part) for part in text.split(",")]
 
 
-def position(text: str) -> int | slice:
-    """Return the number of a record, or a range like those of Python."""
+def position(text: str) -> str:
+    """Return the number of a record, or a range like those of Python, as it was typed."""
     if not POSITION.fullmatch(text):
         raise ValueError
-    parts = [int(part) if part else None for part in text.split(":")]
-    return slice(*parts) if len(parts) > 1 else int(text)
+    return text
 
 
 # ---- the commands
@@ -116,7 +123,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "quiet": _FLAG | {"help": "print nothing but errors"},
     "ranks": _N | {"help": "processes that share an epoch; default: 8"},
     "ray": {"metavar": "ADDRESS", "help": "work on a Ray cluster: its address, or auto"},
-    "records": _N | {"default": 5, "help": "how many records; default: 5"},
+    "records": _N | {"type": count, "default": 5, "help": "how many records; default: 5"},
     "root": _PATHS | {"dest": "roots", "metavar": "DIR", "help": "another directory that may hold sources of an index"},
     "schema": {"metavar": "JSON", "help": "fields and their types, or a file that has them"},
     "seconds": {"type": float, "metavar": "S", "help": "of each pass; default: 2"},

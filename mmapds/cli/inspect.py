@@ -15,16 +15,15 @@ from ..dataset.opening import IndexedDataset, make_dataset
 from ..dataset.opening import open as open_dataset
 from ..dataset.printed import printed
 from ..dataset.saving import examine_view
-from ..errors import ColumnError, DecodeError, Error, FormatError, counted
+from ..errors import ColumnError, DecodeError, Error, FormatError, counted, plain_counted
 from ..index.build import check_workers, summarise
-from ..index.inspect import CALLED, SIZES, Number, describe, format_of, histogram, measure, opened, states_of
+from ..index.inspect import CALLED, SIZES, Number, coverage, describe, format_of, histogram, measure, opened, states_of
 from ..index.verify import Findings, examine, work
 from ..progress import Progress
-from ..report import coverage
 from ..storage.index_file import Index, SavedView
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
 from . import Cell, one_line, print_aside, print_json, print_line, print_table, progress_on
-from .commands import POSITION, position
+from .commands import POSITION
 
 _LISTED = 10  # sources without --all
 _BAR = 40  # columns of the longest bar
@@ -75,7 +74,7 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> int:
                     lines += [f"  not checked: {what}" for what in findings.not_checked]
             except Error as error:
                 document["error"] = str(error)
-                problems = [error]
+                lines, problems = [], [error]
             failed |= bool(problems)
             progress.clear()
             for line in [] if options.json else lines:
@@ -115,7 +114,7 @@ def _print_info(indexes: list[Index], documents: list[dict[str, Any]], options: 
     wanted = options.histogram or ("length" if "length" in names else CALLED)
     if wanted not in (CALLED, *names):
         listed = ", ".join(map(repr, dict.fromkeys((CALLED, *names))))
-        raise ColumnError(f"--histogram: expected one of {listed}, found {wanted!r}")
+        raise ColumnError(f"{indexes[0].path}: expected --histogram with one of {listed}, found {wanted!r}")
     several = f"{_indexes(len(indexes))}, {indexes[0].path} to {indexes[-1].path}"
     print_line(several if len(indexes) > 1 else indexes[0].path, "bold")
     size, content = facts["bytes"], sum(summarise(index).content for index in indexes)
@@ -187,24 +186,28 @@ def show(options: argparse.Namespace) -> int:
     """Print the records that were asked for; return 1 if one is not what its decoder expects."""
     sources, positions = list(options.sources), list(options.positions)
     while len(sources) > 1 and POSITION.fullmatch(sources[-1]):  # the parser takes all but the last one for sources
-        positions.insert(0, position(sources.pop()))
+        positions.insert(0, sources.pop())
     dataset = _dataset(options, sources)
-    chosen: list[Sequence[int]] = []
-    for each in positions:  # all of them, before a record is printed
-        try:
-            found = range(len(dataset))[each]
-        except (IndexError, ValueError):
-            found = range(0)
-        chosen.append([found] if isinstance(found, int) else found)
-        if not chosen[-1]:
-            raise Error(f"position {each}: expected one of {len(dataset)} records, found none")
+    chosen = [_records_at(each, len(dataset)) for each in positions]  # before a record is printed
     return _print(dataset, chain.from_iterable(chosen), options)
+
+
+def _records_at(position: str, records: int) -> Sequence[int]:
+    """Return the records that a number or a range means; raise Error if there are none."""
+    first, *others = (int(bound) if bound else None for bound in position.split(":"))
+    try:
+        found = range(records)[slice(first, *others)] if others else [range(records)[first or 0]]
+    except (IndexError, ValueError):  # out of range, or a step of 0
+        found = range(0)
+    if not found:
+        raise Error(f"position {position}: expected one of {plain_counted(records, 'record')}, found none")
+    return found
 
 
 def head(options: argparse.Namespace) -> int:
     """Print the first records; return 1 if one is not what its decoder expects."""
     dataset = _dataset(options, options.sources)
-    return _print(dataset, range(len(dataset))[: max(options.records, 0)], options)
+    return _print(dataset, range(len(dataset))[: options.records], options)
 
 
 def _dataset(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDataset:

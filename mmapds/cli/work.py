@@ -16,7 +16,7 @@ from .. import formats
 from ..build_index import merge
 from ..errors import ColumnError, Error, FormatError, counted, printable, warn
 from ..executors import Engine
-from ..index.build import BuildResult, Request, build_each, complaints, summarise
+from ..index.build import BuildResult, Request, build_each, check_workers, complaints, summarise
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice
 from . import Cell, UsageError, print_aside, print_line, print_table, progress_on
@@ -41,6 +41,8 @@ def _executor(options: argparse.Namespace) -> Any:
     given = _given(options, ("dask", "ray"))
     if len(given) > 1:
         raise UsageError("--ray: expected no --dask beside it")
+    if options.parts is not None and not given:
+        raise UsageError("--parts: expected --dask or --ray with it, found neither")
     for name, address in given.items():
         if not address:  # as of a variable that is not set; the engine would start a cluster of this machine
             raise UsageError(f"--{name}: expected an address, found none")
@@ -116,6 +118,7 @@ def _merge(options: argparse.Namespace) -> None:
     for name in _OF_BUILDING:
         if getattr(options, name) not in (None, []):
             raise UsageError(f"--{name.replace('_', '-')}: expected no option for how to index with --merge")
+    check_workers(options.workers)
     started = time.perf_counter()
     path = merge(options.sources, **arguments_of(merge, options))
     if not options.quiet:

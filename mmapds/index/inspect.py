@@ -1,6 +1,7 @@
 """Whether the sources of an index are what they were, and statistics of its numbers, read piece by piece."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,14 +15,13 @@ from ..storage.sections import SavedViewFoundError
 from ..storage.sources import Roots, index_path
 from .build import summarise
 
-LISTED = 20
-"""Bad lines that are listed."""
 SIZES = None
 """Stands for what is not a column: the size of a record, with its framing."""
 CALLED = "bytes"
 """What users call these sizes; a column may have that name, too."""
 PERCENTILES = {"10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99}
 
+_CURRENT = ("unchanged", "touched")  # states of sources whose records can be read
 _PIECE = 1 << 20  # numbers that are looked at together
 _SAMPLE = 1 << 22  # numbers of which percentiles are exact
 _BINS = 12
@@ -190,6 +190,45 @@ def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], 
     mean = float(total / max(count, 1))
     shown = total if isinstance(total, int) else float(total) if np.isfinite(np.float64(total)) else None
     return Statistics(", ".join(types), least, most, mean, shown, count, others, tuple(found), len(whole))
+
+
+def coverage(
+    indexes: Sequence[Index], documents: Sequence[dict[str, Any]], records: int | None = None, most: int | None = None
+) -> dict[str, Any]:
+    """Return what indexes cover together, and which sources have changed since.
+
+    `documents` are what `describe` says of them. A view has fewer `records`. `most` limits the lists of
+    indexes and sources.
+    """
+    sources = [source for each in documents for source in each["sources"]]
+    others = [each for each in sources if each["state"] not in _CURRENT]
+    have_left_out = any(source.skipped for index in indexes for source in index.sources)
+    of = "records, with framing" + " and left-out records behind" * have_left_out
+    shared = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
+    columns: list[dict[str, Any]] = [
+        {"name": CALLED, "of": of},
+        *({"name": name, "of": made_of(indexes, name)} for name in shared),
+    ]
+    for column, name in zip(columns, (SIZES, *shared), strict=True):
+        numbers = measure(indexes, name, lambda _: None)
+        column |= {"type": numbers.type, "min": numbers.least, "max": numbers.most, "mean": numbers.mean}
+        column |= zip(PERCENTILES, numbers.percentiles, strict=True)
+        column |= {"total": numbers.total, "not_finite": numbers.others, "sampled": numbers.sampled}
+        column["is_sample"] = numbers.sampled < numbers.finite
+    return {
+        "indexes": [index.path for index in indexes][:most],
+        "formats": sorted({index.format for index in indexes}),
+        "records": sum(each["records"] for each in documents) if records is None else records,
+        **{name: sum(each[name] for each in documents) for name in ("bytes", "left_out", "bad")},
+        "records_of_indexes": sum(each["records"] for each in documents),
+        "sources": len(sources),
+        "changed": len(others),
+        "states": dict(sorted(Counter(each["state"] for each in sources).items())),
+        "is_current": not others,
+        "listed": sorted(sources, key=lambda each: each["state"] == "unchanged")[:most],
+        "sizes_have_left_out": have_left_out,
+        "columns": columns,
+    }
 
 
 def histogram(

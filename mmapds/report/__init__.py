@@ -22,7 +22,7 @@ from ..dataset.opening import IndexedDataset
 from ..dataset.opening import open as open_dataset
 from ..dataset.printed import printed
 from ..errors import DecodeError, Error, FormatError, shortened
-from ..index.inspect import CALLED, PERCENTILES, SIZES, describe, made_of, measure, pieces, states_of
+from ..index.inspect import SIZES, coverage, describe, pieces, states_of
 from ..index.lengths import LengthOrder, read_lengths
 from ..orders.permutation import Permutation
 from ..storage.index_file import Index
@@ -42,7 +42,6 @@ from .numbers import (
 
 __all__ = ["report"]
 
-_CURRENT = ("unchanged", "touched")  # states of sources whose records can be read
 _LISTED = 12  # sources
 _RANDOM, _EXTREMES, _UNDECODABLE = 6, 3, 3  # samples
 _TRIED = 1000  # records that are decoded to find some that cannot be
@@ -88,10 +87,10 @@ def report(
       roots: directories in which the sources of an index may lie, as in `mmapds.open`.
       force: replace a page that is there.
     Returns:
-      A dict that JSON can hold; docs/report.md says what is in it.
+      A dict that JSON can hold; docs/report.md explains the numbers.
     Raises:
       OrderError: an argument is out of range, or leaves no record.
-      ColumnError: the plan needs lengths that the index does not have; the message has the command that adds them.
+      ColumnError: the plan needs lengths that the index does not have.
       FormatError: a file of waits has something else.
       Error: an extra is missing, or the page is there or cannot be written; what `mmapds.open` and `bench` raise.
     """
@@ -168,44 +167,6 @@ def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wa
     }
 
 
-def coverage(
-    indexes: Sequence[Index], documents: Sequence[Facts], records: int | None = None, most: int | None = None
-) -> Facts:
-    """Return what indexes cover together, and which sources have changed since.
-
-    `documents` are what `describe` says of them. A view has fewer `records`. Up to `most` sources are listed.
-    """
-    sources = [source for each in documents for source in each["sources"]]
-    others = [each for each in sources if each["state"] not in _CURRENT]
-    have_left_out = any(source.skipped for index in indexes for source in index.sources)
-    of = "records, with framing" + " and left-out records behind" * have_left_out
-    shared = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
-    columns: list[Facts] = [
-        {"name": CALLED, "of": of},
-        *({"name": name, "of": made_of(indexes, name)} for name in shared),
-    ]
-    for column, name in zip(columns, (SIZES, *shared), strict=True):
-        numbers = measure(indexes, name, lambda _: None)
-        column |= {"type": numbers.type, "min": numbers.least, "max": numbers.most, "mean": numbers.mean}
-        column |= zip(PERCENTILES, numbers.percentiles, strict=True)
-        column |= {"total": numbers.total, "not_finite": numbers.others, "sampled": numbers.sampled}
-        column["is_sample"] = numbers.sampled < numbers.finite
-    return {
-        "indexes": [index.path for index in indexes][:_LISTED],
-        "formats": sorted({index.format for index in indexes}),
-        "records": sum(each["records"] for each in documents) if records is None else records,
-        **{name: sum(each[name] for each in documents) for name in ("bytes", "left_out", "bad")},
-        "records_of_indexes": sum(each["records"] for each in documents),
-        "sources": len(sources),
-        "changed": len(others),
-        "states": dict(sorted(Counter(each["state"] for each in sources).items())),
-        "is_current": not others,
-        "listed": sorted(sources, key=lambda each: each["state"] == "unchanged")[:most],
-        "sizes_have_left_out": have_left_out,
-        "columns": columns,
-    }
-
-
 def _lengths(indexes: Sequence[Index], by_length: LengthOrder | None, wanted: Sequence[Wanted]) -> Facts:
     """Return how lengths are distributed, or where there are none, the sizes of records in bytes."""
     if by_length is not None:
@@ -231,8 +192,18 @@ def _samples(dataset: IndexedDataset, by_length: LengthOrder | None, seed: int) 
         places = np.arange(min(_EXTREMES, records))
         groups |= {"longest": by_length.at(places).tolist(), "shortest": by_length.at(records - 1 - places).tolist()}
     found = {name: [_sample(dataset, by_length, each) for each in positions] for name, positions in groups.items()}
-    bad = (each for each in (_sample(dataset, None, each) for each in tried) if "error" in each)
-    return {**found, "undecodable": list(islice(bad, _UNDECODABLE)), "tried": len(tried)}
+    bad = islice((each for each in tried if not _is_decodable(dataset, each)), _UNDECODABLE)
+    return {**found, "undecodable": [_sample(dataset, None, each) for each in bad], "tried": len(tried)}
+
+
+def _is_decodable(dataset: IndexedDataset, position: int) -> bool:
+    """Return False for a record that its decoder refuses; large ones are not tried."""
+    try:
+        if dataset.where(position).size <= _LARGE:
+            dataset[position]
+    except Error:
+        return False
+    return True
 
 
 def _sample(dataset: IndexedDataset, by_length: LengthOrder | None, position: int) -> Facts:
