@@ -163,7 +163,7 @@ def test_what_is_wrong_with_the_data_is_the_error_of_the_dataset(write):
 
 
 def test_a_decoder_that_no_other_process_can_load_is_an_error(path):
-    with pytest.raises(mmapds.Error, match="decode = <function .*, expected a function of a module"):
+    with pytest.raises(mmapds.Error, match=r"decode = <function .*, expected a function of a module"):
         bench(path, decode=lambda record: record)
 
 
