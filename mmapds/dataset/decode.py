@@ -176,12 +176,6 @@ def resolve(decode: str | Decoder) -> Decoder:
     raise Error(f"decode = {decode!r}, expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable")
 
 
-def check_name(decode: str | None) -> None:
-    """Raise Error for what a command line was given as the name of a decoder, and is not one."""
-    if decode not in (None, "torch"):
-        resolve(decode or "")
-
-
 def decoder_name(decode: str | Decoder) -> str:
     """Return a decoder as messages and reprs show it."""
     if isinstance(decode, partial) and not isinstance(decode, RecordArray):

@@ -95,9 +95,7 @@ def as_positions(positions: ArrayLike) -> Int64s:
     return np.ascontiguousarray(positions, dtype=np.int64)
 
 
-@lru_cache(maxsize=16)
-def _permutation(n: int, seed: int, epoch: int, stream: int = 0) -> Permutation:
-    return Permutation(n, seed, epoch, stream)
+_permutation = lru_cache(maxsize=16)(Permutation)
 
 
 class OfRecords:
