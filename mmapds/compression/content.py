@@ -231,9 +231,11 @@ def opened(path: str) -> Iterator[BinaryIO]:
       FormatError: what is read of it is damaged.
     """
     damage: tuple[type[Exception], ...] = EOFError, zlib.error, standard_gzip.BadGzipFile
-    codec = codec_at(path)
+    codec = ""
     try:
         with open_regular(path) as file:
+            codec = codec_of(file.read(4))
+            file.seek(0)
             content: Any = file
             if codec == "zstd":
                 module = zstd.codec(path)
@@ -246,15 +248,6 @@ def opened(path: str) -> Iterator[BinaryIO]:
     except damage as error:
         check_memory(error)
         raise FormatError(f"{path}: not {codec}: {error}; copy the file again") from None
-    except OSError as error:
-        raise unreadable(path, error) from None
-
-
-def codec_at(path: str) -> str:
-    """Return what a file is compressed by, one of `sources.CODECS`; empty if by none of them."""
-    try:
-        with open_regular(path) as file:
-            return codec_of(file.read(4))
     except OSError as error:
         raise unreadable(path, error) from None
 
