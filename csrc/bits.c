@@ -79,18 +79,6 @@ __attribute__((noinline)) static mds_status select_numbers(const mds_bits *bits,
     return MDS_OK;
 }
 
-static uint64_t rank_of(const mds_bits *bits, uint64_t number)
-{
-    const size_t word = (size_t)(number / 64);
-    const uint64_t bit = UINT64_C(1) << number % 64;
-    if (number >= bits->limit || !(bits->words[word] & bit))
-        return MDS_NONE;
-    uint64_t rank = bits->before[word / MDS_BITS_BLOCK] + ones_in(bits->words[word] & (bit - 1));
-    for (size_t w = word / MDS_BITS_BLOCK * MDS_BITS_BLOCK; w < word; w++)
-        rank += ones_in(bits->words[w]);
-    return rank;
-}
-
 mds_status mds_bits_select(const mds_bits *bits, const int64_t *ranks, size_t n, int64_t *out)
 {
     if (!bits->map)
@@ -102,21 +90,6 @@ mds_status mds_bits_select(const mds_bits *bits, const int64_t *ranks, size_t n,
     const mds_status status = mds_map_was_whole(bits->map, bits->map->size, mds_now());
     mds_guard_leave();
     return status == MDS_OK ? found : status;
-}
-
-mds_status mds_bits_rank(const mds_bits *bits, uint64_t number, uint64_t *rank)
-{
-    if (!bits->map) {
-        *rank = rank_of(bits, number);
-        return MDS_OK;
-    }
-    mds_guard guard;
-    if (MDS_GUARD(&guard))
-        return MDS_SHRANK;
-    *rank = rank_of(bits, number);
-    const mds_status status = mds_map_was_whole(bits->map, bits->map->size, mds_now());
-    mds_guard_leave();
-    return status;
 }
 
 /* ---- numbers as an array ------------------------------------------------------------------------------------ */

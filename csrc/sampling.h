@@ -206,10 +206,6 @@ void mds_bits_count(const uint64_t *words, size_t n, uint64_t *before);
  * MDS_CORRUPT where there is none, or the directory does not fit the bits; MDS_SHRANK where the file was cut short. */
 mds_status mds_bits_select(const mds_bits *bits, const int64_t *ranks, size_t n, int64_t *out);
 
-/* *rank = how many numbers of the set are smaller than one of it; MDS_NONE for a number that is not in it. Returns
- * MDS_SHRANK where the file was cut short. */
-mds_status mds_bits_rank(const mds_bits *bits, uint64_t number, uint64_t *rank);
-
 /* out[k] = the number at positions[k], of those of `width` bytes, 4 or 8, from byte `begin` of a file that is mapped and
  * holds them all; `out` may be `positions`. Returns MDS_SHRANK as mds_map_read does. */
 mds_status mds_array_select(const mds_map *map, uint64_t begin, size_t width, const int64_t *positions, size_t n,

@@ -71,26 +71,12 @@ static PyObject *bits_select(PyObject *object, PyObject *args)
     return result;
 }
 
-static PyObject *bits_rank(PyObject *object, PyObject *args)
-{
-    const BitsObject *self = (BitsObject *)object;
-    unsigned long long number;
-    uint64_t rank;
-    if (!PyArg_ParseTuple(args, "O&:rank", mds_py_size, &number))
-        return NULL;
-    return mds_bits_rank(&self->bits, number, &rank) == MDS_OK ? mds_py_offset(rank) : raise_shorter(self);
-}
-
 static PyMethodDef bits_methods[] = {
     {"select", bits_select, METH_VARARGS,
      "select($self, ranks, out, /)\n--\n\n"
      "Set out[k] to the number of the set that has ranks[k] smaller ones in it: i64, one shape, or the same array.\n\n"
      "Raises IndexError for a rank beyond all numbers, ValueError where the directory does not fit the bits, EOFError "
      "where\nthe file was cut short."},
-    {"rank", bits_rank, METH_VARARGS,
-     "rank($self, number, /)\n--\n\n"
-     "Return how many numbers of the set are smaller than one of it, or None if it is not in the set.\n\n"
-     "Raises EOFError where the file was cut short."},
     {NULL, NULL, 0, NULL},
 };
 
