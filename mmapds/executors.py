@@ -11,7 +11,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xxhash import xxh3_128
 
 from . import __version__
-from .errors import ColumnError, DecodeError, Error, FormatError, either, shortened
+from .errors import ColumnError, DecodeError, Error, FormatError, as_command, either, is_command, shortened
 from .storage.sources import StrPath, reason
 from .storage.workers import sendable
 
@@ -150,7 +150,7 @@ class Engine(NamedTuple):
                     report(task)
                     continue
                 with _errors_of_engine(task):
-                    running[self.executor.submit(run_task, __version__, run, *task)] = task
+                    running[self.executor.submit(run_task, __version__, run, *task, is_command())] = task
             for future in as_completed(running):
                 task = running.pop(future)  # Dask keeps what is held, and computes it again where its worker died
                 with _errors_of_engine(task):
@@ -176,19 +176,21 @@ class Engine(NamedTuple):
             os.rmdir(directory)
 
 
-def run_task(version: str, _run: str, path: str, function: Any, arguments: Any) -> Any:
+def run_task(version: str, _run: str, path: str, function: Any, arguments: Any, is_of_command: bool = False) -> Any:
     """Run a task in a worker, on any host; return the error that it met, as engines would retry what is raised.
 
     Args:
       version: of mmapds where the build was started.
       _run: differs in each build, as Dask takes equal calls for one.
+      is_of_command: whether messages name options as a command line takes them.
     """
     host = f" (on host {os.uname().nodename})"
     if version != __version__:
         return Error(f"mmapds: expected version {version}, found {__version__}; install the same version there{host}")
     try:
         if not os.path.exists(path):  # it may have been written by a run whose answer was lost
-            function(path, *arguments)
+            with as_command() if is_of_command else nullcontext():
+                function(path, *arguments)
     except (FormatError, ColumnError, DecodeError) as error:  # of the data, which are the same on all hosts
         return error
     except Error as error:

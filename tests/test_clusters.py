@@ -357,7 +357,7 @@ def sent(corpus, tmp_path, job):
 
 @both
 def test_a_worker_says_on_which_host_it_failed(corpus, tmp_path, job):
-    version, run, path, function, (sources, *how) = sent(corpus, tmp_path, job)
+    version, run, path, function, (sources, *how), _ = sent(corpus, tmp_path, job)
     (source,) = sources
 
     def found(sources, path=path, version=version):
