@@ -88,8 +88,16 @@ def locked(target: str) -> Iterator[None]:
                     os.unlink(path)
 
 
+def _limit() -> float:
+    text = os.environ.get(LIMIT) or "3600"
+    with suppress(ValueError):
+        if (seconds := float(text)) >= 0:  # not of NaN
+            return seconds
+    raise Error(f"{LIMIT} = {text!r}, expected a number of seconds, 0 or more")
+
+
 def _acquire(target: str, path: str) -> OwnFile | None:
-    began, limit, has_spoken = time.monotonic(), float(os.environ.get(LIMIT) or 3600), False
+    began, limit, has_spoken = time.monotonic(), _limit(), False
     while True:
         try:
             file = OwnFile(path, "a+")
@@ -105,7 +113,8 @@ def _acquire(target: str, path: str) -> OwnFile | None:
                     file.truncate(0)  # never of an empty file: ext4 would write it to the disk when it is closed
                 file.write(f"{os.getpid()} on {os.uname().nodename}".encode())
             return file
-        who = f"process {ascii(os.pread(file.fileno(), 300, 0).decode('latin-1'))[1:-1]}"
+        holder = os.pread(file.fileno(), 300, 0).decode("latin-1")
+        who = f"process {ascii(holder)[1:-1]}" if holder else "another process"
         file.close()
         waited = time.monotonic() - began
         if waited >= limit:
@@ -122,7 +131,7 @@ def _is_locked(file: FileIO, path: str) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except (BlockingIOError, FileNotFoundError):
+    except (BlockingIOError, PermissionError, FileNotFoundError):  # the second one on SMB
         return False
 
 
