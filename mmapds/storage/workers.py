@@ -202,7 +202,10 @@ def _compute(task: Any) -> Any:
     try:
         return _work(task)
     except Exception as error:
-        raise sendable(error) from error
+        sent = sendable(error)
+        if sent is error:
+            raise
+        raise sent from error
 
 
 def sendable(error: BaseException) -> BaseException:
