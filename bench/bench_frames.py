@@ -12,8 +12,7 @@ from bench.support.timing import timed
 from mmapds import _native
 from mmapds.dataset.payloads import tf_example
 from mmapds.formats.frames import TFRecord
-from mmapds.storage.files import open_source
-from mmapds.storage.sources import inspect
+from mmapds.storage.sources import inspect, open_source
 
 RECORDS = 2_000_000
 FRAMINGS = {

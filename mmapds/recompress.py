@@ -21,7 +21,6 @@ from .compression.zstd import codec, walk
 from .errors import Error, FormatError, counted
 from .formats.jsonl import JsonLines
 from .index.build import check_workers
-from .storage.files import open_source, shrank
 from .storage.lock import check_is_free, is_same_file, replacing
 from .storage.sections import LARGEST_BLOCK
 from .storage.sources import (
@@ -31,7 +30,9 @@ from .storage.sources import (
     check_unchanged,
     inspect,
     named,
+    open_source,
     reason,
+    shrank,
     unreadable,
     without_codec,
 )

@@ -11,6 +11,7 @@ import mmapds
 from mmapds import formats
 from mmapds.convert import SUFFIXES as CONVERTED
 from mmapds.convert import convert
+from mmapds.storage.sources import expand
 from tests.support import commands
 from tests.support.files import opened_to_all, unprivileged
 from tests.support.messages import check
@@ -174,5 +175,18 @@ def test_a_directory_that_cannot_be_listed(tmp_path):
     closed.chmod(0o311)
     for way in (mmapds.build, mmapds.open, partial(mmapds.open, build=True), convert):
         assert unprivileged(partial(way, closed)) == f"SourceError: {closed}: permission denied"
-    refused = unprivileged(lambda: mmapds.build(tmp_path / "c*/*.jsonl"))
-    assert refused == f"SourceError: {tmp_path}/c*/*.jsonl: no such file"
+
+
+@pytest.mark.parametrize("pattern", ["*/*.jsonl", "**/*.jsonl", "e[01]/*", "*/s*/*.jsonl", "e?/*/a.jsonl", "**"])
+def test_a_pattern_that_leads_to_a_directory_that_cannot_be_listed(tmp_path, pattern):
+    """The files of the others alone would be an index without the records there."""
+    opened_to_all(tmp_path)
+    for name in ("e0/sub", "e1/sub"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a.jsonl").write_bytes(b"1\n")
+    (tmp_path / "e1").chmod(0o311)
+    refused = unprivileged(lambda: expand(tmp_path / pattern, (".jsonl",)))
+    assert refused == f"SourceError: {tmp_path}/e1: permission denied"
+    for known in ("e*/sub/a.jsonl", "e0/**/*.jsonl"):  # names that need no list of that directory
+        found = unprivileged(lambda known=known: expand(tmp_path / known, (".jsonl",)))
+        assert found[0] == f"{tmp_path}/e0/sub/a.jsonl"

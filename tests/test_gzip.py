@@ -21,9 +21,9 @@ import mmapds
 from mmapds.compression import gzip as gzip_codec
 from mmapds.index.verify import verify
 from mmapds.storage.blocks import BlockError, BlockTable, Edges
-from mmapds.storage.files import open_file
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import LARGEST_BLOCK, POINT_BOUNDS, POINTS, WINDOW
+from mmapds.storage.sources import open_file
 from tests.support import oracle
 from tests.support.compressed import InMemory, bgzf, many_members, one_block, one_member, text
 from tests.support.index_file import forge_section, rewrite

@@ -122,7 +122,9 @@ def test_io_is_one_of_two(sources, io):
 
 def test_concat_takes_datasets_that_read_alike(sources):
     ds = mmapds.open(sources["jsonl"])
-    with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected .* io = 'mmap', .* and 'pread'; open them alike"):
+    with pytest.raises(
+        mmapds.Error, match=r"datasets\[1\]: expected decode, access, io, .* as of datasets\[0\], found others"
+    ):
         mmapds.concat([ds, mmapds.open(sources["jsonl"], io="pread")])
 
 
@@ -164,7 +166,7 @@ def test_an_index_is_built_where_nothing_can_be_mapped(sources):
     code = """
 import sys, warnings
 from mmapds import _native
-from mmapds.storage import files
+from mmapds.storage import sources
 
 class Unmapped:
     def __new__(cls, path, io=_native.IO_MAP):
@@ -176,7 +178,7 @@ class Native:
     Map = Unmapped
     IO_PREAD, IO_COPY = _native.IO_PREAD, _native.IO_COPY
 
-files._native = Native
+sources._native = Native
 import mmapds
 warnings.simplefilter("ignore")
 for path in sys.argv[1:]:

@@ -145,7 +145,7 @@ def test_an_index_with_a_column_that_was_computed_in_python(corpus):
         mmapds.build(corpus)
     os.truncate(corpus, before)
     flip(f"{corpus}.mmx", section(f"{corpus}.mmx", "offsets"))
-    mended(corpus, mmapds.FormatError, r"; run: .* --force$")
+    mended(corpus, mmapds.FormatError, r"; run: .* --force \(which loses 'square', computed in Python\)$")
     assert mmapds.open(corpus).columns == ["length"]
 
 

@@ -10,11 +10,10 @@ from xxhash import xxh3_64
 
 from .. import _native
 from ..errors import FormatError, SourceError
-from ..storage.files import open_file
 from ..storage.lock import remove_leftovers
 from ..storage.numbers import BY_DTYPE, COLUMN_TYPES, F64, I64, U8, U32, U64, Spool
 from ..storage.sections import COLUMN, SectionFile
-from ..storage.sources import kind_of_file, unreadable
+from ..storage.sources import kind_of_file, open_file, unreadable
 from ..storage.writer import SectionWriter
 from .schema import Schema
 

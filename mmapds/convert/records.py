@@ -16,9 +16,8 @@ from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
 from ..arrays.values import Inference, cast, pack, with_axes_of
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, either, option, warn
-from ..storage.files import open_file
 from ..storage.lock import is_same_file, locked
-from ..storage.sources import INDEX_SUFFIX, StrPath, given_twice, listed
+from ..storage.sources import INDEX_SUFFIX, StrPath, given_twice, listed, open_file
 from ..writer import Writer
 from .reader import Columns, FileReader, IndexedReader, Reader
 

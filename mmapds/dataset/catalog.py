@@ -17,9 +17,8 @@ from ..compression.reader import CACHE, BlockCache, BlockReader
 from ..errors import Error, FormatError, SourceError, StaleIndexError, shortened
 from ..storage.blocks import BlockTable
 from ..storage.current import check_source
-from ..storage.files import IoChoice, io_of, open_file
 from ..storage.index_file import Index
-from ..storage.sources import Roots, kind_of_file, reason
+from ..storage.sources import IoChoice, Roots, io_of, kind_of_file, open_file, reason
 
 _ADVICE = {"auto": _native.ADVISE_RANDOM, "random": _native.ADVISE_RANDOM, "sequential": _native.ADVISE_SEQUENTIAL}
 

@@ -30,10 +30,21 @@ from ..index.build import Request, build_and_warn
 from ..index.lengths import LengthOrder
 from ..index.write import candidates
 from ..storage import current
-from ..storage.files import Io, IoChoice, check_io, io_of
 from ..storage.index_file import Index, SavedView, is_saved_view, names_index
 from ..storage.sections import SavedViewFoundError
-from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, expand, given_twice, listed, way_to_index
+from ..storage.sources import (
+    INDEX_SUFFIX,
+    Io,
+    IoChoice,
+    Roots,
+    StrPath,
+    check_io,
+    expand,
+    given_twice,
+    io_of,
+    listed,
+    way_to_index,
+)
 from . import saving
 from .batch import RecordBatch, Refused
 from .catalog import Catalog, Location

@@ -17,12 +17,11 @@ from ..index.lengths import FileOrder, LengthOrder, Numbers
 from ..index.verify import Findings, place_beside
 from ..storage.blocks import BlockTable
 from ..storage.current import check_now
-from ..storage.files import Io
 from ..storage.index_file import LENGTH_SECTIONS, Index, SavedView, mark_of, relative_to_index
 from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE, U64, order_type, scratch
 from ..storage.sections import COLUMN
-from ..storage.sources import StrPath
+from ..storage.sources import Io, StrPath
 from ..storage.writer import ViewWriter
 from .views import ArrayRows, BitRows, ChainedRows, Int64s, NestedRows, RangeRows, Rows, ascends, pieces
 

@@ -16,9 +16,8 @@ from typing import NamedTuple
 from .. import _native
 from ..compression.content import WINDOW, Data, Part, content_of, in_flight, line_number, parts_of, workers_for
 from ..storage.blocks import BlockStart
-from ..storage.files import shrank
 from ..storage.sections import IndexedSource
-from ..storage.sources import Source, unreadable
+from ..storage.sources import Source, shrank, unreadable
 from ..storage.workers import ahead, in_order
 from .format import End, Format, Layout, Parameters, Piece, Sample, Sources, reserve_words
 from .measuring import Measured, Measuring, UnmeasuredError

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 from .. import _native
 from ..errors import FormatError, option
 from ..storage.current import fingerprint
-from ..storage.files import open_source
 from ..storage.numbers import plain_dtype
-from ..storage.sources import Source, inspect
+from ..storage.sources import Source, inspect, open_source
 from .format import TRUNCATED, ArrayOf, End, Format, Parameters, Piece, Sample, Sources
 from .measuring import Measuring
 

@@ -10,8 +10,7 @@ from contextlib import closing
 from typing import TypeVar
 
 from ..compression.content import Data, Part, content_of, in_flight
-from ..storage.files import shrank
-from ..storage.sources import Source
+from ..storage.sources import Source, shrank
 from ..storage.workers import in_order
 from .format import End, Piece
 

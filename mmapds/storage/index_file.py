@@ -23,7 +23,6 @@ from ..errors import (
     listed,
     quoted,
 )
-from .files import Io, open_file
 from .lock import TEMPORARY
 from .numbers import COLUMN_TYPES, U32, U64
 from .sections import (
@@ -37,6 +36,7 @@ from .sections import (
     TEXT,
     IndexedSource,
     Rule,
+    SavedViewFoundError,
     Section,
     SectionFile,
     check_fields,
@@ -44,7 +44,7 @@ from .sections import (
     records_in_group,
     unpacked,
 )
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, Roots, is_inside, kind_of_file, reason, way_to_index
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, Io, Roots, is_inside, kind_of_file, open_file, reason, way_to_index
 
 _INDEX_NAME = re.compile(rf"{re.escape(INDEX_SUFFIX)}({TEMPORARY})?\Z")
 RECORD_NUMBERS = (U32.dtype, U64.dtype)
@@ -345,16 +345,17 @@ class Index(IndexFile):
 
     def _way(self) -> str:
         if not self.sources:  # the metadata that name them are damaged
-            return f"; {way_to_index(self.path)}"
+            return f"; {way_to_index(self.path)} (with the options that it was built with)"
         return f"; run: {self.rebuild_command('--force')}"
 
     def rebuild_command(self, *options: str) -> str:
-        """Return the shell command that builds this index again, with more options than it was built with."""
-        if len(self.sources) == 1 and self.path == self.source_path(0) + INDEX_SUFFIX:  # naming it is naming the index
-            return build_command([self.source_path(0)], *options)
+        """Return the shell command that builds this index again, with more options, and what `--force` loses."""
+        given, roots = [self.path], [f"--root {quoted(root)}" for root in sorted(self.roots.lasting())]
         # Roots that the user gave, and no others: the command must not go further than the user did.
-        roots = [f"--root {quoted(root)}" for root in sorted(self.roots.lasting())]
-        return build_command([self.path], *options, *roots)
+        if len(self.sources) == 1 and self.path == self.source_path(0) + INDEX_SUFFIX:  # naming it is naming the index
+            given, roots = [self.source_path(0)], []
+        lost = listed(self.computed_columns) if "--force" in options else ""
+        return build_command(given, *options, *roots) + (f" (which loses {lost}, computed in Python)" if lost else "")
 
     def unreadable(self, number: int, problem: str) -> SourceError:
         """Return the error for a source that cannot be opened."""
@@ -437,9 +438,12 @@ class SavedView(IndexFile):
 
 
 def is_saved_view(path: str) -> bool:
-    """Whether a path is that of a saved view."""
+    """Whether a path is that of a saved view, sound or damaged."""
     if path.endswith(INDEX_SUFFIX):
-        with suppress(Error):
-            SavedView(path)
+        try:
+            Index(path)
+        except SavedViewFoundError:
             return True
+        except Error:
+            pass
     return False

@@ -1,18 +1,23 @@
-"""Which files a user means or an index may name, whether they can be sources, and whether they stay as they are."""
+"""Which files a user means or an index may name, and reading them: mapped or, where that fails, by pread."""
 
 import glob
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import BinaryIO, NamedTuple
+from fnmatch import fnmatchcase
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from braceexpand import braceexpand
 
-from ..errors import SourceError, another_name, build_command, quoted
+from .. import _native
+from ..errors import Error, SourceError, another_name, build_command, quoted, warn
 
 StrPath = str | os.PathLike[str]
+Io = Literal["mmap", "pread"]  # how the bytes of a file are read
+IoChoice = Io | Mapping[str, Io]
+"""For all files, or by shell patterns of absolute paths: the first that matches counts, and others are mapped."""
 CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
 """What sources may be compressed by, and what their names end in."""
 _NAMED_CODECS = {suffix: codec for codec, each in CODECS.items() for suffix in each} | {".tgz": "gzip", ".tzst": "zstd"}
@@ -28,6 +33,7 @@ _NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md|idx|parts)$", re.IGN
 """What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
 _NAMED = 8  # files that a message names
 _ROOTS = "MMAPDS_ROOTS"  # the environment variable with roots for all calls, separated like those of PATH
+_warned: list[str] = []  # one warning is enough for a process
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -104,13 +110,34 @@ def _matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
         with suppress(ValueError):  # braces that do not match belong to a name
             patterns = list(braceexpand(pattern))
     for each in patterns:
-        is_there = os.path.lexists(each)
-        found = [each] if is_there else _without_indexes(sorted(glob.glob(each, recursive=True)), suffixes)
+        if os.path.lexists(each):
+            matches.append(each)
+            continue
+        _check_listed(each)
+        found = _without_indexes(sorted(glob.glob(each, recursive=True)), suffixes)
         if not found:
             way = f"; {way_to_index(each)}" if each.endswith(INDEX_SUFFIX) else ""
             raise SourceError(f"{each}: no such file{way}")
         matches += found
     return matches
+
+
+def _check_listed(pattern: str) -> None:
+    """Raise SourceError where a pattern leads to a directory that cannot be listed: glob passes over its files."""
+    directory, name = os.path.split(pattern)
+    if not name or not glob.has_magic(pattern):
+        return
+    _check_listed(directory)
+    if not glob.has_magic(name):
+        return
+    searched = os.path.join(pattern if name == "**" else directory or ".", "")
+    for each in glob.glob(searched, recursive=True):
+        try:
+            os.scandir(each).close()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise unreadable(each.rstrip("/") or "/", error) from None
 
 
 def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str], object]) -> list[str]:
@@ -297,3 +324,69 @@ def changed(source: Source, size: int) -> SourceError:
 def kind_of_file(mode: int) -> str:
     """Return what a file is that is not a regular one."""
     return _KINDS.get(stat.S_IFMT(mode), "a special file")
+
+
+# ---- opening files to read --------------------------------------------------------------------------------------
+
+
+def check_io(given: Any) -> None:
+    """Raise Error unless this is an `IoChoice`."""
+    for value in given.values() if isinstance(given, Mapping) else [given]:
+        if value not in ("mmap", "pread"):
+            raise Error(f"io = {given!r}, expected 'mmap' or 'pread', or a dict of path pattern to one of them")
+
+
+def io_of(choice: IoChoice, path: str) -> Io:
+    """Return how the file of an absolute path is to be read."""
+    if isinstance(choice, str):
+        return choice
+    return next((io for pattern, io in choice.items() if fnmatchcase(path, pattern)), "mmap")
+
+
+def open_file(path: str, io: Io = "mmap", *, scan: bool = False) -> _native.Map:
+    """Open a regular file. One that cannot be mapped is read by pread, which is slower; the first such file warns.
+
+    Args:
+      scan: the file must be a buffer: one that cannot be mapped is read into memory.
+    Raises:
+      OSError: it cannot be opened, or there is no memory for it.
+      ValueError: it is not a regular file.
+      EOFError: it became shorter while it was read into memory.
+    """
+    if io == "pread":
+        return _native.Map(path, _native.IO_PREAD)
+    try:
+        return _native.Map(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        try:
+            opened = _native.Map(path, _native.IO_COPY if scan else _native.IO_PREAD)
+        except OSError:
+            raise error from None
+        if not _warned:
+            _warned.append(path)
+            instead = "reading it into memory" if scan else "reading it by pread, which is slower"
+            warn(f"{path}: cannot be mapped ({reason(error)}); {instead}; other files may follow", RuntimeWarning)
+        return opened
+
+
+def open_source(source: Source, *, scan: bool = True) -> _native.Map:
+    """Open a source to index it; raise SourceError where it is unreadable, or has another size than when inspected."""
+    try:
+        opened = open_file(source.path, scan=scan)
+    except OSError as error:
+        raise unreadable(source.path, error) from None
+    except EOFError:
+        raise shrank(source) from None
+    if opened.size != source.size:
+        raise changed(source, opened.size)
+    return opened
+
+
+def shrank(source: Source) -> SourceError:
+    """Return the error to raise for a source that became shorter while it was read."""
+    try:
+        return changed(source, os.path.getsize(source.path))
+    except OSError as error:
+        return unreadable(source.path, error)

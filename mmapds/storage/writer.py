@@ -11,7 +11,6 @@ from xxhash import xxh3_64
 
 from .. import _native
 from ..errors import ColumnError, Error
-from .files import open_file
 from .lock import Replacement
 from .numbers import BY_DTYPE, U32, U64, Spool, scratch, sort_lengths
 from .sections import (
@@ -27,7 +26,7 @@ from .sections import (
     records_in_group,
     unpacked,
 )
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, reason
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, open_file, reason
 
 _PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
 _WRITE_OUT = 8 << 20  # bytes that the kernel is told to write out at once
