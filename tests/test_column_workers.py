@@ -36,7 +36,7 @@ def raises_first_in_the_second_piece(sample):
     while sample["n"] == 0 and not os.path.exists("raised"):
         time.sleep(0.01)
     if sample["n"] == 4095:
-        raise RuntimeError("first piece")
+        raise RuntimeError("first piece") from KeyError("its cause")
     return 1
 
 if __name__ == "__main__":
@@ -46,7 +46,7 @@ if __name__ == "__main__":
         mmapds.add_column("train.jsonl", "x", eval(sys.argv[2]), workers=2)
         print("added")
     except (mmapds.Error, RuntimeError) as error:
-        print(type(error).__name__, error)
+        print(type(error).__name__, error, *["KeyError"] * ("KeyError: 'its cause'" in str(error.__cause__)))
 """
 DIED = "ColumnError column 'x': a worker process died, killed or out of memory; use workers=1 to see why"
 
@@ -77,7 +77,7 @@ def said(folder, *arguments):
     [
         ("dies_as_it_computes", DIED),
         ("raises_what_cannot_be_pickled", "RuntimeError OddError: odd"),
-        ("raises_first_in_the_second_piece", "RuntimeError first piece"),
+        ("raises_first_in_the_second_piece", "RuntimeError first piece KeyError"),
     ],
 )
 def test_the_first_failure_in_the_order_of_records_is_said(built, method, function, expected):

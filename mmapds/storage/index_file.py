@@ -345,7 +345,7 @@ class Index(IndexFile):
 
     def _way(self) -> str:
         if not self.sources:  # the metadata that name them are damaged
-            return f"; {way_to_index(self.path)} (with the options that it was built with)"
+            return f"; {way_to_index(self.path)}"
         return f"; run: {self.rebuild_command('--force')}"
 
     def rebuild_command(self, *options: str) -> str:
