@@ -57,6 +57,8 @@ def bench(
 ) -> dict[str, Any]:
     """Measure how fast a dataset is read, and say which loader to use.
 
+        print(mmapds.bench.bench("train.jsonl", workers=[0, 2], seconds=0.1, processes=False, cold=False))
+
     Args:
       source_or_index: as in `mmapds.open`; nothing is built, and nothing is written.
       max_tokens: batches of `TokenBudgetBatchSampler` with this budget; records over it are left out.

@@ -52,6 +52,9 @@ def build(
 ) -> Path | list[Path]:
     """Index sources in place, one process at a time. What is known of unchanged sources is kept: see docs/checks.md.
 
+        mmapds.build("train.jsonl", length="items(tokens)", columns={"characters": "chars(text)"})
+        mmapds.build("part-*.jsonl", out="corpus.mmx")
+
     Args:
       sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index means that
         index, which is built again if its sources changed.
@@ -122,6 +125,9 @@ def merge(
     roots: StrPath | Iterable[StrPath] = (),
 ) -> Path:
     """Make one index of several, byte for byte what `build` writes for all their sources, without reading records.
+
+        mmapds.build("part-*.jsonl")
+        mmapds.merge(["part-0.jsonl.mmx", "part-1.jsonl.mmx"], out="corpus.mmx")
 
     Args:
       indexes: paths, directories, globs or brace patterns; the path of a source means the index beside it. They must

@@ -46,6 +46,10 @@ def add_column(
 ) -> None:
     """Add a column to an index, or replace one; the sources are not scanned, and the index is replaced atomically.
 
+        more = mmapds.open("more.jsonl", build=True)
+        mmapds.add_column("more.jsonl", "weight", np.linspace(0, 1, len(more)))
+        weights = mmapds.open("more.jsonl").column("weight")
+
     Open datasets keep the columns they have. A column named "length" is stored with the order that samplers read. No
     other process builds the index or adds a column to it meanwhile: it waits.
 

@@ -26,6 +26,10 @@ _OWN = ("_waits", "_processes")  # what a pickled loader makes anew
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """A torch DataLoader whose workers are threads, and whose states count the batches that the trainer has.
 
+        loader = mmapds.DataLoader(ds, batch_size=32, shuffle=True, num_workers=4, collate_fn=list)
+        for batch in loader:
+            checkpoint = loader.state_dict()
+
     Arguments and attributes are torch's. Over a dataset of mmapds threads are the faster workers: they read the map of
     the process itself, so nothing is sent and nothing is held twice. docs/loader.md says how to choose.
 

@@ -87,6 +87,8 @@ def seekable(
 ) -> Seekable:
     """Recompress lines of text into a zstd file whose records can be read in any order.
 
+        mmapds.seekable("part-0.jsonl", "part-0.jsonl.zst")
+
     It has many frames, each of whole lines and with a checksum, and a seek table, which other decoders pass over. See
     docs/compressed.md. The file appears only when it is whole; the source stays as it is, unless `out` names it.
 

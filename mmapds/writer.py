@@ -30,8 +30,8 @@ class Writer:
     """Writes records of named fields to an array file (`.mma`), from which they are read as views of it, not copied.
 
         with mmapds.Writer("train.mma", {"feats": ("float32", (None, 80)), "text": "str"}, length="feats") as writer:
-            writer.write({"feats": frames, "text": "hello"})
-        ds = mmapds.open("train.mma")
+            writer.write({"feats": np.zeros((170, 80), np.float32), "text": "hello"})
+        features = mmapds.open("train.mma")
 
     Use it as a context manager: the file appears, complete and indexed, when the block ends, and not at all if the
     block raises. A writer holds a few MB, however much is written. Parallel writers write a file each; one index then

@@ -366,11 +366,28 @@ def test_the_page_of_public_names_is_that_of_the_code():
     assert (ROOT / "docs/api.md").read_text() == api.page(), f"run: {api.COMMAND}"
 
 
-def test_the_first_line_of_every_public_name_is_a_sentence():
-    rows = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", api.page(), re.MULTILINE)
-    assert len(rows) > 60
+def test_every_public_name_has_a_sentence_and_an_example():
+    """An abstract class and errors are made by nobody."""
+    page = api.page()
+    entries = re.findall(r"^### `([\w.]+)`\n\n(.*)\n\n((?:.*\n)*?)(?=##|\Z)", page, re.MULTILINE)
+    rows = re.findall(r"^\| `([\w.]+)(?:\(.*\))?` \| (.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 40
     assert not [name for name, text in rows if not re.fullmatch(r"[A-Z`].*\.", text)]
-    assert {f"mmapds.{name}" for name in api.public_names()} < {name for name, _ in rows}
+    assert not [name for name, text, _ in entries if not re.fullmatch(r"[A-Z`].*\.", text)]
+    assert not [name for name, _, rest in entries if "```python\n" not in rest]
+    found = {name for name, *_ in entries} | {name for name, _ in rows}
+    assert {f"mmapds.{name}" for name in api.public_names()} < found
+
+
+def test_the_examples_of_public_names_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    records = [{"id": i, "text": "word " * (1 + i % 7), "tokens": [1] * (1 + i % 200)} for i in range(1000)]
+    for name, some in (("train", records), ("more", records[:300]), ("part-0", records[:20]), ("part-1", records[20:])):
+        Path(f"{name}.jsonl").write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in some))
+    names = {}
+    for code in blocks("docs/api.md", "python"):
+        exec(code, names)
+    assert (len(names["ds"]), len(names["both"]), names["position"]) == (1000, 1300, 0)
 
 
 def test_the_example_of_the_array_file_runs(tmp_path):

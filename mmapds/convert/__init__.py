@@ -57,7 +57,13 @@ OPTIONS: dict[str, tuple[type, str, str]] = {
 
 
 class Converted(NamedTuple):
-    """The outcome of a conversion."""
+    """The outcome of a conversion.
+
+        done = mmapds.convert.convert("train.jsonl", "train.mma", force=True)
+        print(done)
+
+    As text, it is the line that the command prints.
+    """
 
     path: str
     records: int
@@ -97,6 +103,8 @@ def convert(
     **options: Any,
 ) -> Converted:
     """Convert sources to one array file, record by record; the file appears only when it is whole.
+
+        mmapds.convert.convert("train.jsonl", "train.mma", types={"tokens": ("uint16", (None,))})
 
     Args:
       sources: paths, directories, globs or brace patterns of Parquet, Arrow, HDF5, and all that can be indexed.

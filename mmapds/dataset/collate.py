@@ -42,6 +42,9 @@ def pad_collate(
 ) -> Any:
     """Return the batch of some samples, arrays padded to the longest of them; for DataLoader's `collate_fn`.
 
+        tokens = mmapds.open("train.jsonl", decode=mmapds.Fields({"tokens": "int32"}))
+        batch = mmapds.pad_collate(tokens.take([0, 1, 2]))
+
     The kind of the batch depends on the kind of the samples, and never on whether their lengths happen to agree:
 
     - Arrays, tensors and lists of numbers, of shape (n_i, ...), become a pair: the padded tensor of shape (batch,

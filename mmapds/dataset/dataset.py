@@ -34,6 +34,9 @@ else:
 class Dataset(_Samples):
     """Samples by position: `ds[i]` reads one record and makes its sample, and keeps neither.
 
+        train, val = ds.split([0.9, 0.1])
+        long = ds[ds.lengths > 100]
+
     A slice, an array of ints or a mask gives a view: a dataset again, which copies no data. Safe in threads and after a
     fork; pickles by path. Iteration, `in`, `index` and `count` are those of any sequence.
     """
@@ -485,6 +488,8 @@ class ZippedDataset(Dataset):
 def concat(datasets: Iterable[Dataset]) -> Dataset:
     """Return the datasets one after another as one dataset; views keep their selection.
 
+        both = mmapds.concat([ds, mmapds.open("more.jsonl", build=True)])
+
     Raises:
       Error: no dataset is given, one is not of mmapds, or they differ in arguments of `open` or in a mapped function.
     """
@@ -503,6 +508,8 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
 
 def zip(*unnamed: Dataset, **datasets: Dataset) -> Dataset:  # noqa: A001 - mmapds.zip is the public name
     """Return datasets of equal length side by side: sample i is `{"a": a[i], "b": b[i]}` for `zip(a=a, b=b)`.
+
+        pairs = mmapds.zip(question=ds, answer=mmapds.open("train.jsonl", decode="text"))
 
     `raw` and `where` return dicts too. Columns are those of all datasets, by names as "a.length"; a column that one
     dataset has alone needs no more than its own name, so that `lengths` are those of the one dataset that has them.

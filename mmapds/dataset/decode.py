@@ -27,13 +27,33 @@ def as_bytes(record: bytes) -> bytes:
 
 
 def takes_view(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a decoder that takes a read-only memoryview of the file instead of a copy of the bytes."""
+    """Mark a decoder that takes a read-only memoryview of the file instead of a copy of the bytes.
+
+        @mmapds.takes_view
+        def decode(record):
+            return np.frombuffer(record, np.uint8).sum()
+
+        sums = mmapds.open("train.jsonl", decode=decode)
+
+    Args:
+      function: the decoder.
+    """
     function.takes_view = True  # type: ignore[attr-defined]
     return function
 
 
 def takes_location(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a decoder that takes the `Location` of the record as its second argument."""
+    """Mark a decoder that takes the `Location` of the record as its second argument.
+
+        @mmapds.takes_location
+        def decode(record, location):
+            return location.source, location.offset, record
+
+        placed = mmapds.open("train.jsonl", decode=decode)
+
+    Args:
+      function: the decoder.
+    """
     function.takes_location = True  # type: ignore[attr-defined]
     return function
 

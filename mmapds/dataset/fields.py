@@ -69,6 +69,8 @@ class Wanted(NamedTuple):
 class Fields(Columns):
     """A decoder of chosen fields: `mmapds.open(path, decode=Fields({"input_ids": "int32", "text": "str"}))`.
 
+        tokens = mmapds.open("train.jsonl", decode=mmapds.Fields({"tokens": "int32", "text": "str"}))
+
     A sample is a dict of these fields. The core reads them from the bytes of JSON records, those of a batch at once and
     without the GIL, and `pad_collate` fills its tensors from there; there is no Python object for a number. The same
     schema reads array files (`.mma`), so that code stays as it is when JSON is converted.

@@ -89,6 +89,9 @@ def open(  # noqa: A001 - mmapds.open is the public name
 ) -> Dataset:
     """Open indexed sources as one dataset.
 
+        ds = mmapds.open("train.jsonl")
+        sample, batch, last = ds[7], ds.take([3, 1, 4]), ds[-100:]
+
     Args:
       source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list, in this order.
       decode: the decoder, which makes a sample of a record: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict

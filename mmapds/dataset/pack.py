@@ -73,6 +73,9 @@ def pack_collate(
 ) -> dict[Any, Any]:
     """Return some samples one after another as one row, for models that keep them apart; for `collate_fn`.
 
+        tokens = mmapds.open("train.jsonl", decode=mmapds.Fields({"tokens": "int32"}))
+        row = mmapds.pack_collate(tokens.take([0, 1, 2]))
+
     Samples are dicts, or arrays alone, which count as "tokens" ("input_ids" for "hf"). Fields of arrays, tensors or
     lists of numbers are joined along their first axis; other fields become what `pad_collate` makes of them, one value
     a sample, and so do lists that are all empty beside others that are not. What stands beside them depends on the

@@ -27,11 +27,32 @@ _POSITIONS = 64  # of a period for each dataset, where they are many
 
 @runtime_checkable
 class Order(Protocol):
-    """What samplers need of an order; see `mmapds.orders`."""
+    """What samplers need of an order; see `mmapds.orders`.
+
+        class Backwards:
+            def __len__(self):
+                return len(ds)
+
+            def at(self, epoch, positions):
+                return len(ds) - 1 - positions
+
+            def describe(self):
+                return {"order": "backwards"}
+
+        sampler = mmapds.DistributedSampler(ds, order=Backwards())
+
+    Positions and records are arrays of one shape, int64.
+    """
 
     def __len__(self) -> int: ...
-    def at(self, epoch: int, positions: Int64s) -> Int64s: ...
-    def describe(self) -> dict[str, Any]: ...
+
+    def at(self, epoch: int, positions: Int64s) -> Int64s:
+        """Return the records at `positions`."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies this order, for states: a dict that JSON can hold."""
+        ...
 
 
 def check_is_order(order: Any) -> None:
@@ -113,7 +134,13 @@ class OfRecords:
 
 
 class Sequential(OfRecords):
-    """Record i stands at position i."""
+    """Record i stands at position i.
+
+        sampler = mmapds.DistributedSampler(ds, order=mmapds.orders.Sequential(len(ds)))
+
+    Args:
+      n: how many records there are.
+    """
 
     def __init__(self, n: int) -> None:
         self._n = integer("n", n, 1)
@@ -128,7 +155,14 @@ class Sequential(OfRecords):
 
 
 class Shuffled(OfRecords):
-    """Every record once, in an order chosen by (seed, epoch). See `mmapds.Permutation`."""
+    """Every record once, in an order chosen by (seed, epoch). See `mmapds.Permutation`.
+
+        records = mmapds.orders.Shuffled(len(ds), seed=7).at(epoch=0, positions=np.arange(10))
+
+    Args:
+      n: how many records there are.
+      seed: chooses the order.
+    """
 
     def __init__(self, n: int, seed: int = 0) -> None:
         self._n = integer("n", n, 1)
@@ -144,7 +178,15 @@ class Shuffled(OfRecords):
 
 
 class Resampled(OfRecords):
-    """Records drawn with replacement. An epoch has any length; a record may come several times in it, or never."""
+    """Records drawn with replacement. An epoch has any length; a record may come several times in it, or never.
+
+        sampler = mmapds.DistributedSampler(ds, order=mmapds.orders.Resampled(len(ds), 10_000, seed=7))
+
+    Args:
+      n: how many records there are.
+      epoch_size: positions in an epoch; `n` by default.
+      seed: chooses the draws.
+    """
 
     is_bijection = False
     """Every record comes once an epoch: true of orders that do not say so."""
@@ -175,6 +217,8 @@ class Resampled(OfRecords):
 
 class Chunked(OfRecords):
     """Shuffles chunks of consecutive records, and the records of `mix_chunks` chunks together.
+
+        sampler = mmapds.DistributedSampler(ds, order=mmapds.orders.Chunked(ds, 64, seed=7))
 
     An epoch takes the chunks in keyed order, `mix_chunks` at a time, and reads the records of these in keyed order. So
     reads stay within `mix_chunks * chunk_size` records for as many steps. Every record comes once an epoch. A chunk
@@ -302,6 +346,8 @@ def _starts(n: Any) -> Int64s:
 
 class Mixture:
     """Mixes datasets in fixed proportions: up to any position, each has its share to within one sample.
+
+        order = mmapds.orders.Mixture([700, 300], weights=[0.5, 0.5], seed=7)
 
     Record numbers count through the datasets in order, as those of `mmapds.concat` do. Each dataset is shuffled on its
     own, and again each time all of it has been read. Proportions repeat with a period of `sum(order.weights)`

@@ -26,6 +26,10 @@ def _number(name: str, value: Any) -> int:
 class Permutation:
     """A bijection of [0, n) chosen by (seed, epoch). Values are computed when asked for; nothing is stored.
 
+        order = mmapds.Permutation(10**9, seed=7, epoch=3)
+        record = order[0]
+        position = order.inverse(record)
+
     The same arguments give the same permutation on every machine. csrc/permute.c has the construction and its source;
     it is not cryptographic: whoever sees enough values may predict others.
 

@@ -71,6 +71,8 @@ def report(
 ) -> dict[str, Any]:
     """Look at a dataset and at a plan of its epochs; return the facts, and write them as an HTML page.
 
+        mmapds.report.report("train.jsonl", "report.html", max_tokens=16_384)
+
     Args:
       source_or_index: as in `mmapds.open`; nothing is built.
       out: the page to write; None writes none, and needs neither matplotlib nor Jinja2.

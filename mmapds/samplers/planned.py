@@ -256,6 +256,9 @@ def _one_of(name: str, value: str, *known: str) -> None:
 class TokenBudgetBatchSampler(PlannedBatchSampler):
     """Batches of samples of similar length, within a budget, as many on every rank.
 
+        batches = mmapds.TokenBudgetBatchSampler(ds, max_tokens=16_384, seed=7)
+        print(batches.summary())
+
     With an index that has a length column it starts at once, at any step. Every sample comes exactly once an epoch; no
     batch is empty or over the budget; `len()` is exact and the same in every epoch. The batches of a step cost about
     the same on all ranks. docs/samplers.md describes both planners.
@@ -375,6 +378,10 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
 
 class PackingBatchSampler(PlannedBatchSampler):
     """Packs: samples that together fill one row of `pack_length` tokens; a batch is one of them.
+
+        tokens = mmapds.open("train.jsonl", decode=mmapds.Fields({"tokens": "int32"}))
+        packs = mmapds.PackingBatchSampler(tokens, pack_length=4096, seed=7)
+        loader = mmapds.DataLoader(tokens, batch_sampler=packs, collate_fn=mmapds.pack_collate)
 
     `pack_collate` lays the samples of a batch one after another, with what attention needs to keep them apart. Packs
     are those of best-fit decreasing. With an index that has a length column the sampler starts at once, at any step.

@@ -146,6 +146,8 @@ def compare_before_first_batch(fields: Mapping[str, Any], sharding: Sharding) ->
 def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> None:
     """Raise an error on every rank unless all ranks have the same sampler, or the same values.
 
+        mmapds.check_ranks({"learning rate": 3e-4, "seed": 7})
+
     Samplers that serve all ranks of torch.distributed do this by themselves before their first batch. Call it for
     others, as with `num_replicas=1`, for streams, and at any other time. All ranks of the group call it, the same
     number of times; without torch.distributed it does nothing.

@@ -64,6 +64,9 @@ class OrderSampler(ResumableSampler):
 class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedSampler[Any]):
     """A drop-in replacement for torch's DistributedSampler, without its list of all indices.
 
+        sampler = mmapds.DistributedSampler(ds, seed=7)
+        loader = mmapds.DataLoader(ds, batch_size=32, sampler=sampler)
+
     Its first six arguments, counts, padding and public attributes are those of torch's; so are its indices with
     `shuffle=False`. Without torch.distributed and without RANK and WORLD_SIZE, it is the sampler of a single process.
 
@@ -156,6 +159,8 @@ def _check_not_empty(dataset: Sized) -> None:
 class ChunkedSampler(DistributedSampler):
     """Shuffles chunks of neighbouring records, some at a time: nearly sequential reads for disks and network files.
 
+        sampler = mmapds.ChunkedSampler(ds, chunk_size=64, mix_chunks=16, seed=7)
+
     Args:
       dataset: anything with a length. Chunks do not cross the sources of an mmapds dataset.
       chunk_size: consecutive records in a chunk; or "block": a chunk for each block of compressed sources, so that an
@@ -202,6 +207,10 @@ class ChunkedSampler(DistributedSampler):
 
 class MixtureSampler(DistributedSampler):
     """Mixes datasets in fixed proportions. Each is shuffled on its own, and again each time it has been read whole.
+
+        more = mmapds.open("more.jsonl", build=True)
+        sampler = mmapds.MixtureSampler([ds, more], weights=[0.7, 0.3], seed=7)
+        loader = mmapds.DataLoader(mmapds.concat([ds, more]), batch_size=32, sampler=sampler)
 
     Indices count through the datasets in order, as those of `mmapds.concat` do. A loader of mmapds refuses such a
     sampler over other records, or in another order; of sizes nothing can be compared but their sum.
@@ -259,6 +268,9 @@ def _is_sized(found: Any) -> TypeGuard[Sized]:
 
 class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
     """Batches of a fixed size, as many on every rank.
+
+        batches = mmapds.DistributedBatchSampler(ds, batch_size=32, seed=7)
+        loader = mmapds.DataLoader(ds, batch_sampler=batches)
 
     The batches are those of a BatchSampler over a `DistributedSampler`, but steps are batches. Its attribute `sampler`
     is such a sampler with the same epoch and position: `set_epoch` on either one is for both.

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from importlib import import_module
 
 import mmapds
@@ -14,10 +15,30 @@ COMMAND = "python -m tests.support.api > docs/api.md"
 
 HEAD = """# Every public name
 
-Each with the first line of its documentation; `help(name)` has the rest. Names that begin with an underscore, and
-modules that are not on this page, may change at any time. After `import mmapds`, the modules on it need no import of
-their own: `mmapds.convert.convert(...)`. [datasets.md](datasets.md), [samplers.md](samplers.md),
-[loader.md](loader.md) and [formats.md](formats.md) say how they go together.
+Each has its arguments, the first line of its documentation, and an example; `help(name)` has the rest. Names that begin
+with an underscore, and modules that are not on this page, may change at any time. After `import mmapds`, the modules on
+it need no import of their own. [datasets.md](datasets.md), [samplers.md](samplers.md), [loader.md](loader.md) and
+[formats.md](formats.md) say how they go together.
+
+The examples go on from here:
+
+```python
+import numpy as np
+
+import mmapds
+
+mmapds.build("train.jsonl", length="items(tokens)")
+ds = mmapds.open("train.jsonl")
+```
+"""
+ERRORS = """All of them are a `mmapds.Error`; what they say names the place, and what was expected and found there.
+
+```python
+try:
+    ds = mmapds.open("train.jsonl")
+except (mmapds.IndexMissingError, mmapds.StaleIndexError) as error:
+    print(error)  # ends with the command that builds the index
+```
 """
 GROUPS = {  # of `mmapds` itself, by the modules that names come from
     "Datasets": ("dataset",),
@@ -33,6 +54,7 @@ MODULES = {
     "mmapds.report": ["report"],
 }
 """Public names of other modules that load with `mmapds` alone."""
+_WIDTH = 100  # columns of a signature
 
 
 def public_names():
@@ -45,6 +67,27 @@ def first_line(thing):
     return (inspect.getdoc(thing) or "").partition("\n")[0]
 
 
+def example_in(docstring):
+    """The example of a docstring: lines that are indented behind an empty one, before the arguments."""
+    found = re.search(r"\n\n((?:    (?!- ).*\n|\n)+)", re.split(r"\n\w+:\n", f"{docstring}\n")[0] + "\n")
+    return inspect.cleandoc(found[1]) if found else ""
+
+
+def signature(name, thing):
+    """How something is called: its arguments and their defaults, over several lines where they are many."""
+    found = [each.replace(annotation=each.empty) for each in inspect.signature(thing).parameters.values()]
+    found = [each.replace(default=...) if inspect.isfunction(each.default) else each for each in found]
+    text = str(inspect.Signature(found)).replace("Ellipsis", "...").replace("(self, ", "(").replace("(self)", "()")
+    if len(name) + len(text) <= _WIDTH:
+        return f"{name}{text}"
+    lines, arguments = [""], text[1:-1].split(", ")
+    for argument in arguments:
+        if len(lines[-1]) + len(argument) > _WIDTH - 6:
+            lines.append("")
+        lines[-1] += f"{argument}, "
+    return f"{name}(\n" + "".join(f"    {line.rstrip()}\n" for line in lines) + ")"
+
+
 def members(cls):
     """The public methods and properties that classes of mmapds add, and what `cls[...]` does; by name."""
     found = {}
@@ -54,7 +97,7 @@ def members(cls):
         value = inspect.getattr_static(cls, name, None)
         added = not name.startswith("_") and ours == owners and (callable(value) or isinstance(value, property))
         if ours and (added or name == "__getitem__"):
-            found[name] = first_line(value)
+            found[name] = value
     return found
 
 
@@ -71,16 +114,26 @@ def table(rows):
     return "\n".join(["| name | is |", "|---|---|", *lines]) + "\n"
 
 
-def sections_of(names):
-    """A section for each class that has methods; what all samplers have stands in one of its own."""
-    shared = {}
-    if any(issubclass(getattr(mmapds, name), ResumableSampler) for name in names):
-        shared = members(ResumableSampler)
-        yield "### Every sampler\n\n" + table((f"sampler.{name}", text) for name, text in shared.items())
-    for name in names:
-        rows = [(f"{name}.{each}", text) for each, text in members(getattr(mmapds, name)).items() if each not in shared]
-        if rows:
-            yield f"### `{name}`\n\n{table(rows)}"
+def table_of(owner, found):
+    """A table of methods, with their arguments, and of properties."""
+    return table(
+        (f"{owner}.{name}" if isinstance(each, property) else signature(f"{owner}.{name}", each), first_line(each))
+        for name, each in found.items()
+    )
+
+
+def entry(name, thing):
+    """What the page has of one name: how it is called, what it is, an example, and its methods."""
+    parts = [f"### `{name}`", first_line(thing)]
+    if not inspect.isabstract(thing):
+        parts.append(f"```text\n{signature(name.removeprefix('mmapds.orders.'), thing)}\n```")
+    if example := example_in(inspect.getdoc(thing)):
+        parts.append(f"```python\n{example}\n```")
+    if isinstance(thing, type):
+        shared = members(ResumableSampler) if issubclass(thing, ResumableSampler) else {}
+        own = {each: value for each, value in members(thing).items() if each not in shared}
+        parts += [table_of(name.rpartition(".")[2], own).rstrip("\n")] if own else []
+    return "\n\n".join(parts) + "\n"
 
 
 def group_of(name):
@@ -105,12 +158,17 @@ def page():
     parts = [HEAD]
     for title in GROUPS:
         names = [name for name in public_names() if group_of(name) == title]
-        parts.append(f"## {title}\n\n{table((f'mmapds.{name}', first_line(getattr(mmapds, name))) for name in names)}")
-        if title != "Errors":
-            parts += sections_of([name for name in names if isinstance(getattr(mmapds, name), type)])
+        parts.append(f"## {title}\n")
+        if title == "Errors":
+            parts.append(ERRORS)
+            parts.append(table((f"mmapds.{name}", first_line(getattr(mmapds, name))) for name in names))
+            continue
+        if title == "Samplers and orders":
+            parts.append(f"What every sampler has:\n\n{table_of('sampler', members(ResumableSampler))}")
+        parts += [entry(f"mmapds.{name}", getattr(mmapds, name)) for name in names]
     for module, names in MODULES.items():
-        rows = [(f"{module}.{name}", first_line(getattr(import_module(module), name))) for name in names]
-        parts.append(f"## `{module}`\n\n{table(rows)}")
+        parts.append(f"## `{module}`\n")
+        parts += [entry(f"{module}.{name}", getattr(import_module(module), name)) for name in names]
     for module, path in integrations().items():
         parts.append(f"## `{module}`\n\n{table((f'{module}.{name}', text) for name, text in defined(path))}")
     return "\n".join(parts)
