@@ -33,6 +33,7 @@ def takes_view(function: Callable[..., Any]) -> Callable[..., Any]:
         def decode(record):
             return np.frombuffer(record, np.uint8).sum()
 
+
         sums = mmapds.open("train.jsonl", decode=decode)
 
     Args:
@@ -48,6 +49,7 @@ def takes_location(function: Callable[..., Any]) -> Callable[..., Any]:
         @mmapds.takes_location
         def decode(record, location):
             return location.source, location.offset, record
+
 
         placed = mmapds.open("train.jsonl", decode=decode)
 

@@ -39,6 +39,7 @@ class Order(Protocol):
             def describe(self):
                 return {"order": "backwards"}
 
+
         sampler = mmapds.DistributedSampler(ds, order=Backwards())
 
     Positions and records are arrays of one shape, int64.
