@@ -7,7 +7,7 @@ from bench.support.data import GB, jsonl
 from bench.support.indexing import count_lines, index
 from bench.support.memory import peak_of_indexing
 from mmapds import _native
-from mmapds.formats.measuring import Expression
+from mmapds.formats.expressions import Expression
 from mmapds.storage.index_file import Index
 
 

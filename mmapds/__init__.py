@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from . import orders as orders
     from . import report as report
     from .build_index import build, merge
-    from .columns import add_column
+    from .computed_columns import add_column
     from .dataset.catalog import Location
     from .dataset.collate import pad_collate
     from .dataset.dataset import Dataset, concat
@@ -113,7 +113,7 @@ _LAZY = {
     "Permutation": "orders.permutation",
     "TokenBudgetBatchSampler": "samplers.planned",
     "Writer": "writer",
-    "add_column": "columns",
+    "add_column": "computed_columns",
     "build": "build_index",
     "check_ranks": "samplers.ranks",
     "concat": "dataset.dataset",

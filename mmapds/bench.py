@@ -254,7 +254,7 @@ def _pass(
     deliver: Callable[[Iterator[list[int]]], Iterable[Any]], batches: Iterable[list[int]], seconds: float
 ) -> dict[str, Any]:
     """Return what a pass delivers from its second batch on; workers start for the first one."""
-    from .loops import Waits  # needs torch
+    from .prefetch import Waits  # needs torch
 
     waits, sizes, is_over = Waits(), deque[int](), False
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from . import formats
 from .errors import ColumnError, Error, FormatError, SourceError, listed, refuse_unknown, shortened, warn
 from .executors import Engine
+from .formats.expressions import Measuring
 from .formats.format import Format
-from .formats.measuring import Measuring
 from .index.build import Complete, Request, build_and_warn, readable_index
 from .index.write import Job, Stored, written
 from .storage.current import check
@@ -99,7 +99,7 @@ def _completing(
     computed: Mapping[str, Callable[[Any], float]], version: str | int | None, workers: int | None
 ) -> Complete:
     """Return what adds computed columns to each index."""
-    from .columns import complete, identities  # start-up time: it loads NumPy and datasets
+    from .computed_columns import complete, identities  # start-up time: it loads NumPy and datasets
 
     return partial(complete, computed, identities(computed, version), workers)
 

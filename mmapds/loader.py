@@ -12,8 +12,8 @@ import torch.utils.data
 from .dataset.collate import default_collate
 from .dataset.pack import check_plan
 from .errors import OrderError, StateError, counted, shortened
-from .loops import Drawn, ProcessLoop, ThreadLoop, Waits, start_process
 from .orders.basic import integer
+from .prefetch import Drawn, ProcessLoop, ThreadLoop, Waits, start_process
 from .samplers.cursor import Sharding
 from .samplers.ranks import World, process_group
 from .samplers.resumable import OrderedRecords, ResumableSampler, check_same_samples

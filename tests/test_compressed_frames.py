@@ -11,8 +11,8 @@ from hypothesis import given
 
 import mmapds
 from mmapds import _native
+from mmapds.formats.expressions import Measuring
 from mmapds.formats.frames import FramesWalk
-from mmapds.formats.measuring import Measuring
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.compressed import WRITERS

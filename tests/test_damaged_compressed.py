@@ -9,7 +9,7 @@ from xxhash import xxh3_64
 
 import mmapds
 from mmapds.index.verify import verify
-from mmapds.storage.blocks import BlockTable
+from mmapds.storage.compressed_blocks import BlockTable
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS
 from tests.support.compressed import (

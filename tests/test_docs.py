@@ -19,7 +19,7 @@ import torch
 import mmapds
 from mmapds import _native, takes_location, takes_view
 from mmapds.cli.commands import main
-from mmapds.formats.measuring import MEASURES, Expression
+from mmapds.formats.expressions import MEASURES, Expression
 from mmapds.index import __main__ as index
 from mmapds.storage.index_file import Index
 from tests.support import api

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from mmapds import _native
-from mmapds.formats.measuring import Expression
+from mmapds.formats.expressions import Expression
 
 VARIANTS = _native.simd_variants()
 CASES = int(os.environ.get("MMAPDS_JSON_CASES", "10000"))

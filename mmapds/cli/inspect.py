@@ -11,7 +11,7 @@ from rich.filesize import decimal
 
 from .. import formats
 from ..dataset.decode import takes_view
-from ..dataset.opening import IndexedDataset, make_dataset
+from ..dataset.indexed import IndexedDataset, make_dataset
 from ..dataset.opening import open as open_dataset
 from ..dataset.printed import printed
 from ..dataset.saving import examine_view

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from .. import _native
 from ..errors import FormatError, check_memory
-from ..storage.blocks import BITS, BlockError, BlockStart, not_decoded, pieces_of
+from ..storage.compressed_blocks import BITS, BlockError, BlockStart, not_decoded, pieces_of
 from ..storage.sections import LARGEST_BLOCK
 from ..storage.sources import Source, codec_of, open_regular, open_source, unreadable
 from ..storage.workers import ahead, in_order

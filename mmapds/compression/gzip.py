@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import _native
 from ..errors import check_memory
-from ..storage.blocks import SMALLEST, BlockError, BlockStart, Edges, not_decoded, packed_point
+from ..storage.compressed_blocks import SMALLEST, BlockError, BlockStart, Edges, not_decoded, packed_point
 from ..storage.sections import WINDOW
 
 SPACING = 1 << 20

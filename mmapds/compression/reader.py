@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from .. import _native
 from ..errors import Error, quoted, tool
-from ..storage.blocks import RANGE, BlockError, BlockTable, Place, not_decoded, pieces_of
+from ..storage.compressed_blocks import RANGE, BlockError, BlockTable, Place, not_decoded, pieces_of
 from ..storage.index_file import Index
 from ..storage.sections import LARGEST_BLOCK
 from ..storage.workers import cores, in_order, is_worker

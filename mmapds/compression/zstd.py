@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import Error, FormatError, check_memory, quoted, tool
-from ..storage.blocks import SMALLEST, BlockError
+from ..storage.compressed_blocks import SMALLEST, BlockError
 from ..storage.sections import LARGEST_BLOCK
 
 UNKNOWN = 2**64 - 1

@@ -15,8 +15,9 @@ from ..arrays.values import common_type
 from ..build_index import build
 from ..dataset import payloads
 from ..dataset.decode import Decoder
-from ..dataset.opening import IndexedDataset, open_stored
+from ..dataset.indexed import IndexedDataset
 from ..dataset.opening import open as open_dataset
+from ..dataset.opening import open_stored
 from ..errors import DecodeError, FormatError, SourceError, StaleIndexError
 from ..formats.tar import Tar
 from ..storage.index_file import Index

@@ -15,7 +15,7 @@ from .. import _native, formats
 from ..compression.content import line_number
 from ..compression.reader import CACHE, BlockCache, BlockReader
 from ..errors import Error, FormatError, SourceError, StaleIndexError, shortened
-from ..storage.blocks import BlockTable
+from ..storage.compressed_blocks import BlockTable
 from ..storage.current import check_source
 from ..storage.index_file import Index
 from ..storage.sources import IoChoice, Roots, io_of, kind_of_file, open_file, reason

@@ -17,7 +17,7 @@ from .. import _native
 from ..arrays.schema import EXTENDED, ITEM_BYTES, TO_ONE_SCHEMA, Field, Schema, check_axes, dtype_name
 from ..arrays.values import with_axes_of
 from ..errors import DecodeError, Error, FormatError, listed, shortened
-from ..formats.measuring import keys_of, kind_of, not_json
+from ..formats.expressions import keys_of, kind_of, not_json
 from .batch import Columns, StoredField, numpy_dtype
 from .decode import ArrayDecoder, TensorDecoder
 

@@ -16,7 +16,7 @@ from .. import _native
 from ..arrays.schema import dtype_name
 from ..arrays.values import masked_count
 from ..errors import CollateError, listed, shortened
-from ..formats.measuring import keys_of
+from ..formats.expressions import keys_of
 from .batch import LazyBatch, StoredField, as_tensor
 
 Array = NDArray[Any]

@@ -3,32 +3,20 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NoReturn, SupportsIndex
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterable, Sequence
 
 from .. import formats
-from .._native import JsonBatch, Records, Samples
 from ..compression.reader import CACHE
 from ..errors import (
-    DecodeError,
     Error,
     IndexMissingError,
-    KeyMissingError,
     SourceError,
     StaleIndexError,
     build_command,
-    counted,
-    plain_counted,
-    shortened,
     warn,
 )
 from ..formats.format import FieldsOf
 from ..index.build import Request, build_and_warn
-from ..index.lengths import LengthOrder
-from ..index.write import candidates
 from ..storage import current
 from ..storage.index_file import Index, SavedView, is_saved_view, names_index
 from ..storage.sections import SavedViewFoundError
@@ -46,33 +34,18 @@ from ..storage.sources import (
     way_to_index,
 )
 from . import saving
-from .batch import RecordBatch, Refused
-from .catalog import Catalog, Location
+from .catalog import Catalog
 from .dataset import Dataset
 from .decode import (
     Decoder,
     TensorDecoder,
-    array_batch,
-    array_columns,
-    as_bytes,
     decoder_name,
     format_decoder,
     is_same_decoder,
-    is_short_of_memory,
-    raise_at,
-    reason_of,
-    resolve,
-    wants_location,
-    wants_view,
 )
 from .fields import Fields, StoredFields, differing_records
+from .indexed import OnError, make_dataset
 from .payloads import check_pillow
-from .views import ChainedRows, RangeRows, Rows, as_position, batch_of, checked, composed, is_position, positions_of
-
-OnError = Literal["raise", "skip"]
-"""What to do with records that cannot be decoded."""
-_ROWS_COMPARED = 65_536  # of a view, by its fingerprint
-_ENOUGH = 100  # records, of which none can be decoded, that make an error
 
 
 def open(  # noqa: A001 - mmapds.open is the public name
@@ -135,321 +108,6 @@ def open(  # noqa: A001 - mmapds.open is the public name
     indexes, rows = saving.unfolded(_opened(paths, patterns, allowed, io))
     _warn_of_samples(current.check(indexes, check), patterns)
     return make_dataset(Catalog(indexes, access, io, block_cache), _decoder(indexes, decode), on_error, rows)
-
-
-def make_dataset(
-    catalog: Catalog, decode: str | Decoder, on_error: OnError = "raise", rows: Rows | None = None
-) -> IndexedDataset:
-    """Return the dataset of a catalog, whose records it opens."""
-    how = {"readahead": catalog.access == "auto", "will_need": catalog.access != "sequential"}
-    records = Records(catalog.starts, catalog, views=wants_view(resolve(decode)), **how)
-    return IndexedDataset(catalog, records, decode, rows, _Skips() if on_error == "skip" else None)
-
-
-class _Skips(set[int]):
-    """The numbers of the records that were left out in this process, which views share."""
-
-    any_kept = False
-    """Whether a record was ever decoded."""
-
-
-class IndexedDataset(Samples, Dataset):
-    """Records of indexes, each made a sample by a decoder: what `mmapds.open` returns.
-
-    Args:
-      rows: which of the records of the catalog; None for all, in order.
-      skips: those that were left out; None if such a record is an error.
-    """
-
-    def __init__(
-        self, catalog: Catalog, records: Records, decode: str | Decoder, rows: Rows | None, skips: _Skips | None
-    ) -> None:
-        self._catalog = catalog
-        self._records = records
-        self._given_decode = decode
-        self._decode = resolve(decode)
-        self._is_located, self._takes_views = wants_location(self._decode), wants_view(self._decode)
-        may_skip = skips is not None and isinstance(self._decode, StoredFields) and self._decode.converts
-        self._gives_arrays = array_columns(self._decode) is not None and not may_skip
-        self._rows = rows
-        self._skips = skips
-        self._length = len(self._records) if rows is None else len(rows)
-        self._fingerprint: str | None = None
-        if rows is None and not self._is_located:
-            self._decode_record = None if self._decode is as_bytes else self._decode
-
-    def __len__(self) -> int:
-        return self._length
-
-    def _at(self, key: Any) -> Any:
-        """Return what `self[key]` is, where that is more than a record and its decoder; see `Samples`."""
-        if type(key) is not int:
-            if not is_position(key):
-                return self._view(key)
-            key = as_position(key)
-        number = key if self._rows is None else self._record(key)
-        return self._sample(self._records[number], number, key)
-
-    def _sample(self, record: Any, number: int, position: int) -> Any:
-        try:
-            sample = self._decoded(record, number)
-        except Exception as error:
-            self._raise_at(number, position, error)
-        if self._takes_views:
-            self._records.check(number)  # the sample may have zeros, if the source was cut short meanwhile
-        return sample
-
-    def _one_by_one(self, positions: range) -> Iterator[Any]:
-        """Yield samples, each made when it is asked for: it may be far larger than its record."""
-        while positions:
-            numbers = self._record_numbers(positions[:1024])
-            fitting = max(1, self._records.fitting(numbers, 1 << 20))  # a larger record is read alone
-            records = self._records.many(numbers[:fitting])  # together, as each look for a block takes as long as many
-            for position, number, record in zip(positions, numbers.tolist(), records, strict=False):
-                yield self._sample(record, number, position)
-            positions = positions[fitting:]
-
-    def _decoded(self, record: Any, number: int) -> Any:
-        return self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
-
-    def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
-        decode, positions = self._decode, batch_of(positions, self._length)
-        numbers = positions if self._rows is None else self._record_numbers(positions)
-        if self._gives_arrays:
-            return array_batch(self._records, numbers, decode, self._refused(numbers, positions))
-        if self._skips is not None:
-            return super().take(positions)
-        if isinstance(decode, Fields):
-            return self._take_fields(numbers, positions)[0]
-        if decode is as_bytes:
-            return self._records.many(numbers)
-        refused = self._refused(numbers, positions)
-        if self._is_located:
-            places = map(self._locate, numbers)
-            return self._records.decode(numbers, lambda record: decode(record, next(places)), refused)
-        return self._records.decode(numbers, decode, refused)
-
-    def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
-        if self._skips is None or self._gives_arrays:
-            return self.take(positions), np.arange(len(positions), dtype=np.int64)
-        positions = batch_of(positions, self._length)
-        numbers = self._record_numbers(positions)
-        read = self._take_fields if isinstance(self._decode, Fields) else self._take_others
-        samples, kept = read(numbers, positions)
-        self._skips.any_kept |= len(kept) > 0
-        if len(positions) and not self._skips.any_kept and len(self._skips) >= min(self._length, _ENOUGH):
-            _ = self[positions[0]]  # which raises: the decoder fits no record
-        return samples, kept
-
-    def _take_others(self, numbers: Any, positions: Any) -> tuple[Sequence[Any], Any]:
-        """Read records and decode them one by one; return the same."""
-        samples: list[Any] = []
-        kept: list[int] = []
-        for k, (record, number) in enumerate(zip(self._records.many(numbers), numbers.tolist(), strict=True)):
-            try:
-                sample = self._decoded(record, number)
-            except Exception as error:
-                if is_short_of_memory(error) or isinstance(error, RecursionError):
-                    self._raise_at(number, positions[k], error)
-                self._leave_out(number, reason_of(error, self._given_decode))
-                continue
-            if self._takes_views:
-                self._records.check(number)
-            samples.append(sample)
-            kept.append(k)
-        return samples, np.array(kept, np.int64)
-
-    def _take_fields(self, numbers: Any, positions: Any) -> tuple[Sequence[Any], Any]:
-        """Read the fields of records together; return the samples that are not left out, and where these were."""
-        decode = self._decode
-        assert isinstance(decode, Fields)
-        found = JsonBatch(self._records, numbers, decode.native, skip=self._skips is not None)
-        for place, why in found.refused:
-            number = int(numbers[place])
-            reason = decode._reason(bytes(self._records[number]), *why)
-            if self._skips is None:
-                self._raise_at(number, positions[place], DecodeError(reason))
-            self._leave_out(number, reason)
-        kept = None if self._skips is None else np.frombuffer(found.places, np.uint64).astype(np.int64)
-        refused = self._refused(numbers, positions, kept)
-        return RecordBatch(found, decode, decode._finished, refused), kept
-
-    @property
-    def skipped(self) -> list[int]:
-        records = sorted(self._skips or ())
-        return records if self._rows is None or not records else list(positions_of(self._rows, records))
-
-    @property
-    def _on_error(self) -> OnError:
-        return "raise" if self._skips is None else "skip"
-
-    # ---- records that cannot be decoded ------------------------------------------------------------------------
-
-    def _leave_out(self, number: int, reason: str) -> None:
-        """Count a record that cannot be decoded; warn of the first one."""
-        assert self._skips is not None
-        self._check_source(number)
-        is_first = not self._skips
-        self._skips.add(number)
-        if is_first:
-            more = "left out; ds.skipped has it and all others that will be, without a warning"
-            warn(f"{self._place(number)}: {reason}; {more}", RuntimeWarning)
-
-    def _check_source(self, number: SupportsIndex) -> None:
-        """Raise where the source or its index is to blame for the error of a decoder, and not the record."""
-        self._records.check(number)
-        self._catalog.check_line(self._records.locate(number))
-
-    def _raise_at(self, number: SupportsIndex, position: Any, error: Exception) -> NoReturn:
-        """Raise the error of the decoder, with the place of the record and its position."""
-        self._check_source(number)
-        located = self._records.locate(number)
-        if is_short_of_memory(error):
-            what = f"decoding a record of {located[3] - located[2]} bytes"
-            raise self._catalog.short_of_memory(located, what) from error
-        raise_at(self._catalog.place(located), error, self._given_decode, f" (ds[{int(position) % self._length}])")
-
-    def _refused(self, numbers: Any, positions: Any, kept: Any = None) -> Refused:
-        """Return what raises the errors of some records, by their place in what was kept; see `_raise_at`."""
-
-        def refused(k: int, error: Exception) -> NoReturn:
-            at = k if kept is None else kept[k]
-            self._raise_at(numbers[at], positions[at], error)
-
-        return refused
-
-    # ---- records, sources and columns --------------------------------------------------------------------------
-
-    def raw(self, position: SupportsIndex) -> bytes:
-        return self._records.copy(as_position(position) if self._rows is None else self._record(position))
-
-    def where(self, position: SupportsIndex) -> Location:
-        return self._locate(self._record(position))
-
-    def place(self, position: SupportsIndex) -> str:
-        return self._place(self._record(position))
-
-    def find(self, key: str) -> int:
-        if not isinstance(key, str):
-            raise TypeError(f"key = {shortened(key)}, expected a string")
-        records = self._records_of(key)
-        found = next(records if self._rows is None else positions_of(self._rows, list(records)), None)
-        if found is None:
-            raise KeyMissingError(f"key = {shortened(key)}, expected the key of one of the {self._length} records")
-        return found
-
-    def _records_of(self, key: str) -> Iterator[int]:
-        """Yield the numbers of the records that have a key, ascending."""
-        first = 0
-        for index in self._catalog.indexes:
-            for record in candidates(index, key):
-                if formats.of_index(index).key(self._records.copy(first + record)) == key:
-                    yield first + record
-            first += index.records
-
-    @property
-    def _is_view(self) -> bool:
-        return self._rows is not None
-
-    @property
-    def sources(self) -> list[str]:
-        return [self._catalog.source_path(member) for member in range(len(self._catalog.members))]
-
-    @property
-    def indexes(self) -> list[str]:
-        return [index.path for index in self._catalog.indexes]
-
-    @property
-    def fingerprint(self) -> str:
-        if self._fingerprint is None:  # not a cached_property: see `Index.bounds_at`
-            rows = np.linspace(0, self._length - 1, min(self._length, _ROWS_COMPARED)).astype(np.int64)
-            if self._rows is not None and self._length:
-                rows = self._rows.many(rows)
-            self._fingerprint = self._catalog.fingerprint(f"{self._length}".encode() + rows.tobytes())
-        return self._fingerprint
-
-    @property
-    def source_starts(self) -> NDArray[np.int64]:
-        if self._rows is not None:
-            return np.array([0, self._length], np.int64)
-        return self._catalog.starts.astype(np.int64)
-
-    @property
-    def block_starts(self) -> NDArray[np.int64]:
-        return saving.block_starts(self._catalog.indexes, self._rows)
-
-    @property
-    def columns(self) -> list[str]:
-        indexes = self._catalog.indexes
-        return [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
-
-    def _columns_named(self, name: str) -> list[str]:
-        return [name] if name in self.columns else []
-
-    def column(self, name: str) -> NDArray[Any]:
-        found = saving.column(self._catalog.indexes, self._rows, name)
-        found.flags.writeable = False
-        return found
-
-    @property
-    def length_order(self) -> LengthOrder | None:
-        return saving.length_order(self._catalog.indexes, self._rows, self)
-
-    def save(self, path: StrPath) -> None:
-        rows = RangeRows(range(self._length)) if self._rows is None else self._rows
-        saving.save(path, self._catalog.indexes, rows, self.columns)
-
-    def _select(self, inner: Rows) -> IndexedDataset:
-        rows = composed(self._rows, inner, len(self._records))
-        return IndexedDataset(self._catalog, self._records, self._given_decode, rows, self._skips)
-
-    @classmethod
-    def _chained(cls, parts: Sequence[IndexedDataset]) -> IndexedDataset:
-        first, catalog = parts[0], parts[0]._catalog
-        how = catalog.access, catalog.io, catalog.compares, first._on_error
-        for k, part in enumerate(parts):
-            found = part._catalog.access, part._catalog.io, part._catalog.compares, part._on_error
-            if found != how or not is_same_decoder(part._given_decode, first._given_decode):
-                raise Error(
-                    f"datasets[{k}]: expected decode, access, io, check and on_error as of datasets[0], found others"
-                )
-        indexes = [index for part in parts for index in part._catalog.indexes]
-        limit = max(part._catalog.blocks.limit for part in parts)
-        rows = None
-        if any(part._is_view for part in parts):
-            firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
-            every = [RangeRows(range(len(part))) if part._rows is None else part._rows for part in parts]
-            rows = ChainedRows(zip(firsts, every, strict=False))
-        joined = Catalog(indexes, catalog.access, catalog.io, limit)
-        return make_dataset(joined, first._given_decode, first._on_error, rows)
-
-    def _record(self, position: SupportsIndex) -> int:
-        """Return the number of the record at a position."""
-        index = as_position(position)
-        if not -self._length <= index < self._length:
-            raise IndexError(f"index {shortened(index)} is out of range for {plain_counted(self._length, 'record')}")
-        index %= self._length
-        return index if self._rows is None else self._rows.one(index)
-
-    def _record_numbers(self, positions: Any) -> NDArray[np.int64]:
-        numbers = checked(positions, self._length)
-        return numbers if self._rows is None else self._rows.many(numbers)
-
-    def _locate(self, record: SupportsIndex) -> Location:
-        return self._catalog.location(self._records.locate(record))
-
-    def _place(self, record: SupportsIndex) -> str:
-        return self._catalog.place(self._records.locate(record))
-
-    def __repr__(self) -> str:
-        paths = self.sources
-        names = ", ".join(paths[:3]) + (f", ... {len(paths):,} sources" if len(paths) > 3 else "")
-        of = f"{self._length:,} of " * self._is_view
-        name = decoder_name(self._given_decode)
-        return f"<mmapds.Dataset {names}: {of}{counted(len(self._records), 'record')}, decode={name}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return make_dataset, (self._catalog, self._given_decode, self._on_error, self._rows)
 
 
 # ---- indexes --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from .. import __version__, _native
 from ..errors import Error, StaleIndexError
 from ..index.lengths import FileOrder, LengthOrder, Numbers
 from ..index.verify import Findings, place_beside
-from ..storage.blocks import BlockTable
+from ..storage.compressed_blocks import BlockTable
 from ..storage.current import check_now
 from ..storage.index_file import LENGTH_SECTIONS, Index, SavedView, mark_of, relative_to_index
 from ..storage.lock import locked

@@ -1,6 +1,6 @@
 """Which formats there are, and which one a file has.
 
-A new format is one file with a subclass of `Format`, and one line here.
+A new format is one file with a subclass of `Format`, such as frames.py, and one line here.
 """
 
 import os

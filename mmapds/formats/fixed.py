@@ -10,8 +10,8 @@ from ..errors import FormatError, either, option, shortened
 from ..storage.numbers import plain_dtype
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, open_regular, unreadable
+from .expressions import Measuring
 from .format import TRUNCATED, ArrayOf, End, Format, Layout, Option, OptionError, Parameters, Piece, Sample, Sources
-from .measuring import Measuring
 
 if TYPE_CHECKING:
     import numpy as np

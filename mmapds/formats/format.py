@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.blocks import BlockStart
+from ..storage.compressed_blocks import BlockStart
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source
-from .measuring import Measuring
+from .expressions import Measuring
 
 if TYPE_CHECKING:
     import numpy as np

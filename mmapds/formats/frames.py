@@ -13,8 +13,8 @@ from ..errors import FormatError, option
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source
 from ..storage.workers import cores
+from .expressions import Measuring
 from .format import TRUNCATED, End, Format, Layout, Option, OptionError, Parameters, Piece, Sources, reserve_words
-from .measuring import Measuring
 from .walk import Walk, walked
 
 _CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)  # the bytes at hand do not hold a record whole

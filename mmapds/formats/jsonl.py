@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from .. import _native
 from ..compression.content import WINDOW, Data, Part, content_of, in_flight, line_number, parts_of, workers_for
-from ..storage.blocks import BlockStart
+from ..storage.compressed_blocks import BlockStart
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, shrank, unreadable
 from ..storage.workers import ahead, in_order
+from .expressions import Measured, Measuring, UnmeasuredError
 from .format import End, Format, Layout, Parameters, Piece, Sample, Sources, reserve_words
-from .measuring import Measured, Measuring, UnmeasuredError
 
 _BOM = b"\xef\xbb\xbf"
 _SMALLEST_PART, _LARGEST_PART = 256 << 10, 4 << 20  # bytes, which hide the cost of handing parts out: see bench_index

@@ -23,8 +23,8 @@ from ..errors import FormatError, option
 from ..storage.current import fingerprint
 from ..storage.numbers import plain_dtype
 from ..storage.sources import Source, inspect, open_source
+from .expressions import Measuring
 from .format import TRUNCATED, ArrayOf, End, Format, Parameters, Piece, Sample, Sources
-from .measuring import Measuring
 
 _MMAP, _LEGACY = b"MMIDIDX\0\0", b"TNTIDX\0\0"
 _HEADS = {_MMAP: Struct("<9xQBQ"), _LEGACY: Struct("<8xQQQQQ")}

@@ -16,8 +16,8 @@ from ..arrays.schema import TO_ONE_SCHEMA
 from ..errors import ColumnError, FormatError, option
 from ..storage.sections import COLUMN
 from ..storage.sources import Source
+from .expressions import Measuring
 from .format import TRUNCATED, End, FieldsOf, Format, Parameters, Piece, Sample, Sources
-from .measuring import Measuring
 
 if TYPE_CHECKING:
     from ..arrays.schema import Field, Schema

@@ -14,8 +14,8 @@ from .. import _native
 from ..compression.content import Data, Part
 from ..errors import FormatError, counted, option
 from ..storage.sources import Source, unreadable
+from .expressions import Measuring
 from .format import TRUNCATED, End, Format, Parameters, Piece, Sample, Sources, reserve_words
-from .measuring import Measuring
 from .walk import Walk, walked
 
 LARGEST_HEADERS = 16 << 20

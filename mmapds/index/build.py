@@ -30,8 +30,8 @@ from ..errors import (
     warn,
 )
 from ..executors import Engine
+from ..formats.expressions import Measuring
 from ..formats.format import Format
-from ..formats.measuring import Measuring
 from ..storage import current
 from ..storage.index_file import NOTHING, Index, relative_to_index
 from ..storage.lock import locked

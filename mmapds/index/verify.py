@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from .. import formats
 from ..errors import Error
+from ..formats.expressions import Measuring
 from ..formats.format import Format, OptionError
-from ..formats.measuring import Measuring
-from ..storage.blocks import BlockTable, unpacked_point
+from ..storage.compressed_blocks import BlockTable, unpacked_point
 from ..storage.current import COVERED, check_content, each, fingerprint, full_hash, stat_source
 from ..storage.index_file import Index, SavedView
 from ..storage.lock import locked

@@ -18,7 +18,7 @@ import numpy as np
 from .. import __version__
 from ..bench import bench
 from ..dataset.decode import Decoder
-from ..dataset.opening import IndexedDataset
+from ..dataset.indexed import IndexedDataset
 from ..dataset.opening import open as open_dataset
 from ..dataset.printed import printed
 from ..errors import DecodeError, Error, FormatError, shortened

@@ -42,7 +42,7 @@ except (mmapds.IndexMissingError, mmapds.StaleIndexError) as error:
 """
 GROUPS = {  # of `mmapds` itself, by the modules that names come from
     "Datasets": ("dataset",),
-    "Indexes and files": ("build_index", "columns", "recompress", "writer"),
+    "Indexes and files": ("build_index", "computed_columns", "recompress", "writer"),
     "Samplers and orders": ("samplers", "orders"),
     "Loaders": ("loader",),
     "Errors": ("errors",),

@@ -7,7 +7,7 @@ import pytest
 import torch.utils.data
 
 import mmapds
-from mmapds.loops import THREAD_NAME
+from mmapds.prefetch import THREAD_NAME
 
 KINDS = {"alone": {}, "threads": {"num_workers": 2}, "processes": {"num_workers": 2, "workers": "processes"}}
 every_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from .arrays.values import masked_count
 from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
-from .dataset.opening import IndexedDataset
+from .dataset.indexed import IndexedDataset
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, StaleIndexError, add_note, shortened
 from .index.build import check_workers
