@@ -67,7 +67,7 @@ class Fixed(Format):
 
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
         """Yield how many records each source has, by its size, and by its header where it has one."""
-        size, drop = parameters["record_bytes"], self.drops_truncated(parameters)
+        size, drop = parameters["record_bytes"], parameters.get("truncated") == "drop"
         for number, source in enumerate(sources):
             first, expected = self._header(source)
             count, rest = divmod(source.size - first, size)

@@ -14,8 +14,20 @@ from ..storage.sections import IndexedSource
 from ..storage.sources import Source
 from ..storage.workers import cores
 from .expressions import Measuring
-from .format import TRUNCATED, End, Format, Layout, Option, OptionError, Parameters, Piece, Sources, reserve_words
-from .walk import Walk, walked
+from .format import (
+    TRUNCATED,
+    End,
+    Format,
+    Layout,
+    Option,
+    OptionError,
+    Parameters,
+    Piece,
+    Sources,
+    Walk,
+    reserve_words,
+    walked,
+)
 
 _CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)  # the bytes at hand do not hold a record whole
 _LONGEST_PREFIX = 16  # bytes; more than any prefix has
@@ -76,7 +88,8 @@ class Prefixed(Format):
 
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
         """Yield the start of every record of every source, in order, and its size where that is measured."""
-        framing, drop, words = self._framing(parameters), self.drops_truncated(parameters), 1 + bool(measuring.columns)
+        framing, drop = self._framing(parameters), parameters.get("truncated") == "drop"
+        words = 1 + bool(measuring.columns)
         yield from walked(
             sources,
             workers,

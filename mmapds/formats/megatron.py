@@ -74,7 +74,7 @@ class Megatron(Format):
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
         """Yield the start of every sequence of every source, from the .idx files, whose numbers must add up."""
         for number, source in enumerate(sources):
-            yield from _scan(number, source, self.drops_truncated(parameters), measuring, self.step)
+            yield from _scan(number, source, parameters.get("truncated") == "drop", measuring, self.step)
 
 
 class _Idx(NamedTuple):

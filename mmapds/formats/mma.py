@@ -60,7 +60,7 @@ class ArrayFiles(Format):
             if head.size <= source.size:
                 yield from _stored(number, source, ArrayFile(head), wanted)
             else:
-                yield from _walked(number, source, head, wanted, drop=self.drops_truncated(parameters))
+                yield from _walked(number, source, head, wanted, drop=parameters.get("truncated") == "drop")
 
     def verify(self, sources: Sources, parameters: Parameters) -> None:
         """Check all sections of the sources against their checksums, and offsets and columns against the records."""

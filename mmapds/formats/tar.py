@@ -15,8 +15,7 @@ from ..compression.content import Data, Part
 from ..errors import FormatError, counted, option
 from ..storage.sources import Source, unreadable
 from .expressions import Measuring
-from .format import TRUNCATED, End, Format, Parameters, Piece, Sample, Sources, reserve_words
-from .walk import Walk, walked
+from .format import TRUNCATED, End, Format, Parameters, Piece, Sample, Sources, Walk, reserve_words, walked
 
 LARGEST_HEADERS = 16 << 20
 """Bytes of extended headers before a member in a compressed archive, at most: they are kept until it is known."""
@@ -55,7 +54,8 @@ class Tar(Format):
 
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
         """Yield where every sample of every source begins, in order, and the hash of its key."""
-        kinds, drop = [kind for kind, _ in measuring.sizes(memoryview(b"").cast("Q"))], self.drops_truncated(parameters)
+        kinds = [kind for kind, _ in measuring.sizes(memoryview(b"").cast("Q"))]
+        drop = parameters.get("truncated") == "drop"
         yield from walked(
             sources,
             workers,
