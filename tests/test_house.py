@@ -23,12 +23,12 @@ def test_no_file_has_more_than_600_lines(path):
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=relative)
-def test_no_function_has_more_than_55_lines_of_code(path):
+def test_no_function_has_more_than_60_lines_of_code(path):
     functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
     texts = {
         node: len(ast.get_docstring(node, clean=False).splitlines()) for node in functions if ast.get_docstring(node)
     }
-    assert not [node.name for node in functions if node.end_lineno - node.lineno - texts.get(node, 0) >= 55]
+    assert not [node.name for node in functions if node.end_lineno - node.lineno - texts.get(node, 0) >= 60]
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=relative)
