@@ -267,30 +267,6 @@ def test_padded_batches_of_datasets_and_views_are_within_the_budget(write):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "collate"),
-    [
-        (TokenBudgetBatchSampler, "pad_to_multiple_of", mmapds.pad_collate),
-        (mmapds.PackingBatchSampler, "round_to", partial(mmapds.pack_collate, layout="megatron")),
-    ],
-)
-def test_a_loader_warns_where_only_the_collate_function_rounds(recwarn, kind, name, collate):
-    samples = [{"tokens": [1] * 8}, {"tokens": [1] * 16}]
-    rounding = partial(collate, **{name: 8})
-    samplers = {step: kind([8, 16], 64, round_to=step, **ALONE) for step in (1, 4, 8, 16)}
-    for step in (8, 16):
-        mmapds.DataLoader(samples, batch_sampler=samplers[step], collate_fn=rounding)
-    mmapds.DataLoader(samples, batch_sampler=samplers[1], collate_fn=collate)
-    mmapds.DataLoader(samples, batch_size=2, collate_fn=rounding)
-    assert not recwarn.list
-    for step in (1, 4):
-        with pytest.warns(UserWarning, match=f"^collate_fn: expected {name} to divide {step}, the ") as found:
-            mmapds.DataLoader(samples, batch_sampler=samplers[step], collate_fn=rounding)
-        messages.check(str(found[0].message))
-        assert found[0].filename == __file__
-        assert str(found[0].message).partition("; give the sampler ")[2].startswith("round_to=8 (")
-
-
-@pytest.mark.parametrize(
     ("saved", "other", "options", "message"),
     [
         ({}, log_normal(500, seed=1), {}, "of other lengths: expected those with hash "),

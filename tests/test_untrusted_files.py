@@ -154,7 +154,7 @@ def test_nothing_is_unpickled(write, tmp_path, monkeypatch):
     objects[0] = Malice()
     out = io.BytesIO()
     np.save(out, objects, allow_pickle=True)
-    refused(write, "npy", out.getvalue(), "expected an array of numbers, found dtype object")
+    refused(write, "npy", out.getvalue(), "Object arrays cannot be loaded when allow_pickle=False")
     out = io.BytesIO()
     np.savez(out, a=objects)
     refused(write, "npz", out.getvalue(), "")

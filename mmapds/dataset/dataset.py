@@ -521,8 +521,8 @@ def zip(*unnamed: Dataset, **datasets: Dataset) -> Dataset:  # noqa: A001 - mmap
       Error: no dataset is given, one has no name or is not of mmapds, or their lengths differ.
     """
     if unnamed or not datasets:
-        found = f"{len(unnamed)} without a name" if unnamed else "none"
-        raise Error(f"datasets: expected them by name, as in zip(a=..., b=...), found {found}")
+        found = f"{len(unnamed)} without a name" if unnamed else "0"
+        raise Error(f"datasets: expected one or more by name, as in zip(a=..., b=...), found {found}")
     first = next(iter(datasets))
     for name, member in datasets.items():
         if not isinstance(member, Dataset):

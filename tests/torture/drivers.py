@@ -22,7 +22,7 @@ KILLS = 6
 """In a case, at most; then one run that is left alone."""
 PATIENCE = 120
 """Seconds after which a driver hangs."""
-PATH = 3
+PATH = 2
 """The argument of a task that is the path of its part."""
 OPTIONS = {"length": "n", "columns": {"size": "bytes()"}}
 
