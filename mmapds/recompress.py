@@ -9,14 +9,14 @@ are checksums, and a magic number. All are little-endian and of 32 bits but for 
 import os
 import struct
 from array import array
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from . import formats
 from .build_index import build
-from .compression.content import content_of, in_flight
+from .compression.content import WINDOW, Data, Part, content_of, in_flight, parts_of
 from .compression.zstd import codec, walk
 from .errors import Error, FormatError, counted
 from .formats.jsonl import JsonLines
@@ -38,17 +38,12 @@ from .storage.sources import (
 )
 from .storage.workers import cores, in_order
 
-FRAME = 256 << 10
-"""Bytes of text in a frame."""
-LEVEL = 3
-"""Of compression."""
-WINDOW_LOG = 27
-"""The largest window of a frame that is read, as the logarithm to base 2: 128 MiB."""
-
+FRAME = 256 << 10  # bytes of text in a frame
+LEVEL = 3  # of compression
+WINDOW_LOG = 27  # the largest window of a frame that is read, as the logarithm to base 2: 128 MiB
 _RANGES = {"frame": (4 << 10, 256 << 20), "level": (1, 22), "window_log": (10, 31)}
 _LONGEST_LINE = 1 << 30  # bytes: a frame holds a whole line, and memory holds some frames
 _INDEXED = (*JsonLines.suffixes, ".json")
-_PIECE = 1 << 20  # bytes of a plain source that are read at a time
 _SUFFIX = ".zst"
 _HEADER, _FOOTER = struct.Struct("<II"), struct.Struct("<IBI")
 _SKIPPABLE, _MAGIC, _HAS_CHECKSUMS = 0x184D2A5E, 0x8F92EAB1, 0x80
@@ -59,12 +54,9 @@ class Seekable(NamedTuple):
 
     path: str
     frames: int
-    text: int
-    """Bytes of text."""
-    size: int
-    """Bytes of the file."""
-    is_new: bool
-    """Whether it was written, and not the source, which is seekable already."""
+    text: int  # bytes of text
+    size: int  # bytes of the file
+    is_new: bool  # whether it was written, and not the source, which is seekable already
 
     def __str__(self) -> str:
         share = f" ({self.size / self.text:.1%})" if self.text else ""
@@ -207,14 +199,13 @@ def _lines(source: Source, frame: int, workers: int, window: int) -> Iterator[tu
 
 def _text_of(source: Source, workers: int, window: int) -> Iterator[tuple[bytes, int]]:
     """Yield the text of a file in pieces, each with the bytes of the file that were read for it."""
+    memory = memoryview(bytearray(WINDOW))
+    content: Iterator[tuple[Part, Iterable[Data]]] = content_of(source, workers, 1, 1, largest_window=window)
+    if not source.codec:  # in parts of one piece
+        content = ((part, part.load(memory)) for part in parts_of(source, 1, WINDOW))
     try:
-        if source.codec:
-            for part, pieces in content_of(source, workers, 1, 1, largest_window=window):
-                yield b"".join(pieces), part.scanned
-            return
-        with open(source.path, "rb") as file:
-            while text := file.read(_PIECE):
-                yield text, len(text)
+        for part, pieces in content:
+            yield b"".join(pieces), part.scanned
     except EOFError:
         raise shrank(source) from None
     except OSError as error:

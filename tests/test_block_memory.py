@@ -191,8 +191,8 @@ def test_memory_that_is_short_is_a_memory_error_and_no_damage():
     decoder = SimpleNamespace(eof=False, needs_input=True, decompress=lambda *_: refuse(said))
     refusing = SimpleNamespace(**{**vars(codec), "ZstdDecompressor": lambda *_: decoder})
     with pytest.raises(MemoryError):
-        zstd.Stream(refusing, InMemory(one_frame(DATA)), 0, 100).read()
+        next(iter(zstd.Stream(refusing, InMemory(one_frame(DATA)), 0, 100)))
     error, said = zlib.error, "Error -4 while decompressing data: out of memory"
     refusing = SimpleNamespace(**{**vars(zlib), "decompressobj": lambda *_: decoder})
     with pytest.raises(MemoryError):
-        gzip_codec.Stream(refusing, InMemory(gzip.compress(DATA)), 0, 100, Edges()).read()
+        next(gzip_codec.text_of(refusing, InMemory(gzip.compress(DATA)), 0, 100, Edges()))

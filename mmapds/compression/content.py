@@ -20,13 +20,10 @@ from ..storage.sources import Source, codec_of, open_regular, open_source, unrea
 from ..storage.workers import ahead, in_order
 from . import gzip, zstd
 
-STEP = 1 << 20
-"""Bytes of content that fit the cache of a processor while they are decoded and scanned."""
-WINDOW = 256 << 10
-"""Bytes of a plain file that are read at once: they stay in the second-level cache until they are scanned."""
+STEP = 1 << 20  # bytes of content that fit the cache of a processor while they are decoded and scanned
+WINDOW = 256 << 10  # bytes of a plain file that are read at once: they stay in the second-level cache while scanned
 _WORTH_A_THREAD = 256 << 10  # bytes of a compressed file
 _READ = 4 << 20  # bytes that are read at a time of a file which cannot be mapped, or is read from its beginning
-_NO_WINDOW = memoryview(b"")
 
 Data = bytes | memoryview
 
@@ -37,25 +34,18 @@ Data = bytes | memoryview
 class Part(NamedTuple):
     """A part of the content of a source; a source has one or more."""
 
-    begin: int
-    """Where it begins in the content."""
+    begin: int  # where it begins in the content
     end: int
-    scanned: int
-    """Bytes of the file that it covers; the parts of a source cover all of it."""
-    starts: tuple[BlockStart, ...]
-    """The blocks that begin in it."""
+    scanned: int  # bytes of the file that it covers; the parts of a source cover all of it
+    starts: tuple[BlockStart, ...]  # the blocks that begin in it
     is_last: bool
-    pieces: int
-    """In how many pieces the content comes, at most."""
+    pieces: int  # in how many pieces the content comes, at most
     load: Callable[[memoryview], Iterable[Data]]
     """Yields the content, given memory of `WINDOW` bytes, where a piece may lie until the next one; for any thread.
 
     Raises FormatError for a damaged source, and EOFError for one that became shorter.
     """
-    file: _native.Map | None = None
-    """The source, if it is mapped."""
-    base: int = 0
-    """Where the text to measure begins: see `mmapds.formats.jsonl`."""
+    file: _native.Map | None = None  # the source, if it is mapped
 
 
 _Item = tuple[BlockStart | None, int, Callable[[], bytes], int]
@@ -74,11 +64,16 @@ def parts_of(
       largest_window: bytes of content that a decoder of zstd may keep.
     """
     if not source.codec:
-        for begin, end in _ranges(source, step):
+        for begin in range(source.begin, max(source.stop, 1), step):
+            end = min(begin + step, source.stop)
             load = partial(_read, source.path, begin, end)
             yield Part(begin, end, end - begin, (), end == source.stop, -(-(end - begin) // WINDOW), load)
         return
-    found = ahead(_gzip(source)) if source.codec == "gzip" else _zstd(source, workers, largest_window)
+    if source.codec == "gzip":
+        text = gzip.content_of(source.path, open_source(source))
+        found: Generator[_Item, None, None] = ahead((start, len(data), partial(bytes, data), 0) for start, data in text)
+    else:
+        found = _zstd(source, workers, largest_window)
     with closing(found) as items:
         yield from _parts(source, items, least)
 
@@ -92,7 +87,7 @@ def content_of(
         return
 
     def load(part: Part, _: int) -> tuple[Part, Sequence[Data]]:
-        return part, list(part.load(_NO_WINDOW))
+        return part, list(part.load(memoryview(b"")))
 
     threads = workers_for([source], workers, step)
     with closing(parts_of(source, workers, step, least, largest_window=largest_window)) as parts:
@@ -110,11 +105,6 @@ def in_flight(workers: int) -> int:
     return workers + 2 if workers > 1 else 1
 
 
-def _ranges(source: Source, step: int) -> Iterator[tuple[int, int]]:
-    for begin in range(source.begin, max(source.stop, 1), step):
-        yield begin, min(begin + step, source.stop)
-
-
 def _read(path: str, begin: int, end: int, window: memoryview) -> Iterator[Data]:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -130,18 +120,15 @@ def _read(path: str, begin: int, end: int, window: memoryview) -> Iterator[Data]
 
 def _mapped(source: Source, step: int) -> Iterator[tuple[Part, Sequence[Data]]]:
     file = open_source(source, scan=False)
-    mapped = file if file.is_mapped else None
-    for begin, end in _ranges(source, step if mapped else min(step, _READ)):
+    for part in parts_of(source, 1, step if file.is_mapped else min(step, _READ)):
+        if file.is_mapped:
+            yield part._replace(file=file), (memoryview(file)[part.begin : part.end],)
+            continue
         try:
-            data = memoryview(file)[begin:end] if mapped else file.read(begin, end - begin)
+            data = file.read(part.begin, part.end - part.begin)
         except OSError as error:
             raise unreadable(source.path, error) from None
-        pieces = (data,)
-        yield Part(begin, end, end - begin, (), end == source.stop, 1, partial(_given, pieces), mapped), pieces
-
-
-def _given(pieces: Sequence[Data], _: memoryview) -> Sequence[Data]:
-    return pieces
+        yield part, (data,)
 
 
 def _parts(source: Source, items: Iterable[_Item], least: int) -> Iterator[Part]:
@@ -166,11 +153,6 @@ def _load(loads: Sequence[Callable[[], bytes]], _: memoryview) -> Iterator[bytes
     return (load() for load in loads)
 
 
-def _gzip(source: Source) -> Iterator[_Item]:
-    for start, data in gzip.content_of(source.path, open_source(source)):
-        yield start, len(data), partial(bytes, data), 0
-
-
 _Task = tuple[int, zstd.FileBlock]
 
 
@@ -183,37 +165,37 @@ def _zstd(source: Source, workers: int, largest_window: int) -> Generator[_Item,
         number, block = task
         stream = zstd.Stream(module, file, block.begin, block.end, largest_window)
         try:
-            for piece in pieces_of(stream.read, None if block.content == zstd.UNKNOWN else block.content):
+            for piece in pieces_of(stream, None if block.content == zstd.UNKNOWN else block.content):
                 yield piece, stream.at
         except BlockError as error:
             raise not_decoded(source.path, number, block.begin, "zstd", error) from None
 
     def decoded(task: _Task) -> bytes:
-        return b"".join(piece for piece, _ in pieces(task))
+        """Return the content of a block; nothing where it is too much to be decoded at once."""
+        found, size = [], 0
+        for piece, _ in () if task[1].is_large else pieces(task):
+            size += len(piece)
+            if size > LARGEST_BLOCK:
+                return b""
+            found.append(piece)
+        return b"".join(found)
 
     at = 0
     if all(block.content != zstd.UNKNOWN and not block.is_large for block in zstd.blocks_of(frames)):
-        for number, block in enumerate(zstd.blocks_of(frames)):
-            yield BlockStart(block.begin, at), block.content, partial(decoded, (number, block)), 0
-            at += block.content
+        for task in enumerate(zstd.blocks_of(frames)):
+            yield BlockStart(task[1].begin, at), task[1].content, partial(decoded, task), 0
+            at += task[1].content
         return
 
-    def decode(task: _Task, _: int) -> tuple[_Task, bytes | None]:
-        """Return no text where it is too much to be decoded at once."""
-        found, size = [], LARGEST_BLOCK + 1 if task[1].is_large else 0
-        for piece, _ in pieces(task):
-            size += len(piece)
-            if size > LARGEST_BLOCK:
-                return task, None
-            found.append(piece)
-        return task, b"".join(found)
+    def decode(task: _Task, _: int) -> tuple[_Task, bytes]:
+        return task, decoded(task)
 
     workers = max(min(workers, len(frames.contents)), 1)
     tasks, slots = enumerate(zstd.blocks_of(frames)), list(range(in_flight(workers)))
     with closing(in_order(decode, tasks, workers=workers, slots=slots)) as found:
         for task, data in found:
             start: BlockStart | None = BlockStart(task[1].begin, at)
-            for piece, read in pieces(task) if data is None else ((data, 0),):
+            for piece, read in ((data, 0),) if data else pieces(task):
                 yield start, len(piece), partial(bytes, piece), read
                 start, at = None, at + len(piece)
 

@@ -17,8 +17,7 @@ from ..errors import check_memory
 from ..storage.compressed_blocks import SMALLEST, BlockError, BlockStart, Edges, not_decoded, packed_point
 from ..storage.sections import WINDOW
 
-SPACING = 1 << 20
-"""Bytes of content between two access points, at least: the next block of deflate then begins a block."""
+SPACING = 1 << 20  # bytes of content between two access points, at least; the next block of deflate then begins one
 _HELD = 256 << 10  # bytes of content of small members that are yielded at once
 _STEP = SPACING + _HELD + _native.INFLATE_SLACK  # bytes that there is room for
 _ROOM = 2 * _STEP
@@ -91,112 +90,93 @@ def content_of(path: str, file: _native.Map) -> Iterator[tuple[BlockStart | None
             start, begin, size = following, following.file, 0
 
 
-class Stream:
-    """The content of a block, in pieces and in order; no piece has content of two members.
-
-    Args:
-      zlib: from `inflater`.
-      begin, end: where the block lies in the file.
-    """
-
-    def __init__(self, zlib: ModuleType, file: _native.Map, begin: int, end: int, edges: Edges) -> None:
-        self._zlib, self._file, self._next, self._end = zlib, file, begin, end
-        self._end_crc = edges.end_crc
-        self._data, self._at = b"", 0  # what was read, and how much of it is decoded
-        self._step = _READ  # bytes that the decoder is given next
-        self._crc = edges.crc  # of the content of the member so far
-        self._decoder: Any = None  # in a member
-        if edges.window:
-            self._decoder = zlib.decompressobj(_RAW, zdict=edges.window)
-        if edges.bit and self._read_on():
-            head, last = _PREAMBLES[edges.bit]
-            first = last | self._data[0] >> edges.bit << edges.bit
-            self._data = b"".join((head, bytes([first]), self._data[1:]))
-
-    def read(self) -> bytes:
-        """Return the next piece of content; empty at the end. Raise BlockError for damage."""
-        while True:
-            if self._decoder is not None and self._decoder.eof:
-                self._end_member()
-            if self._decoder is None and not self._begin_member():
-                return b""
-            has_more = self._at < len(self._data) or self._read_on()
-            if piece := self._decoded():
-                self._crc = self._zlib.crc32(piece, self._crc)
-                return piece
-            if not has_more and not self._decoder.eof:  # isal may still have had content that was not asked for
-                if self._end_crc is None:
-                    raise BlockError(_CUT)
-                _check(self._crc, self._end_crc)
-                return b""
-
-    def _decoded(self) -> bytes:
-        """Decode some of the bytes that were read."""
-        end = min(self._at + self._step, len(self._data))
-        self._step = min(2 * self._step, _READ)
+def text_of(zlib: ModuleType, file: _native.Map, begin: int, end: int, edges: Edges) -> Iterator[bytes]:
+    """Yield the content of the block from byte `begin` to `end` of a file in order; raise BlockError for damage."""
+    packed = _Packed(file, begin, end)
+    decoder: Any = zlib.decompressobj(_RAW, zdict=edges.window) if edges.window else None  # in a member
+    crc, step = edges.crc, _READ  # of the content of the member so far; bytes that the decoder is given next
+    if edges.bit and packed.reach(1):
+        head, last = _PREAMBLES[edges.bit]
+        first = last | packed.data[0] >> edges.bit << edges.bit
+        packed.data = b"".join((head, bytes([first]), packed.data[1:]))
+    while decoder is not None or packed.begin_member():
+        decoder = decoder or zlib.decompressobj(_RAW)
+        has_more, stop = packed.reach(1), packed.at + step
+        step = min(2 * step, _READ)
         try:
-            piece: bytes = self._decoder.decompress(memoryview(self._data)[self._at : end], _PIECE)
-        except self._zlib.error as error:
+            piece: bytes = decoder.decompress(memoryview(packed.data)[packed.at : stop], _PIECE)
+        except zlib.error as error:
             check_memory(error)
             raise BlockError(str(error)) from None
         # At the end of a member zlib has the same bytes in both.
-        back = self._decoder.unused_data if self._decoder.eof else self._decoder.unconsumed_tail
+        packed.give_back(stop, decoder.unused_data if decoder.eof else decoder.unconsumed_tail)
+        crc = zlib.crc32(piece, crc)
+        if piece:
+            yield piece
+        if decoder.eof:
+            _check(crc, int.from_bytes(packed.take(_TRAILER)[:4], "little"))
+            decoder, crc, step = None, 0, _FIRST
+        elif not piece and not has_more:  # isal may still have had content that was not asked for
+            if edges.end_crc is None:
+                raise BlockError(_CUT)
+            _check(crc, edges.end_crc)
+            return
+
+
+class _Packed:
+    """The bytes of a block, which are read as they are needed."""
+
+    def __init__(self, file: _native.Map, begin: int, end: int) -> None:
+        self._file, self._next, self._end = file, begin, end
+        self.data, self.at = b"", 0  # what was read, and how much of it is decoded
+
+    def reach(self, size: int) -> bool:
+        """Read until so many bytes are there that are not decoded; return whether they are."""
+        while len(self.data) < self.at + size:
+            more = self._file.read(self._next, min(_READ, self._end - self._next))
+            if not more:
+                return False
+            self._next += len(more)
+            self.data, self.at = self.data[self.at :] + more, 0
+        return True
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes, which no decoder needs."""
+        if not self.reach(size):
+            raise BlockError(_CUT)
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def give_back(self, end: int, back: bytes) -> None:
+        """Go on behind what a decoder was given, which ends at a byte, but for what it gives back."""
+        end = min(end, len(self.data))
         if len(back) > end:  # isal gives back bytes that it was given before, too
-            self._data, end = back + self._data[end:], len(back)
-        self._at = end - len(back)
-        return piece
+            self.data, end = back + self.data[end:], len(back)
+        self.at = end - len(back)
 
-    def _read_on(self) -> bool:
-        """Read more of the file, behind what is not decoded; return whether there is more."""
-        more = self._file.read(self._next, min(_READ, self._end - self._next))
-        self._next += len(more)
-        self._data, self._at = self._data[self._at :] + more, 0
-        return bool(more)
-
-    def _begin_member(self) -> bool:
+    def begin_member(self) -> bool:
         """Pass over the header of the next member; return whether there is one. Zeros may fill the end of a file.
 
         It is not given to decoders: isal 1.9 misreads one that is cut anywhere. Its checksum was compared when the file
         was indexed.
         """
-        if (self._at == len(self._data) and not self._read_on()) or not self._data[self._at]:
+        if not self.reach(1) or not self.data[self.at]:
             return False
-        while (end := _end_of_header(self._data, self._at)) is None:
-            if not self._read_on():
-                raise BlockError(_CUT)
-        if not self._data.startswith(b"\x1f\x8b\x08", self._at):
+        header = self.take(_HEADER)
+        if not header.startswith(b"\x1f\x8b\x08"):
             raise BlockError(_NOT_MEMBER)
-        self._at, self._crc, self._decoder = end, 0, self._zlib.decompressobj(_RAW)
+        if header[3] & _EXTRA:
+            self.take(int.from_bytes(self.take(2), "little"))
+        for flag in (_NAME, _COMMENT):
+            while header[3] & flag and self.take(1) != b"\0":
+                pass
+        self.take(2 * bool(header[3] & _CHECKED))
         return True
-
-    def _end_member(self) -> None:
-        """Pass over what stands behind a member, and compare its checksum."""
-        if len(self._data) < self._at + _TRAILER:
-            self._read_on()
-        if len(self._data) < self._at + _TRAILER:
-            raise BlockError(_CUT)
-        _check(self._crc, int.from_bytes(self._data[self._at : self._at + 4], "little"))
-        self._at, self._step, self._decoder = self._at + _TRAILER, _FIRST, None
 
 
 def _check(crc: int, expected: int) -> None:
     if crc != expected:
         raise BlockError(f"expected content with checksum {expected:08x}, found {crc:08x}")
-
-
-def _end_of_header(data: bytes, at: int) -> int | None:
-    """Return where the header of a member ends that begins at a byte; None if it is cut."""
-    end = at + _HEADER
-    if end + 2 > len(data):
-        return None
-    flags = data[at + 3]
-    if flags & _EXTRA:
-        end += 2 + int.from_bytes(data[end : end + 2], "little")
-    for flag in (_NAME, _COMMENT):
-        if flags & flag:
-            end = data.find(b"\0", end) + 1 or len(data) + 1
-    end += 2 * bool(flags & _CHECKED)
-    return end if end <= len(data) else None
 
 
 # ---- empty blocks of deflate, as bits in the order of the file ---------------------------------------------------

@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any
+from weakref import WeakSet, WeakValueDictionary
 
 from .. import _native
 from ..errors import Error, quoted, tool
@@ -17,10 +18,8 @@ from ..storage.sections import LARGEST_BLOCK
 from ..storage.workers import cores, in_order, is_worker
 from . import gzip, zstd
 
-CACHE = 64 << 20
-"""Bytes of a cache, by default."""
-PIECE = 1 << 20
-"""Bytes of content of a large block that are kept as one; it ends with a smaller piece."""
+CACHE = 64 << 20  # bytes of a cache, by default
+PIECE = 1 << 20  # bytes of content of a large block that are kept as one; it ends with a smaller piece
 _WORTH_THREADS = 4  # blocks to decode
 _MOST_THREADS = 4
 _MOST_KNOWN = 1 << 10  # blocks whose places are kept
@@ -28,32 +27,21 @@ _MOST_FORWARD = 4  # large blocks of a source at a time whose decoders are kept,
 
 Block = bytes | _native.Block
 """The content of a block, or a piece of it, as the cache keeps it."""
-State = TypeVar("State")
 
 
-class _OfProcess(Generic[State]):
-    """What each process makes anew: in a forked child, the parent's locks may be held, and its blocks cost memory."""
+_live: "WeakSet[BlockCache | BlockReader]" = WeakSet()
+"""What a forked child begins anew: its parent's locks may be held, and its parent's blocks cost memory."""
 
-    def __init__(self, make: Callable[[], State]) -> None:
-        self._make, self._process, self._state = make, os.getpid(), make()
 
-    def __call__(self) -> State:
-        if self._process != os.getpid():
-            self._state, self._process = self._make(), os.getpid()
-        return self._state
+def _begin_anew() -> None:
+    for each in list(_live):
+        each.begin()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 # ---- the cache --------------------------------------------------------------------------------------------------
-
-
-class _Cached:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.blocks: OrderedDict[Hashable, Block] = OrderedDict()
-        self.decoding: dict[Hashable, threading.Lock] = {}
-        """Of blocks that a thread decodes; others wait for it."""
-        self.size = 0
-        self.memory = _native.BlockMemory()
 
 
 class BlockCache:
@@ -65,16 +53,27 @@ class BlockCache:
 
     def __init__(self, limit: int = CACHE) -> None:
         self.limit = limit
-        self._own = _OfProcess(_Cached)
+        self.begin()
+        _live.add(self)
+
+    def begin(self) -> None:
+        """Begin without blocks."""
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[Hashable, Block] = OrderedDict()
+        self._turns: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+        """Locks of blocks that a thread decodes; others wait for it."""
+        self.size = 0
+        """Bytes of memory that the blocks take."""
+        self.memory = _native.BlockMemory()
+        """What blocks are made in: the memory of those that were dropped is used again."""
 
     def find(self, keys: Sequence[Hashable]) -> list[Block | None]:
         """Return those of some blocks that are there, and None for others."""
-        state = self._own()
-        with state.lock:
-            found = list(map(state.blocks.get, keys))
+        with self._lock:
+            found = list(map(self._blocks.get, keys))
             for key, block in zip(keys, found, strict=True):
                 if block is not None:
-                    state.blocks.move_to_end(key)
+                    self._blocks.move_to_end(key)
         return found
 
     def get(self, key: Hashable, decode: Callable[[], Block], size: int = 0) -> Block:
@@ -83,49 +82,34 @@ class BlockCache:
         Args:
           size: of the block, for which room is made first: it then gets the memory of those that are dropped.
         """
-        state = self._own()
-        with state.lock:
-            turn = state.decoding.setdefault(key, threading.Lock())
-        try:
-            with turn:  # and no event: an interrupt at any place lets the next one go on
-                (block,) = self.find([key])
-                if block is None:
-                    if size <= self.limit:
-                        with state.lock:
-                            self._drop(state, size)
-                    block = decode()
-                    self.put(key, block)
-                return block
-        finally:
-            with state.lock:
-                state.decoding.pop(key, None)
+        with self._lock:
+            turn = self._turns.setdefault(key, threading.Lock())
+        with turn:  # and no event: an interrupt at any place lets the next one go on
+            (block,) = self.find([key])
+            if block is None:
+                if size <= self.limit:
+                    with self._lock:
+                        self._drop(size)
+                block = decode()
+                self.put(key, block)
+            return block
 
     def put(self, key: Hashable, block: Block) -> None:
         """Keep a block that was decoded by other means, unless it is larger than the limit."""
-        state, size = self._own(), _memory_of(block)
-        with state.lock:
-            if key not in state.blocks and size <= self.limit:
-                state.blocks[key] = block
-                state.size += size
-                self._drop(state, 0)
+        size = _memory_of(block)
+        with self._lock:
+            if key not in self._blocks and size <= self.limit:
+                self._blocks[key] = block
+                self.size += size
+                self._drop(0)
 
-    def _drop(self, state: _Cached, more: int) -> None:
-        while state.blocks and state.size > self.limit - more:
-            key, block = next(iter(state.blocks.items()))
+    def _drop(self, more: int) -> None:
+        while self._blocks and self.size > self.limit - more:
+            key, block = next(iter(self._blocks.items()))
             size = _memory_of(block)
             # No call between the two: a signal may raise after any, and the block would still be counted.
-            del state.blocks[key]
-            state.size -= size
-
-    @property
-    def memory(self) -> _native.BlockMemory:
-        """What blocks are made in: the memory of those that were dropped is used again."""
-        return self._own().memory
-
-    @property
-    def size(self) -> int:
-        """Bytes of memory that the blocks take."""
-        return self._own().size
+            del self._blocks[key]
+            self.size -= size
 
 
 def _memory_of(block: Block) -> int:
@@ -143,39 +127,42 @@ class Forward:
     def __init__(self, begin: Callable[[], Iterator[bytes]], cache: BlockCache, key: tuple[int, int]) -> None:
         self._begin, self._cache, self._key = begin, cache, key
         self._lock = threading.Lock()
-        self._decoding: Iterator[bytes] | None = None
-        self._next = 0  # the piece that is decoded next
-        self._last, self._rest = b"", b""  # the piece before it, whatever the cache keeps, and bytes of the next
+        self._pieces: Iterator[bytes] | None = None
+        self._next, self._last = 0, b""  # the piece that is decoded next, and the one before, whatever the cache keeps
 
     def piece(self, number: int) -> Block | None:
-        """Return a piece; None if it lies behind, and is not kept. The first one can be read again at any time."""
+        """Return a piece, empty behind the end; None if it lies behind, and is not kept.
+
+        The first one can be read again at any time.
+        """
         with self._lock:
             (kept,) = self._cache.find([(*self._key, number)])
             if kept is not None:
                 return kept
-            if self._decoding is None or (number == 0 and self._next):
-                self._next, self._rest, self._decoding = 0, b"", self._begin()
+            if self._pieces is None or (number == 0 and self._next):
+                self._next, self._pieces = 0, _of_one_size(self._begin())
             if number < self._next - 1:
                 return None
             while self._next <= number:
-                self._decode()
+                pieces, self._pieces = self._pieces, None  # after an error, or a signal that raises, begin anew
+                assert pieces is not None
+                self._last = next(pieces, b"")
+                self._cache.put((*self._key, self._next), self._last)
+                self._next, self._pieces = self._next + 1, pieces
             return self._last
 
-    def _decode(self) -> None:
-        """Decode the next piece, and keep it; it is empty behind the end.
 
-        There is no decoder meanwhile: after an error, or a signal that raises, the next read begins anew.
-        """
-        decoding, self._decoding = self._decoding, None
-        assert decoding is not None
-        number, parts, size = self._next, [self._rest], len(self._rest)
-        while size <= PIECE and (part := next(decoding, b"")):  # one byte more, so that the last piece ends the block
-            parts.append(part)
-            size += len(part)
-        content = b"".join(parts)
-        self._last, self._rest, self._next = content[:PIECE], content[PIECE:], number + 1
-        self._decoding = decoding
-        self._cache.put((*self._key, number), self._last)
+def _of_one_size(content: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield content in pieces of `PIECE` bytes; the last one, which may be empty, only when the content has ended."""
+    held, size = list[bytes](), 0
+    for piece in content:
+        held.append(piece)
+        size += len(piece)
+        while size > PIECE:
+            whole = b"".join(held)
+            yield whole[:PIECE]
+            held, size = [whole[PIECE:]], size - PIECE
+    yield b"".join(held)
 
 
 # ---- reading ----------------------------------------------------------------------------------------------------
@@ -185,8 +172,7 @@ class BlockReader:
     """The content of a compressed source, as the core's `Records` reads it.
 
     Args:
-      index: has the source.
-      number: of the source there.
+      number: of the source in the index.
       file: the source, which was compared with the one that was indexed.
       cache: of blocks; `key` tells those of this source from others.
       lost: raises the error for a source that was cut short (0), or cannot be read (errno).
@@ -209,17 +195,21 @@ class BlockReader:
         self._codec = compression.codec
         self._zstd = zstd.codec(self._path) if self._codec == "zstd" else None
         self._library = zstd.library() if self._codec == "zstd" else None
-        self._forward: _OfProcess[dict[int, Forward]] = _OfProcess(dict)
         self._last = 0, Place(0, 0, 0, 0)  # where the last read was, as the next one is often there too
         self._place = lru_cache(_MOST_KNOWN)(self._table.place)  # the next batch is often of the same blocks
         self.size = compression.size
         """Bytes of content."""
+        self.begin()
+        _live.add(self)
 
-    def read(self, begin: int, end: int) -> bytes:
-        """Return bytes of the content, without those after its end."""
-        end = min(end, self.size)
-        wanted = RANGE.pack(begin, max(begin, end))
-        found = [(at, memoryview(block)) for at, block in self.blocks(wanted)]
+    def begin(self) -> None:
+        """Begin without decoders of large blocks."""
+        self._forward: dict[int, Forward] = {}
+
+    def read(self, begin: int, size: int) -> bytes:
+        """Return bytes of the content."""
+        end = begin + size
+        found = [(at, memoryview(block)) for at, block in self.blocks(RANGE.pack(begin, end))]
         return b"".join(block[max(begin - at, 0) : end - at] for at, block in sorted(found, key=itemgetter(0)))
 
     def blocks(self, wanted: bytes) -> Iterator[tuple[int, Block]]:
@@ -269,7 +259,7 @@ class BlockReader:
 
     def _in_order(self, block: int, place: Place, ranges: Sequence[int]) -> Iterator[tuple[int, Block]]:
         """Yield the pieces of a large block that have some bytes; see `blocks`."""
-        known = self._forward()
+        known = self._forward
         forward = known.get(block)
         if forward is None:
             forward = Forward(partial(self._decoding, block, place), self._cache, (self._key, block))
@@ -310,8 +300,8 @@ class BlockReader:
         """Yield the content of a block in pieces."""
         if self._zstd is None:
             edges = self._table.edges(block)
-            return pieces_of(gzip.Stream(gzip.inflater(), self._file, place.begin, place.end, edges).read, place.size)
-        return pieces_of(zstd.Stream(self._zstd, self._file, place.begin, place.end).read, place.size)
+            return pieces_of(gzip.text_of(gzip.inflater(), self._file, place.begin, place.end, edges), place.size)
+        return pieces_of(zstd.Stream(self._zstd, self._file, place.begin, place.end), place.size)
 
     @contextmanager
     def _naming(self, block: int, place: Place) -> Iterator[None]:

@@ -16,12 +16,9 @@ from ..errors import Error, FormatError, check_memory, quoted, tool
 from ..storage.compressed_blocks import SMALLEST, BlockError
 from ..storage.sections import LARGEST_BLOCK
 
-UNKNOWN = 2**64 - 1
-"""The text of a frame where nothing says how much it is."""
-LARGEST_WINDOW = 128 << 20
-"""Bytes of text that a decoder keeps at most, by default: as `zstd` without `--long`."""
-PIECE = 32 << 10
-"""Bytes of text that are decoded at a time: as many as the codec decodes without putting pieces together."""
+UNKNOWN = 2**64 - 1  # the text of a frame where nothing says how much it is
+LARGEST_WINDOW = 128 << 20  # bytes of text that a decoder keeps at most, by default: as `zstd` without `--long`
+_PIECE = 32 << 10  # bytes of text that are decoded at a time: as many as the codec decodes without joining pieces
 _ROOM = 1 << 14  # frames that a step of a walk finds at most
 _STEP = 256 << 20  # bytes that it goes on at most: between two of them, signals are handled
 _STATE = 7  # words
@@ -63,10 +60,8 @@ def library() -> _native.Zstd | None:
 class Frames(NamedTuple):
     """Frames, each with what follows it and has no text, in the order of the file: arrays, as there may be millions."""
 
-    begins: "array[int]"
-    """Where each begins in the file, and where the last one ends; u64, one more than frames."""
-    contents: "array[int]"
-    """Bytes of text in each, u64; or `UNKNOWN`. They are claims, which whoever decodes the frames must check."""
+    begins: "array[int]"  # u64: where each begins in the file, and where the last one ends
+    contents: "array[int]"  # u64: bytes of text in each, or `UNKNOWN`: claims, which who decodes them must check
 
 
 def walk(file: _native.Map, path: str, *, largest_window: int = LARGEST_WINDOW) -> Frames:
@@ -74,9 +69,6 @@ def walk(file: _native.Map, path: str, *, largest_window: int = LARGEST_WINDOW) 
 
     Seek tables are not read: walking costs little beside decoding.
 
-    Args:
-      file: mapped; `path` is its name in messages.
-      largest_window: bytes of text that a decoder may keep.
     Raises:
       FormatError: something is not a frame, or one that cannot be read, or that claims more text than it can hold.
       EOFError: the file became shorter while it was read.
@@ -122,10 +114,8 @@ class FileBlock(NamedTuple):
 
     begin: int
     end: int
-    content: int
-    """Bytes of text, by the headers of its frames; or `UNKNOWN`."""
-    is_large: bool
-    """Whether it has, or may have, so much text that it is decoded in pieces."""
+    content: int  # bytes of text, by the headers of its frames; or `UNKNOWN`
+    is_large: bool  # whether it has, or may have, so much text that it is decoded in pieces
 
 
 def blocks_of(frames: Frames) -> Iterator[FileBlock]:
@@ -149,55 +139,39 @@ def _block(begin: int, end: int, content: int, is_known: bool) -> FileBlock:
 
 
 class Stream:
-    """The text of a block, in pieces and in order.
-
-    Args:
-      begin, end: where its frames lie in the file.
-      largest_window: bytes of text that the decoder may keep.
-    """
+    """The text of the block from byte `begin` to `end` of a file, in pieces and in order; BlockError for damage."""
 
     def __init__(
         self, module: ModuleType, file: _native.Map, begin: int, end: int, largest_window: int = LARGEST_WINDOW
     ) -> None:
-        self._module, self._file, self._end = module, file, end
-        self._options = {module.DecompressionParameter.window_log_max: (largest_window - 1).bit_length()}
-        self._data = memoryview(b"")  # that was read last
-        self._given = 0  # bytes of it that a decoder was given
-        self._begin_frame()
-        self._is_open = False  # inside a frame
+        self._module, self._file, self._end, self._largest_window = module, file, end, largest_window
         self.at = begin
         """The byte of the file that is read next."""
 
-    def _begin_frame(self) -> None:
-        self._decoder: Any = self._module.ZstdDecompressor(None, self._options)
-        self._step = _FIRST  # bytes that the decoder is given next
-
-    def read(self) -> bytes:
-        """Return the next piece of text; empty at the end. Raise BlockError for damage."""
+    def __iter__(self) -> Iterator[bytes]:
+        options = {self._module.DecompressionParameter.window_log_max: (self._largest_window - 1).bit_length()}
+        data, given = memoryview(b""), 0  # what was read last, and how much of it a decoder was given
+        decoder: Any = None
+        is_open = False  # inside a frame
         while True:
-            if self._decoder.eof:
-                self._given -= len(self._decoder.unused_data)
-                self._begin_frame()
-            if self._given == len(self._data) and self._decoder.needs_input and not self._read_on():
-                return b""
-            begin = self._given
-            if self._decoder.needs_input:
-                self._given = min(begin + self._step, len(self._data))
-                self._step = min(2 * self._step, _READ)
+            if decoder is None or decoder.eof:
+                given -= len(decoder.unused_data) if decoder else 0
+                decoder, step = self._module.ZstdDecompressor(None, options), _FIRST
+            if given == len(data) and decoder.needs_input:
+                data, given = memoryview(self._file.read(self.at, min(_READ, self._end - self.at))), 0
+                self.at += len(data)
+                if not data and is_open:
+                    raise BlockError("a frame is truncated")
+                if not data:
+                    return
+            begin = given
+            if decoder.needs_input:
+                given, step = min(begin + step, len(data)), min(2 * step, _READ)
             try:
-                piece: bytes = self._decoder.decompress(self._data[begin : self._given], PIECE)
+                piece: bytes = decoder.decompress(data[begin:given], _PIECE)
             except self._module.ZstdError as error:
                 check_memory(error)
                 raise BlockError(str(error).rpartition(": ")[2].lower()) from None
-            self._is_open = not self._decoder.eof
+            is_open = not decoder.eof
             if piece:
-                return piece
-
-    def _read_on(self) -> bool:
-        """Read more of the file; return whether there is more. The end must not come inside a frame."""
-        self._data = memoryview(self._file.read(self.at, min(_READ, self._end - self.at)))
-        self._given = 0
-        self.at += len(self._data)
-        if not self._data and self._is_open:
-            raise BlockError("a frame is truncated")
-        return bool(self._data)
+                yield piece

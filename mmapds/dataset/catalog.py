@@ -199,10 +199,7 @@ class Catalog:
         try:
             content = self.open(member)[0]
             first, last = max(begin - 1, 0), min(end + 2, content.size)
-            # A reader of blocks takes where it ends, a map how much it is.
-            is_reader = isinstance(content, BlockReader)
-            before = content.read(first, begin if is_reader else begin - first)
-            after = content.read(end, last if is_reader else max(last - end, 0))
+            before, after = content.read(first, begin - first), content.read(end, max(last - end, 0))
         except (OSError, EOFError, Error, MemoryError):
             return  # the decoder's error says more
         begins = before in (b"", b"\n") or (record, begin) == (0, 3)  # behind a byte order mark

@@ -291,7 +291,7 @@ def block_starts(indexes: Sequence[Index], rows: Rows | None) -> NDArray[np.int6
 def _block_starts(index: Index, number: int) -> NDArray[np.int64]:
     """Return the first record that begins in each block of a source, counted in the source."""
     table, records = BlockTable(index, number), index.sources[number].records
-    bounds = np.asarray(table.bounds.read(0, table.count))
+    bounds = np.asarray(table.bounds(0, table.count))
     found, done = np.full(len(bounds), records, np.int64), 0
     for begin in range(0, records, _PIECE):
         starts = np.frombuffer(index.bounds(number, begin, min(begin + _PIECE, records)), np.uint64)

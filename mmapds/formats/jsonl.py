@@ -8,7 +8,7 @@ first byte; the end of the part before says whether one does. To be measured, a 
 file goes on beyond a part, and the edges of other parts are moved to the ends of lines.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple
@@ -56,7 +56,7 @@ class JsonLines(Format):
                 closing(_tasks(sources, workers, size, measured=bool(measuring))) as tasks,
                 closing(in_order(partial(_scan, measuring), tasks, workers=threads, slots=slots)) as scanned,
             ):
-                for (number, source, part), measured in scanned:
+                for (number, source, part, *_), measured in scanned:
                     starts, columns, skipped, pending, found, filled, bad, bad_lines = measured
                     is_first = part.begin == source.begin
                     newlines = 0 if is_first else newlines
@@ -83,6 +83,8 @@ class _Task(NamedTuple):
     number: int  # of the source
     source: Source
     part: Part
+    text: Data = b""  # to be measured: all bytes of the lines that begin in the part, and what lies before and after
+    base: int = 0  # where the text begins in the content
 
 
 class _Slot:
@@ -100,26 +102,27 @@ class _Slot:
 def _tasks(sources: Sequence[Source], workers: int, size: int, *, measured: bool) -> Generator[_Task, None, None]:
     for number, source in enumerate(sources):
         try:
-            if measured:
-                found = _whole_lines(source, content_of(source, workers, size))
-                found = ahead(found) if source.codec else found
-            else:
-                found = parts_of(source, workers, size)
-            with closing(found) as parts:
-                for part in parts:
-                    yield _Task(number, source, part)
+            if not measured:
+                with closing(parts_of(source, workers, size)) as parts:
+                    yield from map(partial(_Task, number, source), parts)
+                continue
+            found = _whole_lines(number, source, content_of(source, workers, size))
+            with closing(ahead(found) if source.codec else found) as tasks:
+                yield from tasks
         except EOFError:
             raise shrank(source) from None
 
 
-def _whole_lines(source: Source, content: Iterable[tuple[Part, Sequence[Data]]]) -> Generator[Part, None, None]:
+def _whole_lines(
+    number: int, source: Source, content: Iterable[tuple[Part, Sequence[Data]]]
+) -> Generator[_Task, None, None]:
     """Yield parts whose text has all bytes of the lines that begin there."""
     held: list[Data] = []  # the end of the line before, and what came after it
     base = begin = scanned = 0
     starts: tuple[BlockStart, ...] = ()
     for part, pieces in content:
         if part.file is not None:
-            yield part._replace(load=_given(memoryview(part.file)[: source.stop]))
+            yield _Task(number, source, part, memoryview(part.file)[: source.stop])
             continue
         if not held:
             base = begin = part.begin
@@ -130,13 +133,9 @@ def _whole_lines(source: Source, content: Iterable[tuple[Part, Sequence[Data]]])
         text = b"".join(held)
         cut = len(text) if part.is_last else text.rfind(b"\n") + 1
         end = part.end - len(text) + cut
-        load = _given(memoryview(text)[:cut])
-        yield part._replace(begin=begin, end=end, scanned=scanned, starts=starts, base=base, load=load)
+        whole = part._replace(begin=begin, end=end, scanned=scanned, starts=starts)
+        yield _Task(number, source, whole, memoryview(text)[:cut], base)
         held, base, begin, scanned, starts = [text[cut - 1 :]], end - 1, end, 0, ()
-
-
-def _given(text: memoryview) -> Callable[[memoryview], Iterable[Data]]:
-    return lambda _: (text,)
 
 
 def _scan(measuring: Measuring, task: _Task, slot: _Slot) -> tuple[_Task, Measured]:
@@ -150,17 +149,15 @@ def _scan(measuring: Measuring, task: _Task, slot: _Slot) -> tuple[_Task, Measur
 
 
 def _measured(measuring: Measuring, task: _Task, slot: _Slot) -> Measured:
-    source, part = task.source, task.part
-    (text,) = part.load(slot.window)
-    begin = part.begin
+    part, text, begin = task.part, task.text, task.part.begin
     if part.file is not None:
         part.file.populate(begin, part.end)
     if begin == 0:
         head = part.file.read(0, min(len(_BOM), part.file.size)) if part.file else text[: len(_BOM)]
         begin = len(_BOM) if head == _BOM else 0
     slot.reserve((part.end - begin) // 2 + 2)
-    block = begin, part.end
-    return measuring.scan(source, memoryview(text), part.base, block, (slot.starts, *slot.cells))
+    block, room = (begin, part.end), (slot.starts, *slot.cells)
+    return measuring.scan(task.source, memoryview(text), task.base, block, room)
 
 
 def _starts(part: Part, slot: _Slot) -> Measured:

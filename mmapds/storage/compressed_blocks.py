@@ -4,31 +4,20 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ..errors import FormatError
 from .index_file import Index
-from .numbers import BY_DTYPE, U64
-from .sections import (
-    BLOCK_BEGINS,
-    BLOCK_BOUNDS,
-    BLOCK_SECTIONS,
-    POINT_BOUNDS,
-    POINTS,
-    WINDOW,
-    Compression,
-)
+from .numbers import BY_DTYPE, U32, U64
+from .sections import BLOCK_BEGINS, BLOCK_BOUNDS, BLOCK_SECTIONS, POINT_BOUNDS, POINTS, WINDOW, Compression
 from .writer import SectionWriter
 
-SMALLEST = 64 << 10
-"""Bytes of content that a block has at least, unless it is the last one."""
-BITS = {"zstd": 1, "gzip": 8}
-"""Parts of a byte that blocks begin at, by codec."""
-RANGE = struct.Struct("<QQ")
-"""Where some bytes of the content begin and end."""
+SMALLEST = 64 << 10  # bytes of content that a block has at least, unless it is the last one
+BITS = {"zstd": 1, "gzip": 8}  # parts of a byte that blocks begin at, by codec
+RANGE = struct.Struct("<QQ")  # where some bytes of the content begin and end
 _NUMBERS = BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS
 _CRC = 4  # bytes of an access point before its window
 _LARGEST_POINT = _CRC + WINDOW + 64  # bytes: deflate adds less to what it cannot make smaller
@@ -46,10 +35,10 @@ def not_decoded(path: str, block: int, begin: int, codec: str, error: BlockError
     return FormatError(f"{path}: block {block} (byte {begin}): not {codec}: {error}; copy the file again")
 
 
-def pieces_of(read: Callable[[], bytes], size: int | None) -> Iterator[bytes]:
-    """Yield what `read` returns until it is empty; raise BlockError unless it is so many bytes, if that is known."""
+def pieces_of(content: Iterable[bytes], size: int | None) -> Iterator[bytes]:
+    """Yield the pieces of a block; raise BlockError unless they have so many bytes, if that is known."""
     found = 0
-    while piece := read():
+    for piece in content:
         found += len(piece)
         if size is not None and found > size:
             raise BlockError(f"expected {size} bytes of content, found more than {size}")
@@ -61,23 +50,18 @@ def pieces_of(read: Callable[[], bytes], size: int | None) -> Iterator[bytes]:
 class BlockStart(NamedTuple):
     """Where a block begins."""
 
-    file: int
-    """Byte of the file; of gzip, bit."""
-    content: int
-    """Byte of the content."""
-    point: bytes = b""
-    """What the index has of its access point, see `packed_point`; empty if it begins with a frame or a member."""
+    file: int  # byte of the file; of gzip, bit
+    content: int  # byte of the content
+    point: bytes = b""  # its access point, see `packed_point`; empty if it begins with a frame or a member
 
 
 class Place(NamedTuple):
     """Where a block lies."""
 
-    begin: int
+    begin: int  # bytes of the file
     end: int
-    """Bytes of the file."""
-    content: int
+    content: int  # bytes of the content
     content_end: int
-    """Bytes of the content."""
 
     @property
     def size(self) -> int:
@@ -88,14 +72,10 @@ class Place(NamedTuple):
 class Edges(NamedTuple):
     """How a block of gzip is cut off from those beside it, where it does not begin and end with a member."""
 
-    window: bytes = b""
-    """The last bytes of the member's content before it, 1 to `WINDOW`; none if it begins with a member."""
-    crc: int = 0
-    """CRC-32 of the member's content before it."""
-    bit: int = 0
-    """Where it begins in its first byte, from 0 for the lowest bit."""
-    end_crc: int | None = None
-    """CRC-32 of the member's content up to its end; None if it ends with a member."""
+    window: bytes = b""  # the member's content before it, 1 to `WINDOW` bytes; none if it begins with a member
+    crc: int = 0  # CRC-32 of the member's content before it
+    bit: int = 0  # where it begins in its first byte, from 0 for the lowest bit
+    end_crc: int | None = None  # CRC-32 of the member's content up to its end; None if it ends with a member
 
 
 def packed_point(crc: int, window: "bytes | memoryview") -> bytes:
@@ -114,26 +94,8 @@ def unpacked_point(packed: bytes) -> tuple[int, bytes] | None:
     return (crc, window) if 0 < len(window) <= WINDOW and decoder.eof else None
 
 
-class _Numbers:
-    """Numbers of a section, read when they are asked for, as the file may be cut short meanwhile."""
-
-    def __init__(self, index: Index, name: str, first: int) -> None:
-        section = index.sections[name]
-        kind = BY_DTYPE[section.dtype]
-        self._index, self._width, self._code = index, kind.width, kind.code
-        self._begin = section.offset + first * kind.width
-
-    def __getitem__(self, at: int) -> int:
-        return int(self.read(at, at + 1)[0])
-
-    def read(self, begin: int, end: int) -> "memoryview[Any]":
-        """Return a copy of some neighbours, u32 or u64, shape (end - begin,)."""
-        data = self._index.read(self._begin + begin * self._width, (end - begin) * self._width)
-        return memoryview(data).cast(self._code)
-
-
 class BlockTable:
-    """The blocks of one source; numbers are checked when they are used.
+    """The blocks of one source; numbers are read and checked when they are used, as the file may be cut short.
 
     Args:
       number: of the source, a compressed one.
@@ -146,31 +108,33 @@ class BlockTable:
         assert compression is not None
         self._index, self._number, self._compression = index, number, compression
         self.count, self._bits = compression.blocks, BITS[compression.codec]
-        first = index.start("block_bounds", number)
-        self._begins, self.bounds = (_Numbers(index, name, first) for name in (BLOCK_BEGINS, BLOCK_BOUNDS))
         self._page = 0, memoryview(b""), 0, 0  # the first block whose bound is held, the bounds, and their ends
-        if compression.points:
-            self._point_bounds = _Numbers(index, POINT_BOUNDS, first)
-            self._points_at = index.sections[POINTS].offset + index.start("points", number)
-        if (found := self.bounds[self.count]) != compression.size:
+        if (found := self.bounds(self.count)[0]) != compression.size:
             raise index.damaged(
                 f"blocks of {index.source_path(number)}: expected {compression.size} bytes of content, found {found}"
             )
 
+    def bounds(self, begin: int, count: int = 1, name: str = BLOCK_BOUNDS) -> "memoryview[Any]":
+        """Return a copy of where some blocks begin in the content, or of other numbers: u32 or u64, shape (count,)."""
+        section = self._index.sections[name]
+        kind = BY_DTYPE[section.dtype]
+        first = self._index.start("block_bounds", self._number) + begin
+        return memoryview(self._index.read(section.offset + first * kind.width, count * kind.width)).cast(kind.code)
+
     def starts(self) -> Iterator[BlockStart]:
         """Yield where the blocks begin, and where the last one ends, as the table has them."""
         for begin in range(0, self.count + 1, _PIECE):
-            end = min(begin + _PIECE, self.count + 1)
-            points = map(self._point, range(begin, end))
-            yield from map(BlockStart, self._begins.read(begin, end), self.bounds.read(begin, end), points)
+            count = min(_PIECE, self.count + 1 - begin)
+            points = map(self._point, range(begin, begin + count))
+            yield from map(BlockStart, self.bounds(begin, count, BLOCK_BEGINS), self.bounds(begin, count), points)
 
     def find(self, offset: int) -> int:
         """Return the block that holds a byte of the content; any block where the table is damaged."""
         first, bounds, begin, end = self._page
         if not begin <= offset < end:
             firsts = range(0, max(self.count, 1), _PAGE)
-            first = firsts[max(bisect_right(firsts, offset, key=self.bounds.__getitem__) - 1, 0)]
-            bounds = self.bounds.read(first, min(first + _PAGE, self.count) + 1)
+            first = firsts[max(bisect_right(firsts, offset, key=lambda block: self.bounds(block)[0]) - 1, 0)]
+            bounds = self.bounds(first, min(_PAGE, self.count - first) + 1)
             self._page = first, bounds, bounds[0], bounds[-1]
         return first + max(min(bisect_right(bounds, offset), len(bounds) - 1) - 1, 0)
 
@@ -186,28 +150,27 @@ class BlockTable:
         import numpy as np  # batches alone need it
 
         begins, ends = np.frombuffer(wanted, np.uint64).reshape(-1, 2).T
-        is_full = begins < ends
-        begins, ends = begins[is_full], ends[is_full]
+        begins, ends = begins[begins < ends], ends[begins < ends]
         if not len(begins):
             return ()
         self.find(int(begins[0]))
         first, page, page_begin, page_end = self._page
         if page_begin <= begins[0] and ends.max() <= page_end:  # another thread may have read another page meanwhile
             bounds = np.asarray(page)
-            firsts, lasts = bounds.searchsorted(begins, "right") - 1, bounds.searchsorted(ends, "left") - 1
+            firsts, stops = bounds.searchsorted(begins, "right") - 1, bounds.searchsorted(ends, "left")
         else:
             first = 0
-            firsts, lasts = (np.array([self.find(at) for at in each.tolist()]) for each in (begins, ends - 1))
+            firsts, stops = (np.array([self.find(at) for at in each.tolist()]) for each in (begins, ends - 1))
+            stops += 1
         blocks = set(firsts.tolist())
-        is_longer = firsts < lasts
-        if is_longer.any():
-            for pair in zip(firsts[is_longer].tolist(), (lasts[is_longer] + 1).tolist(), strict=True):
-                blocks.update(range(*pair))
+        is_longer = firsts + 1 < stops
+        for begin, end in zip(firsts[is_longer].tolist(), stops[is_longer].tolist(), strict=True):
+            blocks.update(range(begin, end))
         return [first + block for block in sorted(blocks)]
 
     def place(self, block: int) -> Place:
         """Return where a block lies; raise FormatError where that is not in the source."""
-        (begin, end), (content, content_end) = (each.read(block, block + 2) for each in (self._begins, self.bounds))
+        (begin, end), (content, content_end) = self.bounds(block, 2, BLOCK_BEGINS), self.bounds(block, 2)
         size, largest = self._compression.size, self._compression.largest
         place = Place(begin // self._bits, -(-end // self._bits), content, content_end)
         fits = begin <= end <= self._index.sources[self._number].size * self._bits and content_end <= size
@@ -225,18 +188,19 @@ class BlockTable:
         if found is None:
             raise self.damaged(block, f"a window of 1 to {WINDOW} bytes, found {len(packed) - _CRC} others")
         crc, window = found
-        return Edges(window, crc, self._begins[block] % self._bits, end_crc)
+        return Edges(window, crc, self.bounds(block, 1, BLOCK_BEGINS)[0] % self._bits, end_crc)
 
     def _point(self, block: int) -> bytes:
         """Return what the index has of the access point of a block; nothing behind the last one."""
         points = self._compression.points
         if not points or block == self.count:
             return b""
-        begin, end = self._point_bounds.read(block, block + 2)
+        begin, end = self.bounds(block, 2, POINT_BOUNDS)
         if not begin <= end <= points or 0 < end - begin <= _CRC or end - begin > _LARGEST_POINT:
             expected = f"an access point of up to {_LARGEST_POINT} bytes in {points}"
             raise self.damaged(block, f"{expected}, found one in {begin} to {end}")
-        return self._index.read(self._points_at + begin, end - begin)
+        first = self._index.sections[POINTS].offset + self._index.start("points", self._number)
+        return self._index.read(first + begin, end - begin)
 
     def damaged(self, block: int, expected: str) -> FormatError:
         """Return the error to raise for what the table has of a block."""
@@ -253,50 +217,43 @@ class BlocksWriter:
 
     def append(self, starts: Sequence[BlockStart]) -> None:
         """Append where the next blocks of the source at hand begin."""
-        if starts:
-            self._add(starts)
-            self._count += len(starts)
-
-    def finish(self, codec: str, size: int, content: int) -> Compression:
-        """End the source at hand, which has so many bytes, and bytes of content; return what the index says of it."""
-        self._add((BlockStart(size * BITS[codec], content),))
-        found = Compression(codec, content, self._count, self._largest, self._points)
-        self._count = self._largest = self._content = self._points = 0
-        return found
-
-    def _add(self, starts: Sequence[BlockStart]) -> None:
+        if not starts:
+            return
         contents = [start.content for start in starts]
-        self._largest = max(self._largest, *(end - begin for begin, end in pairwise((self._content, *contents))))
-        self._content = contents[-1]
+        for content in contents:
+            self._largest, self._content = max(self._largest, content - self._content), content
         *bounds, self._points = accumulate((len(start.point) for start in starts), initial=self._points)
         with self._writer.writing():
             for name, values in zip(_NUMBERS, ([start.file for start in starts], contents, bounds), strict=True):
                 self._spools[name].append(U64.cell, memoryview(array("Q", values)))
             self._spools[POINTS].append_bytes(b"".join(start.point for start in starts))
+        self._count += len(starts)
+
+    def finish(self, codec: str, size: int, content: int) -> Compression:
+        """End the source at hand, which has so many bytes, and bytes of content; return what the index says of it."""
+        self.append((BlockStart(size * BITS[codec], content),))  # where the last one ends
+        found = Compression(codec, content, self._count - 1, self._largest, self._points)
+        self._count = self._largest = self._content = self._points = 0
+        return found
 
     def copy(self, index: Index, sources: range) -> None:
         """Append the blocks of sources of another index, which are neighbours there."""
-        begin, end = (index.start("block_bounds", number) for number in (sources.start, sources.stop))
-        for name in _NUMBERS:
+        for name in BLOCK_SECTIONS:
+            what = "points" if name == POINTS else "block_bounds"
+            begin, end = (index.start(what, number) for number in (sources.start, sources.stop))
+            kind, pieces = U32, partial(_zeros, end - begin)  # which all point bounds are where there are no points
             if name in index.sections:
-                self._copy(index, name, begin, end)
-            else:
-                self._add_zeros(name, end - begin)
-        if POINTS in index.sections:
-            self._copy(index, POINTS, index.start("points", sources.start), index.start("points", sources.stop))
-
-    def _copy(self, index: Index, name: str, begin: int, end: int) -> None:
-        kind = BY_DTYPE[index.sections[name].dtype]
-        pieces = partial(index.pieces, name, begin * kind.width, end * kind.width)
-        self._spools[name].append_stored(kind, end - begin, pieces)
-
-    def _add_zeros(self, name: str, count: int) -> None:
-        for at in range(0, count, _PIECE):
-            with self._writer.writing():
-                self._spools[name].append(U64.cell, memoryview(bytes(8 * min(_PIECE, count - at))).cast("Q"))
+                kind = BY_DTYPE[index.sections[name].dtype]
+                pieces = partial(index.pieces, name, begin * kind.width, end * kind.width)
+            self._spools[name].append_stored(kind, end - begin, pieces)
 
     def write(self) -> None:
         """Append the sections, if a source is compressed; those of access points if there are some."""
         for name, spool in self._spools.items():
             if spool.count and (name != POINT_BOUNDS or self._spools[POINTS].count):
                 self._writer.write_spool(name, spool)
+
+
+def _zeros(count: int) -> Iterator[bytes]:
+    for at in range(0, count, _PIECE):
+        yield bytes(U32.width * min(_PIECE, count - at))
