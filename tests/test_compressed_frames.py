@@ -11,7 +11,6 @@ from hypothesis import given
 
 import mmapds
 from mmapds import _native
-from mmapds.formats.expressions import Measuring
 from mmapds.formats.frames import FramesWalk
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
@@ -79,10 +78,6 @@ def test_every_record_is_that_of_the_plain_file(write, framing, writer):
     verify(Index(f"{path}.mmx"))
 
 
-def new_walk(framing, source, slot):
-    return FramesWalk(source, framing, slot[:2], 1 << 20, Measuring({"size": "bytes()"}, "error", False), drop=True)
-
-
 @given(
     st.sampled_from(sorted(FRAMINGS)),
     st.lists(st.sampled_from([0, 1, 2, 9, 127, 128, 400]), max_size=12),
@@ -93,7 +88,7 @@ def test_content_in_pieces_of_any_size(framing, sizes, cuts):
     framed = [frame(bytes(size)) for size in sizes]
     data, starts = b"".join(framed), [sum(map(len, framed[:k])) for k in range(len(framed))]
     for end in (len(data), max(len(data) - 1, 0)):
-        walk, (found, measured, _) = walked(partial(new_walk, code), data[:end], cuts)
+        walk, (found, measured, _) = walked(partial(FramesWalk, code, 1 << 20), data[:end], cuts)
         whole = len(sizes) if end == len(data) else len(sizes) - 1
         assert (found, measured) == (starts[:whole], sizes[:whole])
         total, cut = walk.end()

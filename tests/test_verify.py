@@ -352,16 +352,3 @@ def test_the_bytes_to_read_are_known_before(write, keyed):
         index, reported = Index(str(path)), []
         examine(index, report=reported.append)
         assert sum(reported) == work(index) > 0
-
-
-def test_checksums_that_were_cut_off_are_not_checked(tmp_path):
-    path = str(tmp_path / "a.mma")
-    with mmapds.Writer(path) as writer:
-        for number in range(100):
-            writer.write({"x": np.full(50, number)})
-    assert examine(Index(f"{path}.mmx")).not_checked == []
-    os.truncate(path, os.path.getsize(path) // 2)
-    mmapds.build(path, truncated="drop", force=True)
-    findings = examine(Index(f"{path}.mmx"))
-    assert not findings.problems
-    assert findings.not_checked == [f"checksums of the records of {path}, cut off with the file's end"]

@@ -4,14 +4,14 @@ A new format is one file with a subclass of `Format`, such as frames.py, and one
 """
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from .. import _native
 from ..compression.content import head_of, opened
 from ..errors import FormatError, either, option, quoted, tool
 from ..storage.index_file import Index
-from ..storage.sources import Source, compressed, named
+from ..storage.sources import named
 from .fixed import Fixed, Npy
 from .format import ArrayOf, FieldsOf, Format, Option
 from .frames import Prefixed, TFRecord
@@ -78,8 +78,8 @@ def for_path(path: str) -> Format:
     """Return the format of a file, by its name or else by its first bytes; JSONL if they are text."""
     check_in_place(path)
     head = head_of(path, _HEAD)
-    by_suffix = (each for each in FORMATS.values() if named(path, each.suffixes) or each.claims(path))
-    found = next(by_suffix, None) or next((each for each in FORMATS.values() if each.recognises(head)), None)
+    found = next((each for each in FORMATS.values() if named(path, each.suffixes)), None)
+    found = found or next((each for each in FORMATS.values() if each.recognises(path, head)), None)
     if found is None and b"\0" in head:
         raise FormatError(
             f"{path}: format not recognised by its name or its first bytes; choose one with "
@@ -88,13 +88,6 @@ def for_path(path: str) -> Format:
     if found is None or found.is_text:
         _check_lines(path, head)
     return found or FORMATS[JsonLines.name]
-
-
-def check_name(path: str, chosen: Format) -> None:
-    """Raise FormatError for a source whose name says that it is text of this format, where its first bytes deny it."""
-    if chosen.is_text and named(path, chosen.suffixes):
-        check_in_place(path)
-        _check_lines(path, head_of(path, _HEAD))
 
 
 def _check_lines(path: str, head: bytes) -> None:
@@ -151,13 +144,6 @@ def check_options(format_name: str, known: Collection[str], given: Mapping[str, 
         if name not in known:
             expected = f"options among {', '.join(known)}" if known else "no options"
             raise FormatError(f"{name} = {value!r}, expected {expected} for format {format_name!r}")
-
-
-def check_codecs(chosen: Format, sources: Sequence[Source]) -> None:
-    """Raise SourceError for a source that is compressed, where the format cannot be read so."""
-    for source in sources:
-        if source.codec and not chosen.reads_compressed:
-            raise compressed(source.path, source.codec, chosen.name)
 
 
 def convertible(path: str) -> str | None:

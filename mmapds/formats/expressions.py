@@ -27,6 +27,7 @@ _LONGEST = 64 << 20  # bytes of a line that are copied to say what is wrong
 MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
 """What an expression can measure, by its name there."""
 
+_MISSING = {"error": _native.MISSING_ERROR, "skip": _native.MISSING_SKIP}
 _EXPECTED = {
     _native.MEASURE_NUMBER: "a number",
     _native.MEASURE_BYTES: "a string",
@@ -102,18 +103,14 @@ class UnmeasuredError(Exception):
 class Measured(NamedTuple):
     """The records that begin in a block of a source."""
 
-    starts: memoryview
-    """uint64: where each record that is kept begins."""
+    starts: memoryview  # of records that are kept; this and others as in `Piece`
     columns: tuple[tuple[int, memoryview], ...]
-    """For each column, the type of its numbers, and a 64-bit cell for each record."""
     skipped: int
-    pending: int | None
+    pending: int | None  # these two: see mds_lines in csrc/mmapds.h
     newlines: int
-    """See mds_lines in csrc/mmapds.h."""
     filled: tuple[int, ...] = ()
     bad: int = 0
-    bad_at: tuple[tuple[int, int], ...] = ()
-    """See `Piece`; lines are counted from the beginning of the block, and from 0."""
+    bad_at: tuple[tuple[int, int], ...] = ()  # lines are counted from the beginning of the block, and from 0
 
 
 class Measuring:
@@ -236,10 +233,8 @@ def _places(text: memoryview, base: int, begin: int, starts: tuple[int, ...]) ->
 
 
 def _parse_missing(missing: str | float) -> tuple[int, tuple[int, int]]:
-    if missing == "error":
-        return _native.MISSING_ERROR, (_native.NUMBER_U64, 0)
-    if missing == "skip":
-        return _native.MISSING_SKIP, (_native.NUMBER_U64, 0)
+    if isinstance(missing, str) and missing in _MISSING:
+        return _MISSING[missing], (_native.NUMBER_U64, 0)
     if isinstance(missing, int) and not isinstance(missing, bool) and -(2**63) <= missing < 2**64:
         number_type = _native.NUMBER_I64 if missing < 0 else _native.NUMBER_U64
         return _native.MISSING_FILL, (number_type, missing % 2**64)

@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
-from ..errors import FormatError, either, option, shortened
+from ..errors import FormatError, option, shortened
 from ..storage.numbers import plain_dtype
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, open_regular, unreadable
@@ -37,9 +37,7 @@ class Fixed(Format):
         if "dtype" not in given:
             if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63 or "shape" in given:
                 raise OptionError(
-                    f"record_bytes = {shortened(size)}, expected an integer of 1 to 2**63 - 1, or dtype and shape "
-                    f"instead; give {either('--record-bytes N', 'record_bytes=N')}, or "
-                    f"{either('--dtype D --shape N,N', 'dtype=... and shape=...')}"
+                    f"record_bytes = {shortened(size)}, expected an integer of 1 to 2**63 - 1, or dtype and shape"
                 )
             return {"record_bytes": size, **self.truncated(given)}
         shape = _shape(given.get("shape", ()))
@@ -94,25 +92,23 @@ class Npy(Fixed):
     suffixes = (".npy",)
     options = TRUNCATED
 
-    def recognises(self, head: bytes) -> bool:
+    def recognises(self, path: str, head: bytes) -> bool:
         return head.startswith(b"\x93NUMPY")
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
         """Return `record_bytes`, `dtype` and `shape` of a record, which all sources must share, and `truncated`."""
-        path, *others = sources
-        shape, dtype, _ = _npy_header(path)
-        for other in others:
-            other_shape, other_dtype, _ = _npy_header(other)
-            if (other_shape[1:], other_dtype) != (shape[1:], dtype):
-                raise FormatError(
-                    f"{other}: expected records of {dtype} of shape {shape[1:]}, as in {path}, found {other_dtype} of "
-                    f"shape {other_shape[1:]}; index the files apart"
-                )
+
+        def describe(path: str) -> dict[str, Any]:
+            shape, dtype, _ = _npy_header(path)
+            return {"dtype": dtype, "shape": shape[1:]}
+
+        found = self.shared(sources, describe)
         try:
-            plain, size = _array(dtype, shape[1:])
+            dtype, size = _array(found["dtype"], found["shape"])
         except ValueError as error:
-            raise FormatError(f"{path}: {error}") from None
-        return {"record_bytes": size, "dtype": plain.str, "shape": list(shape[1:]), **self.truncated(given)}
+            raise FormatError(f"{sources[0]}: {error}") from None
+        shape = list(found["shape"])
+        return {"record_bytes": size, "dtype": dtype.str, "shape": shape, **self.truncated(given)}
 
     def _header(self, source: Source) -> tuple[int, int | None]:
         shape, _, first = _npy_header(source.path)
@@ -123,13 +119,11 @@ def _pieces(number: int, source: Source, size: int, measuring: Measuring, lost: 
     """Yield the records of a source; in several pieces where there are columns to fill."""
     none, count = memoryview(b"").cast("Q"), end.lines
     step = _STEP if measuring.columns else max(count, 1)
-    cells = size.to_bytes(8, "little") * (min(count, step) if measuring.columns else 0)
-    columns = measuring.sizes(memoryview(cells).cast("Q"))
-    for _ in range(0, count - step, step):
-        yield Piece(number, none, columns, 0, 0, None, fixed=step)
-    last = count - (max(count - 1, 0) // step) * step
-    columns = tuple((kind, cells[:last]) for kind, cells in columns)
-    yield Piece(number, none, columns, lost, source.size, end, fixed=last)
+    cells = memoryview(size.to_bytes(8, "little") * (step if measuring.columns else 0)).cast("Q")
+    for begin in range(0, max(count, 1), step):
+        records = min(step, count - begin)
+        piece = Piece(number, none, measuring.sizes(cells[:records]), 0, 0, None, fixed=records)
+        yield piece if begin + records < count else piece._replace(skipped=lost, scanned=source.size, end=end)
 
 
 def _array(given: Any, shape: Sequence[int]) -> "tuple[np.dtype[Any], int]":

@@ -3,8 +3,7 @@
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from .. import _native
 from ..compression.content import Data, Part, content_of, in_flight
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 _WHOLE = 2**62  # bytes in a part of a plain file: as many as there are
 _PIECE = 256 << 10  # bytes in one of a compressed file, at least: as many as decoders give at once
 
-Slot = TypeVar("Slot")
+Slot = Sequence[memoryview]
 
 
 class OptionError(FormatError):
@@ -59,18 +58,14 @@ class Piece(NamedTuple):
     """Some consecutive records of one source, in file order."""
 
     source: int
-    starts: memoryview
-    """uint64: where each begins; valid until the next piece. Empty where all records have one size."""
-    columns: tuple[tuple[int, memoryview], ...]
-    """For each column, the type of its numbers in this piece, and a 64-bit cell for each record."""
+    starts: memoryview  # uint64: where each begins, until the next piece; empty where all records have one size
+    columns: tuple[tuple[int, memoryview], ...]  # the type of the numbers of each, and a 64-bit cell for each record
     skipped: int  # records left out because they lack a column, or are incomplete
     scanned: int  # bytes of the source that this piece covers; the pieces of a source cover all of it
     end: End | None  # the totals of the whole source, in its last piece
-    keys: memoryview | None = None
-    """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.index.write`."""
+    keys: memoryview | None = None  # uint64: the 32-bit hash of each record's key, where records have keys
     fixed: int = 0  # how many records there are, where all have one size, and so no starts
-    filled: tuple[int, ...] = ()
-    """For each column, how many of the records lack it, and have the number that stands for missing ones."""
+    filled: tuple[int, ...] = ()  # how many records lack each column, and have the number for missing ones
     bad: int = 0  # how many of the records that were left out are bad lines
     bad_at: tuple[tuple[int, int], ...] = ()  # the line and the byte of the first of them
     blocks: tuple[BlockStart, ...] = ()  # of a compressed source: the blocks that begin in this piece
@@ -114,21 +109,15 @@ class Format(ABC):
     name: ClassVar[str]  # for `--format`; an index stores it too
     suffixes: ClassVar[tuple[str, ...]] = ()  # of names of files
     is_text: ClassVar[bool] = False  # whether records are lines, so that messages give line numbers
-    begins_anywhere: ClassVar[bool] = False
-    """Whether a scan can begin and end at any record, so that one goes on where another ended."""
-    reads_compressed: ClassVar[bool] = False
-    """Whether a scan takes sources with a `codec`; `scanned` of its pieces then counts bytes of the file."""
+    begins_anywhere: ClassVar[bool] = False  # whether a scan can begin at any record, where another ended
+    reads_compressed: ClassVar[bool] = False  # whether a scan takes sources with a `codec`
     per_source: ClassVar[tuple[str, ...]] = ()  # parameters that are lists with an entry for each source
     options: ClassVar[Mapping[str, Option]] = {}
     decoders: ClassVar[tuple[str, ...]] = ("json", "text", "bytes", "tf_example")
     """The named decoders that fit its records, where these are not arrays."""
 
-    def recognises(self, head: bytes) -> bool:
-        """Whether a file is of this format, by its first 4,096 bytes; asked where its name says nothing."""
-        return False
-
-    def claims(self, path: str) -> bool:
-        """Whether a file is of this format, by its name and by the files beside it."""
+    def recognises(self, path: str, head: bytes) -> bool:
+        """Whether a file is of this format, by its first 4,096 bytes or the files beside it; where no suffix fits."""
         return False
 
     def beside(self, path: str) -> list[str]:
@@ -167,13 +156,19 @@ class Format(ABC):
     def verify(self, sources: Sources, parameters: Parameters) -> None:  # noqa: B027 - most have no checksums
         """Raise FormatError for damage that a scan does not see, such as a wrong checksum in a source."""
 
-    def lacks_checksums(self, source: Source) -> bool:
-        """Whether `verify` finds no checksums in a source, as it was truncated; of formats that have them."""
-        return False
-
     def key(self, record: bytes | memoryview) -> str:
         """Return the key of a record; FormatError in a format whose records have none."""
         raise FormatError(f"expected records with keys, found format {self.name!r}")
+
+    def shared(self, sources: Sequence[str], describe: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+        """Return what describes the first of some sources; raise FormatError where it does not describe another one."""
+        first, *others = sources
+        wanted = describe(first)
+        for other in others:
+            for name, found in describe(other).items():
+                if repr(found) != repr(wanted[name]):  # as the order of fields counts too
+                    raise FormatError(f"{other}: {name}: expected {wanted[name]}, as in {first}, found {found}")
+        return wanted
 
     def truncated(self, given: Mapping[str, Any]) -> dict[str, str]:
         """Return the option `truncated` as a parameter."""
@@ -194,10 +189,17 @@ def reserve_words(count: int) -> memoryview:
 
 
 class Walk(ABC):
-    """A walk over the content of a source, which comes in parts."""
+    """A walk over the content of a source, which comes in parts.
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    Args:
+      slot: room for where records begin, for their sizes, and for the hashes of their keys.
+      drop: leave out a last record that is not whole.
+    """
+
+    has_keys: ClassVar[bool] = False
+
+    def __init__(self, source: Source, slot: Slot, measuring: Measuring, *, drop: bool) -> None:
+        self.source, self.slot, self.measuring, self.drop = source, slot, measuring, drop
         self.at = self.size = source.begin
         """Where the next record begins, or what is next in it; and how many bytes of content came."""
         self.found = 0
@@ -208,31 +210,33 @@ class Walk(ABC):
         """Take in the next part, and put into the slot the records that end there. Yield to have the slot emptied."""
 
     @abstractmethod
-    def piece(self) -> Piece:
-        """Return the records in the slot."""
-
-    @abstractmethod
     def end(self) -> tuple[End, int]:
         """Return the totals, once all parts came, and how many incomplete records are left out."""
 
+    def piece(self) -> Piece:
+        """Return the records in the slot."""
+        starts, sizes, hashes = (words[: self.found] for words in self.slot)
+        return Piece(0, starts, self.measuring.sizes(sizes), 0, 0, None, hashes if self.has_keys else None)
+
 
 def walked(
-    sources: Sequence[Source], workers: int, new_slot: Callable[[], Slot], new_walk: Callable[[Source, Slot], Walk]
+    sources: Sources,
+    parameters: Parameters,
+    measuring: Measuring,
+    workers: int,
+    room: int,
+    new_walk: Callable[..., Walk],
 ) -> Iterator[Piece]:
-    """Yield the records of every source, in order.
-
-    Args:
-      new_slot: makes the memory for the records of a piece.
-      new_walk: begins a walk, whose pieces lie in such memory.
-    """
+    """Yield the records of every source, in order, up to `room` of them in a piece."""
+    drop = parameters.get("truncated") == "drop"
 
     def begin(task: tuple[int, Source], slot: Slot) -> tuple[list[Piece], Iterator[Piece]]:
         number, source = task
-        pieces = _pieces(number, source, workers, lambda: new_walk(source, slot))
+        pieces = _pieces(number, source, workers, lambda: new_walk(source, slot, measuring, drop=drop))
         return [] if source.codec else [next(pieces)], pieces
 
     threads = min(workers, len(sources))
-    slots = [new_slot() for _ in range(in_flight(threads))]
+    slots = [[reserve_words(room) for _ in range(3)] for _ in range(in_flight(threads))]
     for first, others in in_order(begin, enumerate(sources), workers=threads, slots=slots):
         yield from first
         yield from others
@@ -241,17 +245,16 @@ def walked(
 def _pieces(number: int, source: Source, workers: int, new_walk: Callable[[], Walk]) -> Iterator[Piece]:
     try:
         walk = new_walk()
-        with closing(content_of(source, workers, _WHOLE, _PIECE)) as content:
-            for part, pieces in content:
-                data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                left, before = part.scanned, walk.at
-                for _ in walk.scan(part, data):
-                    scanned = 0 if source.codec else walk.at - before
-                    left, before = left - scanned, walk.at
-                    yield walk.piece()._replace(source=number, scanned=scanned)
-                    walk.found = 0
-                end, cut = walk.end() if part.is_last else (None, 0)
-                yield walk.piece()._replace(source=number, scanned=left, end=end, skipped=cut, blocks=part.starts)
+        for part, pieces in content_of(source, workers, _WHOLE, _PIECE):
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            left, before = part.scanned, walk.at
+            for _ in walk.scan(part, data):
+                scanned = 0 if source.codec else walk.at - before
+                left, before = left - scanned, walk.at
+                yield walk.piece()._replace(source=number, scanned=scanned)
                 walk.found = 0
+            end, cut = walk.end() if part.is_last else (None, 0)
+            yield walk.piece()._replace(source=number, scanned=left, end=end, skipped=cut, blocks=part.starts)
+            walk.found = 0
     except EOFError:
         raise shrank(source) from None

@@ -4,30 +4,16 @@ A scan walks from size to size, and passes over payloads, however large.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from .. import _native
 from ..compression.content import Data, Part, content_of
 from ..errors import FormatError, option
 from ..storage.sections import IndexedSource
-from ..storage.sources import Source
 from ..storage.workers import cores
 from .expressions import Measuring
-from .format import (
-    TRUNCATED,
-    End,
-    Format,
-    Layout,
-    Option,
-    OptionError,
-    Parameters,
-    Piece,
-    Sources,
-    Walk,
-    reserve_words,
-    walked,
-)
+from .format import TRUNCATED, End, Format, Layout, Option, OptionError, Parameters, Piece, Sources, Walk, walked
 
 _CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)  # the bytes at hand do not hold a record whole
 _LONGEST_PREFIX = 16  # bytes; more than any prefix has
@@ -88,14 +74,8 @@ class Prefixed(Format):
 
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
         """Yield the start of every record of every source, in order, and its size where that is measured."""
-        framing, drop = self._framing(parameters), parameters.get("truncated") == "drop"
-        words = 1 + bool(measuring.columns)
-        yield from walked(
-            sources,
-            workers,
-            lambda: [reserve_words(self.room) for _ in range(words)],
-            lambda source, slot: FramesWalk(source, framing, slot, self.step, measuring, drop=drop),
-        )
+        new_walk = partial(FramesWalk, self._framing(parameters), self.step)
+        yield from walked(sources, parameters, measuring, workers, self.room, new_walk)
 
     def _framing(self, parameters: Parameters) -> int:
         return _PREFIXES[parameters["prefix"]]
@@ -112,7 +92,7 @@ class TFRecord(Prefixed):
     suffixes = (".tfrecord", ".tfrecords")
     options = TRUNCATED
 
-    def recognises(self, head: bytes) -> bool:
+    def recognises(self, path: str, head: bytes) -> bool:
         crc = _native.crc32c(None, 0, head[:8])
         masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
         return head[8:12] == masked.to_bytes(4, "little")
@@ -123,13 +103,9 @@ class TFRecord(Prefixed):
     def verify(self, sources: Sources, parameters: Parameters) -> None:
         """Check the CRC of every record's data, up to an incomplete last record."""
         for source in sources:
-            self._verify(source)
-
-    def _verify(self, source: Source) -> None:
-        at = needed = records = 0
-        held: list[Data] = []  # the content from `at` on
-        with closing(content_of(source, cores(), source.size or 1)) as content:
-            for part, pieces in content:
+            at = needed = records = 0
+            held: list[Data] = []  # the content from `at` on
+            for part, pieces in content_of(source, cores(), source.size or 1):
                 held += pieces
                 if part.end < needed:
                     continue
@@ -150,19 +126,11 @@ class TFRecord(Prefixed):
 
 
 class FramesWalk(Walk):
-    """A walk from size to size.
+    """A walk from size to size, of which the core walks `step` bytes in one call."""
 
-    Args:
-      framing: one of the core's.
-      slot: room for where records begin and, if they are wanted, for the sizes of their payloads.
-      step: bytes that the core walks in one call.
-    """
-
-    def __init__(
-        self, source: Source, framing: int, slot: list[memoryview], step: int, measuring: Measuring, *, drop: bool
-    ) -> None:
-        super().__init__(source)
-        self._framing, self._slot, self._step, self._measuring, self._drop = framing, slot, step, measuring, drop
+    def __init__(self, framing: int, step: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._framing, self._step = framing, step
         self._head: Data = b""  # of a record that began in a part before
         self._cut: Stop | None = None  # the record that the content so far ends inside, if it does
         self._records = 0
@@ -176,8 +144,7 @@ class FramesWalk(Walk):
                 self._head = head[:_LONGEST_PREFIX]
                 return
             if self._cut:
-                for words, number in zip(self._slot, (self.at, self._cut.payload), strict=False):
-                    words[0] = number
+                self.slot[0][0], self.slot[1][0] = self.at, self._cut.payload
                 self.found, self.at, self._records, self._cut = 1, self._cut.end, self._records + 1, None
         while self.at < self.size and not self._cut:
             self._find(data, part.begin, min(self.at + self._step, self.size))
@@ -185,20 +152,18 @@ class FramesWalk(Walk):
                 yield
         self._head = data[self.at - part.begin :][:_LONGEST_PREFIX]
 
-    def piece(self) -> Piece:
-        return Piece(0, self._slot[0][: self.found], self._measuring.sizes(self._slot[-1][: self.found]), 0, 0, None)
-
     def end(self) -> tuple[End, int]:
-        if self._cut and not self._drop:
+        if self._cut and not self.drop:
             raise _error(self.source.path, self.size, self._cut)
         content = self.size if self.source.codec else 0
         return End(self._records, self.at, content=content), int(self._cut is not None)
 
     def _find(self, data: Data, base: int, stop: int) -> None:
         """Find the records that begin before a byte, in content that lies at byte `base`."""
-        starts, *sizes = (words[self.found :] for words in self._slot)
+        starts, sizes, _ = (words[self.found :] for words in self.slot)
+        measured = sizes if self.measuring.columns else None
         count, self.at, status, *details = _native.frames_scan(
-            memoryview(data)[self.at - base :], self._framing, self.at, stop, starts, sizes[0] if sizes else None
+            memoryview(data)[self.at - base :], self._framing, self.at, stop, starts, measured
         )
         self.found, self._records = self.found + count, self._records + count
         stopped = Stop(self._records, self.at, status, *details)

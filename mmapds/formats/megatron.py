@@ -41,14 +41,14 @@ class Megatron(Format):
     per_source = ("idx",)
     step = 1 << 16  # sequences in a piece of a scan
 
-    def claims(self, path: str) -> bool:
+    def recognises(self, path: str, head: bytes) -> bool:
         if not path.endswith((".bin", ".idx")):
             return False
         try:
-            head = bytes(memoryview(_native.Map(_beside(path)))[: len(_MMAP)])
+            beside = _native.Map(_beside(path))
         except (OSError, ValueError):  # no such file, or not a regular one
             return False
-        return head.startswith((_MMAP, _LEGACY))
+        return beside.read(0, min(beside.size, len(_MMAP))).startswith((_MMAP, _LEGACY))
 
     def beside(self, path: str) -> list[str]:
         return [_beside(path)]
@@ -57,16 +57,9 @@ class Megatron(Format):
         """Return `dtype`, which all sources must share, `truncated`, and `idx`, the fingerprints of the .idx files."""
         for path in sources:
             if path.endswith(".idx"):
-                raise FormatError(f"{path}: expected a .bin file, found its .idx; give {path[:-4]}.bin")
-        first, *others = (_read(inspect(path)) for path in sources)
-        for other in others:
-            if other.dtype != first.dtype:
-                raise FormatError(
-                    f"{other.path}: expected tokens of {first.dtype}, as in {first.path}, found {other.dtype}; index "
-                    "the files apart"
-                )
-        marks = [fingerprint(idx.path).hex for idx in (first, *others)]
-        return {"dtype": first.dtype, **self.truncated(given), "idx": marks}
+                raise FormatError(f"{path}: expected a .bin file, found its .idx")
+        dtype = self.shared(sources, lambda path: {"dtype": _read(inspect(path)).dtype})
+        return {**dtype, **self.truncated(given), "idx": [fingerprint(_beside(path)).hex for path in sources]}
 
     def decoder(self, parameters: Parameters) -> Sample:
         return ArrayOf(plain_dtype(parameters["dtype"]), None)
@@ -84,10 +77,8 @@ class _Idx(NamedTuple):
     file: _native.Map
     dtype: str
     sequences: int
-    sizes: tuple[str, int]
-    """Tokens in each sequence: the type of these numbers, and where they lie."""
-    pointers: tuple[str, int]
-    """Where each begins, in units."""
+    sizes: tuple[str, int]  # tokens in each sequence: the type of these numbers, and where they lie
+    pointers: tuple[str, int]  # where each begins, in units
     unit: int  # bytes
 
     def numbers(self, place: tuple[str, int], begin: int, end: int) -> Any:

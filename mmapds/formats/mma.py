@@ -1,7 +1,6 @@
 """Array files: records of named fields, written by `mmapds.Writer`. See docs/array-file.md.
 
-A file stores where its records begin, and its columns. Indexing copies these and reads no record. Only in a truncated
-file, whose end is missing, does it walk from record to record.
+A file stores where its records begin, and its columns. Indexing copies these and reads no record.
 """
 
 from array import array
@@ -10,14 +9,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
-from .._native import NUMBER_I64, NUMBER_U64
-from ..arrays.array_file import MAGIC, RECORD_ALIGNMENT, SUFFIX, ArrayFile, Cells, Head
-from ..arrays.schema import TO_ONE_SCHEMA
-from ..errors import ColumnError, FormatError, option
+from .._native import NUMBER_U64
+from ..arrays.array_file import MAGIC, SUFFIX, ArrayFile, Cells, Head
+from ..errors import ColumnError, FormatError
 from ..storage.sections import COLUMN
 from ..storage.sources import Source
 from .expressions import Measuring
-from .format import TRUNCATED, End, FieldsOf, Format, Parameters, Piece, Sample, Sources
+from .format import End, FieldsOf, Format, Parameters, Piece, Sample, Sources
 
 if TYPE_CHECKING:
     from ..arrays.schema import Field, Schema
@@ -30,23 +28,18 @@ class ArrayFiles(Format):
 
     name = "arrays"
     suffixes = (SUFFIX,)
-    options = TRUNCATED
 
-    def recognises(self, head: bytes) -> bool:
+    def recognises(self, path: str, head: bytes) -> bool:
         return head.startswith(MAGIC)
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """Return the `schema` and the `columns`, name to expression, which all sources must share, and `truncated`."""
-        first, *others = map(Head, sources)
-        described = {"schema": first.schema.describe(), "columns": first.columns}
-        for other in others:
-            for part, found in (("schema", other.schema.describe()), ("columns", other.columns)):
-                if list(found.items()) != list(described[part].items()):
-                    raise FormatError(
-                        f"{other.path}: {part}: expected {described[part]}, as in {first.path}, found {found}; "
-                        + (TO_ONE_SCHEMA if part == "schema" else "index the files apart")
-                    )
-        return {**described, **self.truncated(given)}
+        """Return the `schema` and the `columns`, name to expression, which all sources must share."""
+
+        def describe(path: str) -> dict[str, Any]:
+            head = Head(path)
+            return {"schema": head.schema.describe(), "columns": head.columns}
+
+        return {**self.shared(sources, describe), **self.truncated({})}
 
     def decoder(self, parameters: Parameters) -> Sample:
         return FieldsOf(parameters["schema"])
@@ -56,23 +49,16 @@ class ArrayFiles(Format):
         measuring.check_binary()
         for number, source in enumerate(sources):
             head = Head(source.path)
-            wanted = _wanted(head.schema, measuring)
-            if head.size <= source.size:
-                yield from _stored(number, source, ArrayFile(head), wanted)
-            else:
-                yield from _walked(number, source, head, wanted, drop=parameters.get("truncated") == "drop")
+            if head.size > source.size:
+                raise FormatError(f"{source.path}: expected a file of {head.size} bytes, found {source.size}")
+            yield from _stored(number, source, ArrayFile(head), _wanted(head.schema, measuring))
 
     def verify(self, sources: Sources, parameters: Parameters) -> None:
-        """Check all sections of the sources against their checksums, and offsets and columns against the records."""
+        """Check all sections of the sources against their checksums, and that records lie one behind another."""
         for source in sources:
-            if not self.lacks_checksums(source):
-                head = Head(source.path)
-                file = ArrayFile(head)
-                file.verify_sections()
-                _check_records(source, head, file)
-
-    def lacks_checksums(self, source: Source) -> bool:
-        return Head(source.path).size > source.size
+            file = ArrayFile(Head(source.path))
+            file.verify_sections()
+            file.check_records()
 
 
 def _wanted(schema: "Schema", measuring: Measuring) -> "list[Field | None]":
@@ -104,55 +90,3 @@ def _stored(number: int, source: Source, file: ArrayFile, wanted: "list[Field | 
 def _sizes(starts: memoryview, after: int) -> Cells:
     sizes = array("Q", ((b - a) % 2**64 for a, b in pairwise([*starts, after])))
     return NUMBER_U64, memoryview(sizes).cast("B").cast("Q")
-
-
-def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]", *, drop: bool) -> Iterator[Piece]:
-    """Yield the whole records of a truncated file, by walking from record to record."""
-    fields, view, end = head.schema.native(str, None, None), memoryview(head.map), head.first
-    places = [2 + head.schema.fields.index(field) if field else 1 for field in wanted]
-    done, rows = 0, list[tuple[int, ...]]()  # where each begins, its size, and the cells of its fields
-
-    def piece() -> Piece:
-        starts, *cells = (memoryview(array("Q", [row[place] for row in rows])) for place in (0, *places))
-        kinds = map(_kind, wanted, cells)
-        return Piece(number, starts, tuple(zip(kinds, cells, strict=True)), 0, 0, None)
-
-    while done < head.records and (words := fields.words(view, end)) is not None:
-        stop = min(end + words[0] + -words[0] % RECORD_ALIGNMENT, source.size)
-        rows.append((end, stop - end, *words[1:]))
-        done, end = done + 1, stop
-        if len(rows) == _AT_ONCE:
-            if drop:
-                yield piece()
-            rows.clear()  # for an error, too, only their number counts
-    if not drop:
-        where = f"record {done} (byte {end})" if done < head.records else f"truncated after its {done} records"
-        raise FormatError(
-            f"{source.path}: {where}: expected a file of {head.size} bytes, found {source.size}; keep the whole "
-            f"records with {option('truncated', 'drop')}"
-        )
-    yield piece()._replace(skipped=head.records - done, scanned=source.size, end=End(done, end))
-
-
-def _check_records(source: Source, head: Head, file: ArrayFile) -> None:
-    """Raise FormatError unless records lie where the offsets of a whole file say, and have what its columns say."""
-    fields: list[Field | None] = [field for field in head.schema.fields if field.column]
-    names = ["offsets", *(f"{COLUMN}{field.column}" for field in fields if field)]
-    done = 0
-    for piece in _walked(0, source, head, fields, drop=True):
-        for name, (kind, cells) in zip(names, [(NUMBER_U64, piece.starts), *piece.columns], strict=True):
-            own, stored = file.cells(name, done, done + piece.records)
-            for at, (one, other) in enumerate(zip(stored, cells, strict=True)):
-                if one != other or (own != kind and one >= 2**63):  # of which one has a sign
-                    raise file.damaged(f"section {name!r}: expected what record {done + at} has, found another number")
-        done += piece.records
-    if done < head.records:
-        raise file.damaged(f"expected {head.records} records, found {done} one after another")
-
-
-def _kind(field: "Field | None", cells: memoryview) -> int:
-    """Return the type of the numbers of a field, in cells of 64 bits."""
-    if field is None or not field.is_scalar:
-        return NUMBER_U64
-    is_unsigned = field.number_type == NUMBER_I64 and max(cells, default=0) < 2**63
-    return NUMBER_U64 if is_unsigned else field.number_type

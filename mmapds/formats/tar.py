@@ -7,18 +7,17 @@ do not match, such as `a` and `a.b/.txt`, and names that match `__[^/]*__($|/)` 
 before them, and decoders skip them. A bound is the byte where the first header of a sample begins.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from .. import _native
 from ..compression.content import Data, Part
 from ..errors import FormatError, counted, option
 from ..storage.sources import Source, unreadable
 from .expressions import Measuring
-from .format import TRUNCATED, End, Format, Parameters, Piece, Sample, Sources, Walk, reserve_words, walked
+from .format import TRUNCATED, End, Format, Parameters, Piece, Sample, Sources, Walk, walked
 
-LARGEST_HEADERS = 16 << 20
-"""Bytes of extended headers before a member in a compressed archive, at most: they are kept until it is known."""
+LARGEST_HEADERS = 16 << 20  # bytes of headers before a member of a compressed archive: they are kept until it is known
 
 _FOUND = {
     _native.TAR_GARBAGE: "a tar header, found a wrong header checksum",
@@ -46,7 +45,7 @@ class Tar(Format):
     options = TRUNCATED
     decoders = ("files", "wds", "pil", "bytes")
 
-    def recognises(self, head: bytes) -> bool:
+    def recognises(self, path: str, head: bytes) -> bool:
         return head[257:262] == b"ustar"
 
     def decoder(self, parameters: Parameters) -> Sample:
@@ -54,14 +53,7 @@ class Tar(Format):
 
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
         """Yield where every sample of every source begins, in order, and the hash of its key."""
-        kinds = [kind for kind, _ in measuring.sizes(memoryview(b"").cast("Q"))]
-        drop = parameters.get("truncated") == "drop"
-        yield from walked(
-            sources,
-            workers,
-            lambda: [reserve_words(_AT_ONCE) for _ in range(3)],
-            lambda source, slot: TarWalk(source, slot, kinds, drop=drop),
-        )
+        yield from walked(sources, parameters, measuring, workers, _AT_ONCE, TarWalk)
 
     def key(self, record: bytes | memoryview) -> str:
         return members(record, 1)[0]
@@ -78,17 +70,12 @@ class Stop(NamedTuple):
 
 
 class TarWalk(Walk):
-    """A walk from header to header; members are passed over, however large.
+    """A walk from header to header; members are passed over, however large."""
 
-    Args:
-      slot: room for where samples begin, for their sizes, and for the hashes of their keys.
-      kinds: of the columns, which are sizes.
-      drop: leave out a last sample that is not whole.
-    """
+    has_keys = True
 
-    def __init__(self, source: Source, slot: Sequence[memoryview], kinds: Sequence[int], *, drop: bool) -> None:
-        super().__init__(source)
-        self._slot, self._kinds, self._drop = slot, kinds, drop
+    def __init__(self, source: Source, *arguments: Any, **options: Any) -> None:
+        super().__init__(source, *arguments, **options)
         try:
             self._scanner = _native.TarScanner() if source.codec else _native.TarScanner(source.path)
         except OSError as error:
@@ -102,7 +89,7 @@ class TarWalk(Walk):
         view, begin, self.size = memoryview(data), part.begin, part.end
         while self._end is None and (part.is_last or self.size >= self._needed):
             window = self._extended(view, begin) if self.at < begin else view[self.at - begin :]
-            rooms = (words[self.found :] for words in self._slot)
+            rooms = (words[self.found :] for words in self.slot)
             status, more, at, end, samples, details = self._scanner.scan(window, self.size, part.is_last, *rooms)
             self.found += more
             self._go_on(Stop(status, at, end, samples, details))
@@ -115,15 +102,11 @@ class TarWalk(Walk):
         if self._end and self._behind is None:
             self._behind = _first_not_zero(part, data, self._end.at)
 
-    def piece(self) -> Piece:
-        starts, sizes, hashes = (words[: self.found] for words in self._slot)
-        return Piece(0, starts, tuple((kind, sizes) for kind in self._kinds), 0, 0, None, hashes)
-
     def end(self) -> tuple[End, int]:
         stop, remark = self._end, ""
         assert stop is not None
         is_cut = stop.status == _native.TAR_TRUNCATED
-        if is_cut and not self._drop:
+        if is_cut and not self.drop:
             raise _error(self.source.path, stop, self.size)
         if self._behind is not None and not is_cut:
             remark = (

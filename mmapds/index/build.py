@@ -37,7 +37,7 @@ from ..storage.index_file import NOTHING, Index, relative_to_index
 from ..storage.lock import locked
 from ..storage.numbers import F64, I64, U32, U64
 from ..storage.sections import IndexedSource, SavedViewFoundError
-from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, index_path, inspect
+from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, compressed, index_path, inspect, named
 from ..storage.workers import cores
 from .write import Grown, Job, Plan, Report, Scan, Stored, written
 
@@ -263,7 +263,9 @@ def _job(request: Request, place: str, given: str | list[str]) -> Job:
     sources = [inspect(path) for path in members]
     chosen = _format(members, name)
     formats.check_options(chosen.name, chosen.options, options)
-    formats.check_codecs(chosen, sources)
+    for source in sources:
+        if source.codec and not chosen.reads_compressed:
+            raise compressed(source.path, source.codec, chosen.name)
     parameters = chosen.parameters(options, members)
     measuring = request.measuring(before, parameters.get("columns"))
     hashes = request.hash or (before is not None and any(source.xxh3_128 for source in before.sources))
@@ -307,7 +309,8 @@ def _build(request: Request, job: Job, plan: Plan) -> BuildResult:
     before, place, workers, engine = job.before, job.index_path, request.workers or cores(), request.engine
     if before is not None and request.format is None:  # the format is that of the index, and this may be another file
         for source in job.sources:
-            formats.check_name(source.path, job.chosen)
+            if job.chosen.is_text and named(source.path, job.chosen.suffixes):
+                formats.for_path(source.path)
     if before is not None and not request.force:
         kept = [name for name in before.computed_columns if name not in request.computed]
         if plan == [Stored(before, range(len(before.sources)))]:  # hashes alone are lacking

@@ -3,6 +3,7 @@
 from itertools import chain, pairwise
 
 from mmapds.compression.content import Part
+from mmapds.formats.expressions import Measuring
 from mmapds.formats.format import reserve_words
 from mmapds.formats.frames import Prefixed
 from mmapds.formats.jsonl import JsonLines
@@ -34,9 +35,10 @@ def walked(new_walk, data, cuts):
     """Walk over content that is cut at some bytes; return the walk and, of all its pieces, the numbers of records.
 
     Args:
-      new_walk: called with a compressed source and a slot of three arrays.
+      new_walk: called as `mmapds.formats.format.walked` calls it, with a compressed source.
     """
-    walk = new_walk(Source("a", 0, 0, codec="gzip"), [reserve_words(4) for _ in range(3)])
+    slot, measuring = [reserve_words(4) for _ in range(3)], Measuring({"size": "bytes()"}, "error", False)
+    walk = new_walk(Source("a", 0, 0, codec="gzip"), slot, measuring, drop=True)
     found = [[], [], []]
     bounds = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
     for begin, end in pairwise(bounds):
