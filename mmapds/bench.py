@@ -11,19 +11,20 @@ import pickle
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
-from itertools import chain, cycle, islice
+from itertools import chain, cycle, islice, tee
+from statistics import fmean
 from typing import Any
 
 from . import __version__
 from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
-from .errors import Error, OrderError, as_command, is_command
+from .errors import Error, OrderError
+from .orders.basic import integer
 from .storage.sources import StrPath, listed
 from .storage.workers import cores
 
@@ -37,7 +38,6 @@ _SPARE = 0.8  # of the memory that is available, for pages of files
 _SAMPLED = 1000  # records whose sizes are looked at
 _DRAWN = 20_000  # batches at most, before the first ones come again
 _SINGLE = 200_000  # records at most, where they are read one by one
-_REPORTED = ("batches", "records", "seconds", "records_per_second", "wait_p50", "wait_p99", "wait_max")
 _TRIAL = f"from {__name__} import run_trial; run_trial()"
 
 
@@ -81,6 +81,8 @@ def bench(
     """
     if find_spec("torch") is None:
         raise ModuleNotFoundError("mmapds.bench needs torch; run: pip install 'mmapds[torch]'", name="torch")
+    batch_size = integer("batch_size", batch_size, 1)
+    max_tokens = None if max_tokens is None else integer("max_tokens", max_tokens, 1)
     if not seconds > 0:
         raise OrderError(f"seconds = {seconds!r}, expected a number above 0")
     if collate not in _COLLATE:
@@ -92,32 +94,24 @@ def bench(
         raise OrderError("dataset: expected one sample or more, found 0")
     how: dict[str, Any] = {"sources": sources, "max_tokens": max_tokens, "batch_size": batch_size, "seconds": seconds}
     how |= {"cold": cold and hasattr(os, "posix_fadvise"), "collate": collate, "decode": decode, "roots": allowed}
-    counts = dict.fromkeys(workers or default_workers())
+    counts = dict.fromkeys(workers or [0, *(count for count in (1, 2, 4, 8, 16) if count <= max(2 * cores(), 4))])
     ways = [("single", 0), ("batched", 0), *(("threads", count) for count in counts)]
     ways += [("processes", count) for count in counts if count and processes]
-    return _measured(dataset, how, [{"kind": kind, "workers": count} for kind, count in ways], progress)
-
-
-def _measured(
-    dataset: Dataset, how: dict[str, Any], ways: Iterable[dict[str, Any]], progress: Callable[..., object]
-) -> dict[str, Any]:
-    """Return what all trials find, and what follows from it on this machine."""
     sampled = [dataset.where(at).size for at in range(0, len(dataset), max(len(dataset) // _SAMPLED, 1))]
-    record_bytes = sum(sampled) / len(sampled)
     trials: list[dict[str, Any]] = []
-    for way in ways:
-        trials.append(way | _run(way | how, record_bytes))
+    for kind, count in ways:
+        way = {"kind": kind, "workers": count}
+        trials.append(way | _run(way | how, fmean(sampled)))
         progress(trials[-1])
-    budget = how["max_tokens"]
     size, free = sum(map(os.path.getsize, dataset.sources)), _number_in("/proc/meminfo", "MemAvailable:")
     available = None if free is None else free * 1024
     fits = available is None or size < _SPARE * available
     return {
         "mmapds": __version__,
-        "title": ", ".join(os.path.basename(each) or each for each in how["sources"][:3]),
-        "plan": f"batches of {how['batch_size']:,}" if budget is None else f"token budget {budget:,}",
-        "seconds": how["seconds"],
-        "record_bytes": record_bytes,
+        "title": ", ".join(os.path.basename(each) or each for each in sources[:3]),
+        "plan": f"batches of {batch_size:,}" if max_tokens is None else f"token budget {max_tokens:,}",
+        "seconds": seconds,
+        "record_bytes": fmean(sampled),
         "records": len(dataset),
         "bytes": size,
         "cores": cores(),
@@ -128,15 +122,10 @@ def _measured(
     }
 
 
-def default_workers() -> list[int]:
-    """Return the numbers of workers that are tried: powers of two, up to twice the cores, or 4."""
-    return [0, *(count for count in (1, 2, 4, 8, 16) if count <= max(2 * cores(), 4))]
-
-
 def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
-    """Measure in a process of its own; return both passes, or raise the error of the process."""
+    """Measure in a process of its own; return both passes, or raise what it says that is wrong."""
     try:
-        given = pickle.dumps((is_command(), trial))
+        given = pickle.dumps(trial)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise Error(f"decode = {trial['decode']!r}, expected a function of a module ({error})") from None
     ran = subprocess.run([sys.executable, "-c", _TRIAL], input=given, capture_output=True, check=False)
@@ -144,9 +133,7 @@ def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
         last = ran.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"status {ran.returncode}"]
         what = f"expected a result of the trial with {trial['workers']} workers, found {last[0]}"
         raise Error(f"{trial['kind']}: {what}")
-    found: dict[str, Any] | Error = pickle.loads(ran.stdout)
-    if isinstance(found, Error):
-        raise found
+    found: dict[str, Any] = pickle.loads(ran.stdout)
     for each in found.values():
         if each is not None:
             each["bytes_per_second"] = each["records_per_second"] * record_bytes
@@ -157,18 +144,19 @@ def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]
     """Return the loader that needs least of those within 10 % of the best; cold passes count if the data do not fit."""
     loaders = [trial for trial in trials if trial["kind"] in ("threads", "processes")]
     which = "warm" if fits or any(trial["cold"] is None for trial in loaders) else "cold"
-    best = max(loaders, key=lambda trial: trial[which]["records_per_second"])
-    most = best[which]["records_per_second"]
-    near = [trial for trial in loaders if trial[which]["records_per_second"] >= NEAR * most]
+
+    def rate(trial: dict[str, Any]) -> float:
+        return float(trial[which]["records_per_second"])
+
+    best = max(loaders, key=rate)
+    near = [trial for trial in loaders if rate(trial) >= NEAR * rate(best)]
     # Processes take memory, and what they make is sent: so any number of threads comes first. A thread reads while the
     # trainer computes, which a trial without a trainer does not see: so one is better than none.
     chosen = min(near, key=lambda trial: (trial["kind"] == "processes", trial["workers"] == 0, trial["workers"]))
-    found = chosen[which]
-    share = found["records_per_second"] / most if most else 1.0
+    found, share = chosen[which], rate(chosen) / rate(best) if rate(best) else 1.0
     arguments = f"num_workers={chosen['workers']}" + ', workers="processes"' * (chosen["kind"] == "processes")
-    text = f"mmapds.DataLoader(..., {arguments}) delivers {found['records_per_second']:,.0f} records/s {which}"
-    if chosen is not best:
-        text += f", {share:.0%} of {name_of(best)}"
+    text = f"mmapds.DataLoader(..., {arguments}) delivers {rate(chosen):,.0f} records/s {which}"
+    text += "" if chosen is best else f", {share:.0%} of {name_of(best)}"
     if chosen["workers"] == 0:
         text += f"; each step waits about {found['wait_p50'] * 1e3:.3g} ms for its batch."
     else:
@@ -181,10 +169,10 @@ def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]
 def name_of(trial: dict[str, Any]) -> str:
     """Return what people call a way to read."""
     kind, workers = trial["kind"], trial["workers"]
-    if kind in ("threads", "processes"):
-        one = {"threads": "1 thread", "processes": "1 process"}[kind]
-        return (f"{workers} {kind}" if workers > 1 else one) if workers else "num_workers=0"
-    return {"single": "ds[i]", "batched": "ds.take(batch)"}[kind]
+    if kind in ("single", "batched"):
+        return {"single": "ds[i]", "batched": "ds.take(batch)"}[kind]
+    several = f"{workers} {kind}" if workers else "num_workers=0"
+    return {"1 threads": "1 thread", "1 processes": "1 process"}.get(several, several)
 
 
 # ---- in the process of a trial
@@ -192,14 +180,12 @@ def name_of(trial: dict[str, Any]) -> str:
 
 def run_trial() -> None:
     """Read a trial from standard input, and write what it finds to standard output, both pickled."""
-    is_of_command, trial = pickle.load(sys.stdin.buffer)
     results, sys.stdout = sys.stdout.buffer, sys.stderr  # decoders of users may print
     try:
-        with as_command() if is_of_command else nullcontext():
-            outcome: Any = measure(trial)
+        found = measure(pickle.load(sys.stdin.buffer))
     except Error as error:
-        outcome = error
-    results.write(pickle.dumps(outcome))
+        sys.exit(" ".join(str(error).splitlines()))
+    results.write(pickle.dumps(found))
     results.flush()
 
 
@@ -238,7 +224,7 @@ def drop_pages(paths: Iterable[str]) -> None:
 
 def _delivered(
     dataset: Dataset, trial: dict[str, Any], collate: Callable[[Any], Any], batches: Iterator[list[int]]
-) -> Iterable[Any]:
+) -> Iterator[Any]:
     """Return something for each batch of record numbers, in their order, once its samples are there."""
     if trial["kind"] == "single":
         return (dataset[record] for (record,) in batches)
@@ -247,39 +233,28 @@ def _delivered(
     from .loader import DataLoader  # needs torch
 
     how: Any = {"workers": trial["kind"], "num_workers": trial["workers"]}
-    return DataLoader(dataset, batch_sampler=batches, collate_fn=collate, **how)
+    return iter(DataLoader(dataset, batch_sampler=batches, collate_fn=collate, **how))
 
 
 def _pass(
-    deliver: Callable[[Iterator[list[int]]], Iterable[Any]], batches: Iterable[list[int]], seconds: float
+    deliver: Callable[[Iterator[list[int]]], Iterator[Any]], batches: Iterable[list[int]], seconds: float
 ) -> dict[str, Any]:
     """Return what a pass delivers from its second batch on; workers start for the first one."""
     from .prefetch import Waits  # needs torch
 
-    waits, sizes, is_over = Waits(), deque[int](), False
-
-    def drawn() -> Iterator[list[int]]:
-        for batch in batches:
-            if is_over:  # so workers finish what they have begun
-                return
-            sizes.append(len(batch))
-            yield batch
-
-    before, start, after = _usage(), 0.0, None
-    begun = asked = time.perf_counter()
-    for number, _ in enumerate(deliver(drawn())):
-        now, records = time.perf_counter(), sizes.popleft()
-        if number == 0:
-            start, now = now - begun, time.perf_counter()
-        elif not is_over:
-            waits.add(asked, now, records)
-            if now - begun - start >= seconds:
-                is_over, after = True, _usage()
-        asked = now
-    (_, read), (memory, read_in_the_end) = before, after or _usage()
+    drawn, given = tee(batches)
+    waits, (_, read), begun = Waits(), _usage(), time.perf_counter()
+    delivered = deliver(given)
+    next(delivered)
+    asked = start = time.perf_counter()
+    for batch, _ in zip(islice(drawn, 1, None), delivered):  # noqa: B905 - each ends when the other does
+        waits.add(asked, time.perf_counter(), len(batch))
+        asked = time.perf_counter()
+        if asked - start >= seconds:
+            break
+    memory, read_in_the_end = _usage()  # while the workers are there
     from_disk = None if read is None or read_in_the_end is None else max(read_in_the_end - read, 0)
-    found = waits.report()
-    return {**{name: found[name] for name in _REPORTED}, "start": start, "memory": memory, "from_disk": from_disk}
+    return {**waits.report(), "start": start - begun, "memory": memory, "from_disk": from_disk}
 
 
 def _usage() -> tuple[int | None, int | None]:

@@ -108,6 +108,13 @@ def test_several_sources_are_one_dataset(write, shown):
     assert [place.split(" ")[0] for _, place, *_ in found] == [f"{paths[0]}:3", f"{paths[1]}:1", f"{paths[1]}:2"]
 
 
+def test_a_saved_view_shows_its_own_records(ten, tmp_path, shown):
+    ds = package.open(ten)
+    ds[[7, 2]].save(tmp_path / "view.mmx")
+    found = records_in(shown("show", tmp_path / "view.mmx", "0", "1"))
+    assert [(place, size) for _, place, size, _ in found] == [(ds.place(at), ds.where(at).size) for at in (7, 2)]
+
+
 def test_head_prints_the_first_records(ten, shown):
     assert [number for number, *_ in records_in(shown("head", ten))] == [0, 1, 2, 3, 4]
     assert [number for number, *_ in records_in(shown("head", "-n", "2", ten))] == [0, 1]

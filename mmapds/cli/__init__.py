@@ -5,8 +5,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..errors import Error, as_command, printable
@@ -36,7 +36,9 @@ def run(work: Callable[[], int | None]) -> int:
             stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     message = ""
     try:
-        with as_command(), _warnings_in_lines():
+        with as_command(), warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda message, *_, **__: print_aside(f"warning: {message}")
             try:
                 status = work() or 0
             except SystemExit as leaving:
@@ -69,19 +71,6 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {line} (python -X dev -m mmapds shows where)"
 
 
-@contextmanager
-def _warnings_in_lines() -> Iterator[None]:
-    """Print warnings as lines of their own, without the place in the code that Python adds."""
-
-    def print_warning(message: Warning | str, *_: object, **__: object) -> None:
-        print_aside(f"warning: {message}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = print_warning
-        yield
-
-
 def one_line(error: Exception) -> str:
     """Return the message of an error as a line."""
     return printable(" ".join(str(error).splitlines()))
@@ -93,10 +82,20 @@ def print_aside(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def progress_on(sources: Sequence[str], **options: Any) -> Progress:
-    """Return a progress bar that is named after sources; options are those of the class."""
+def progress_on(sources: Sequence[str], size_of: Callable[[str], int] | None = None, **options: Any) -> Progress:
+    """Return a progress bar of sources, and of the sum of their sizes; options are those of the class."""
+
+    def total() -> int | None:
+        if size_of is None:
+            return None
+        size = 0
+        for path in sources:
+            with suppress(Error, OSError):  # the work says what is wrong
+                size += size_of(path)
+        return size
+
     title = os.path.basename(sources[0]) if len(sources) == 1 else f"{len(sources):,} sources"
-    return Progress(printable(title), **options)
+    return Progress(printable(title), total=total, **options)
 
 
 def print_line(text: str, style: str = "") -> None:
@@ -115,7 +114,7 @@ def print_table(rows: Sequence[Sequence[Cell]], *, head: Sequence[str] = (), lef
     from rich.text import Text
 
     table = Table(box=None, show_header=bool(head), header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for at in range(len(rows[0])):
+    for at in range(len(rows[0]) if rows else 0):
         table.add_column(head[at] if head else "", justify="left" if at in left else "right")
     for row in rows:
         cells = [(each, "") if isinstance(each, str) else each for each in row]

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -13,9 +13,6 @@ from typing import Any, NoReturn
 from .. import __version__
 from ..errors import Error, printable
 from . import UsageError, run
-
-POSITION = re.compile(r"-?\d{1,19}|(-?\d{1,19})?(:(-?\d{1,19})?){1,2}")
-"""The number of a record, or a range of numbers."""
 
 _OTHER_NAMES = {"window_log": "long", "roots": "root"}
 """Options whose names are not those of the arguments that they are."""
@@ -27,9 +24,8 @@ class Parser(argparse.ArgumentParser):
     """A parser whose messages cannot steer a terminal."""
 
     def __init__(self, prog: str | None = None, *, examples: Sequence[str] = (), **options: Any) -> None:
-        # Without a width, the formatter imports shutil, which takes longer than all of argparse.
-        formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=20, width=80)
-        super().__init__(prog, formatter_class=formatter, epilog="\n  ".join(["examples:", *examples]), **options)
+        options |= {"epilog": "\n  ".join(["examples:", *examples])}
+        super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
         self._negative_number_matcher = re.compile(r"-\d.*")  # ranges too, such as `-3:`, are no options
 
     def error(self, message: str) -> NoReturn:
@@ -65,13 +61,6 @@ def count(text: str) -> int:
 def numbers(text: str) -> list[int]:
     """Return the numbers in a list such as 0,2,4."""
     return [count(part) for part in text.split(",")]
-
-
-def position(text: str) -> str:
-    """Return the number of a record, or a range like those of Python, as it was typed."""
-    if not POSITION.fullmatch(text):
-        raise ValueError
-    return text
 
 
 # ---- the commands
@@ -180,14 +169,14 @@ _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
 """Of each: what it does, its options, and examples."""
 _OF_INSPECT = ("info", "verify", "show", "head")
 """Commands whose functions are in `inspect`; the others are in `work`."""
+_FORMATS = {"index": "mmapds.formats", "convert": "mmapds.convert"}
+"""Modules of the options of formats that commands take."""
 _POSITIONS = "record from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every thousandth"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    given = sys.argv[1:] if arguments is None else arguments
-    prog = "mmapds" if os.path.basename(sys.argv[0]) == "mmapds" else "python -m mmapds"
-    return run(lambda: _work(new_parser(prog, given), given))
+    return run(partial(_work, sys.argv[1:] if arguments is None else arguments))
 
 
 def index_main(arguments: Sequence[str] | None = None) -> int:
@@ -197,18 +186,24 @@ def index_main(arguments: Sequence[str] | None = None) -> int:
     return main([command, *(each for each in given if each != f"--{command}")])
 
 
-def _work(parser: Parser, given: Sequence[str]) -> int | None:
+def _work(given: Sequence[str]) -> int | None:
     """Run what a command line asks for; an error that begins with an option is one of usage."""
+    prog = "mmapds" if os.path.basename(sys.argv[0]) == "mmapds" else "python -m mmapds"
+    parser = new_parser(prog, given)
     options = parser.parse_args(given)
     if options.print_completion:
-        print(_completion(options.print_completion))
+        try:
+            import shtab  # optional: the extra mmapds[completion]
+        except ImportError:
+            raise Error("completion needs shtab; run: pip install 'mmapds[completion]'") from None
+        print(shtab.complete(new_parser("mmapds", _COMMANDS), options.print_completion))
         return 0
     if options.command is None:
         parser.print_help(sys.stderr)
         return 2
-    module = "inspect" if options.command in _OF_INSPECT else "work"
+    module = import_module("." + ("inspect" if options.command in _OF_INSPECT else "work"), __package__)
     try:
-        status: int | None = getattr(import_module(f".{module}", __package__), options.command)(options)
+        status: int | None = getattr(module, options.command)(options)
     except Error as error:
         message = str(error)
         name, equals, rest = message.partition(" = ")
@@ -234,41 +229,24 @@ def new_parser(prog: str, wanted: Collection[str]) -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"mmapds {__version__}", help="print the version")
     parser.add_argument("--print-completion", choices=_FILES, help="print a completion script")
-    what = "file, directory, glob or brace pattern"
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", prog=prog)
     for name, (does, known, examples) in _COMMANDS.items():
         own = commands.add_parser(
             name,
             help=does,
             description=f"{does[0].upper()}{does[1:]}.",
-            usage="%(prog)s [options] SOURCE...",
+            usage="%(prog)s [options] SOURCE..." + " POSITION..." * (name == "show"),
             examples=[f"mmapds {name} {example}" for example in examples],
         )
         if name in wanted:
+            what = "file, directory, glob or brace pattern"
             sources = own.add_argument("sources", nargs="+", metavar="SOURCE", help=what)
             setattr(sources, "complete", _FILES)  # noqa: B010 - an attribute of shtab's
             if name == "show":
-                own.usage = f"{own.usage} POSITION..."
-                own.add_argument("positions", nargs="+", type=position, metavar="POSITION", help=_POSITIONS)
+                own.add_argument("positions", nargs="+", metavar="POSITION", help=_POSITIONS)
             for each in known.split():
                 own.add_argument(*_SHORT.get(each, []), f"--{each}", **_OPTIONS.get(f"{name} {each}", _OPTIONS[each]))
-            for each, (kind, placeholder, text) in _of_formats(name).items():
+            of_formats = import_module(_FORMATS[name]).OPTIONS if name in _FORMATS else {}
+            for each, (kind, placeholder, text) in of_formats.items():
                 own.add_argument(f"--{each.replace('_', '-')}", type=kind, metavar=placeholder, help=text)
     return parser
-
-
-def _of_formats(command: str) -> Mapping[str, Any]:
-    """Return the options of formats that a command takes; start-up time: other commands do without."""
-    module = {"index": "mmapds.formats", "convert": "mmapds.convert"}.get(command)
-    options: Mapping[str, Any] = import_module(module).OPTIONS if module else {}
-    return options
-
-
-def _completion(shell: str) -> str:
-    """Return a script by which a shell completes commands, options and files; raise Error if shtab is missing."""
-    try:
-        import shtab  # optional: the extra mmapds[completion]
-    except ImportError:
-        raise Error("completion needs shtab; run: pip install 'mmapds[completion]'") from None
-    script: str = shtab.complete(new_parser("mmapds", _COMMANDS), shell)
-    return script

@@ -2,76 +2,73 @@
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, cast
 
 from rich.filesize import decimal
 
 from .. import formats
-from ..dataset.decode import takes_view
-from ..dataset.indexed import IndexedDataset, make_dataset
+from ..dataset.indexed import IndexedDataset
 from ..dataset.opening import open as open_dataset
-from ..dataset.printed import printed
+from ..dataset.printed import shown, undecoded
 from ..dataset.saving import examine_view
-from ..errors import ColumnError, DecodeError, Error, FormatError, counted, plain_counted
+from ..errors import ColumnError, Error, counted, plain_counted
 from ..index.build import check_workers, summarise
 from ..index.inspect import CALLED, SIZES, Number, coverage, describe, format_of, histogram, measure, opened, states_of
 from ..index.verify import Findings, examine, work
 from ..progress import Progress
 from ..storage.index_file import Index, SavedView
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
-from . import Cell, one_line, print_aside, print_json, print_line, print_table, progress_on
-from .commands import POSITION
+from . import Cell, UsageError, one_line, print_aside, print_json, print_line, print_table, progress_on
 
 _LISTED = 10  # sources without --all
 _BAR = 40  # columns of the longest bar
+_POSITION = re.compile(r"-?\d{1,19}|(-?\d{1,19})?(:(-?\d{1,19})?){1,2}")  # of a record, or a range of numbers
 _SHOWN = ("min", "median", "90 %", "99 %", "max", "mean", "total")
-_LARGE = 1 << 24  # bytes of a record that is decoded only with --full
 
 
 def info(options: argparse.Namespace) -> int:
     """Print what indexes cover; return 1 if one cannot be read, or a source is not what it was."""
-    return _inspect(options, verifies=False)
+    indexes, documents, failed = _inspect(options, verifies=False)
+    if indexes and not options.json and not options.quiet:
+        _print_info(indexes, documents, options)
+    return int(failed)
 
 
 def verify(options: argparse.Namespace) -> int:
     """Compare indexes in full with their sources; return 1 if one cannot be read, or has a problem."""
     check_workers(options.workers)
-    return _inspect(options, verifies=True)
+    return int(_inspect(options, verifies=True)[-1])
 
 
-def _inspect(options: argparse.Namespace, *, verifies: bool) -> int:
+def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index], list[dict[str, Any]], bool]:
+    """Look at each index; return those that are not views, what `describe` says of them, and whether one has failed."""
     paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside)
     roots, failed = Roots(options.roots, paths), False
     documents: list[dict[str, Any]] = []
-    indexes: list[tuple[Index, dict[str, Any]]] = []
-    with progress_on(paths, total=lambda: _bytes_to_check(paths), quiet=options.quiet) as progress:
+    found: dict[Index, dict[str, Any]] = {}
+    with progress_on(paths, lambda path: work(Index(index_path(path))), quiet=options.quiet) as progress:
         for path in paths:
             document: dict[str, Any] = {"path": index_path(path)}
             documents.append(document)
-            lines: list[str] = []
             try:
                 index = opened(path, roots)
                 states = states_of(index)
                 document |= describe(index, states)
-                problems = [state.error for state in states if state.error is not None][:1]
-                if isinstance(index, SavedView):
-                    of = f"{counted(index.total, 'record')} of {_indexes(len(index.bases))}"
-                    columns = f"; {', '.join(index.columns)}" if index.columns else ""
-                    lines = [f"{index.path}: a saved view, {index.records:,} of the {of}{columns}"]
-                    for each in [] if verifies else document["indexes"]:
-                        lines.append(f"  {each['path']}: {counted(each['records'], 'record')}; {each['message']}")
-                else:
-                    lines = [str(summarise(index))] if verifies else []
-                    indexes.append((index, document))
+                lines = _lines_of(index, document)
                 if verifies:
                     findings = _examined(index, options.workers, progress)
                     document |= findings.describe()
                     problems = [problem.error for problem in findings.problems]
-                    lines[0] += f"; {counted(len(problems), 'problem') if problems else 'verified'}"
+                    lines = [f"{lines[0]}; {counted(len(problems), 'problem') if problems else 'verified'}"]
                     lines += [f"  not checked: {what}" for what in findings.not_checked]
+                else:
+                    problems = [state.error for state in states if state.error is not None][:1]
+                if isinstance(index, Index):
+                    found[index] = document
+                    lines = lines if verifies else []
             except Error as error:
                 document["error"] = str(error)
                 lines, problems = [], [error]
@@ -83,28 +80,28 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> int:
                 print_aside(one_line(problem))
     if options.json:
         print(json.dumps({"indexes": documents}, indent=1))
-    elif indexes and not verifies and not options.quiet:
-        _print_info([index for index, _ in indexes], [document for _, document in indexes], options)
-    return int(failed)
+    return list(found), list(found.values()), failed
 
 
-def _bytes_to_check(paths: Sequence[str]) -> int:
-    """Return how many bytes `examine` reads, for those indexes that can be opened."""
-    size = 0
-    for path in paths:
-        with suppress(Error):
-            size += work(Index(index_path(path)))
-    return size
+def _lines_of(index: Index | SavedView, document: dict[str, Any]) -> list[str]:
+    """Return a line on an index, and one on each index of a saved view."""
+    if isinstance(index, Index):
+        return [str(summarise(index))]
+    bases = document["indexes"]
+    columns = f"; {', '.join(index.columns)}" if index.columns else ""
+    of = f"{counted(index.total, 'record')} of {_indexes(len(bases))}"
+    lines = [f"  {each['path']}: {counted(each['records'], 'record')}; {each['message']}" for each in bases]
+    return [f"{index.path}: a saved view, {index.records:,} of the {of}{columns}", *lines]
+
+
+def _indexes(number: int) -> str:
+    return f"{number:,} indexes" if number > 1 else "1 index"
 
 
 def _examined(index: Index | SavedView, workers: int | None, progress: Progress) -> Findings:
     if isinstance(index, SavedView):
         return examine_view(index)
     return examine(index, workers=workers, report=progress.update)
-
-
-def _indexes(number: int) -> str:
-    return f"{number:,} indexes" if number > 1 else "1 index"
 
 
 def _print_info(indexes: list[Index], documents: list[dict[str, Any]], options: argparse.Namespace) -> None:
@@ -119,57 +116,54 @@ def _print_info(indexes: list[Index], documents: list[dict[str, Any]], options: 
     print_line(several if len(indexes) > 1 else indexes[0].path, "bold")
     size, content = facts["bytes"], sum(summarise(index).content for index in indexes)
     rows = [("records", f"{facts['records']:,}"), ("sources", f"{facts['sources']:,}"), ("bytes", _size(size))]
-    if content != size:
-        rows.append(("decoded", _size(content)))
+    rows += [("decoded", _size(content))] if content != size else []
     rows += [("format", text) for text in sorted({format_of(index) for index in indexes})]
-    if facts["left_out"]:
-        rows.append(("left out", counted(facts["left_out"], "record")))
+    rows += [("left out", counted(facts["left_out"], "record"))] if facts["left_out"] else []
     print_table([((name, "dim"), text) for name, text in rows], left=(0, 1))
     _print_title("sources")
-    sources: list[list[Cell]] = [
-        [
-            each["path"],
-            counted(each["records"], "record"),
-            counted(each["bytes"], "byte"),
-            (each["message"], "dim" if each["state"] == "unchanged" else "yellow"),
-        ]
-        for each in facts["listed"]
-    ]
-    if sources:
-        print_table(sources, left=(0, 3))
+    sources: list[list[Cell]] = []
+    for each in facts["listed"]:
+        state = (each["message"], "dim" if each["state"] == "unchanged" else "yellow")
+        sources.append([each["path"], counted(each["records"], "record"), counted(each["bytes"], "byte"), state])
+    print_table(sources, left=(0, 3))
     if len(sources) < facts["sources"]:
         totals = ", ".join(f"{count:,} {state}" for state, count in facts["states"].items())
         print_line(f"  {totals}; --all lists them", "dim")
-    if not any(index.records for index in indexes):
-        return
-    _print_title("columns")
-    columns: list[list[Cell]] = [
+    if facts["records"]:
+        _print_title("columns")
+        _print_columns(facts["columns"])
+        _print_histogram(indexes, wanted, wanted if wanted in names else SIZES)
+
+
+def _print_columns(columns: Sequence[dict[str, Any]]) -> None:
+    rows: list[list[Cell]] = [
         [(each["name"], "bold"), f"{each['of']} {each['type']}".rstrip(), *(_number(each[name]) for name in _SHOWN)]
-        for each in facts["columns"]
+        for each in columns
     ]
-    print_table(columns, head=["", "", *_SHOWN], left=(0, 1))
-    if sampled := [each["sampled"] for each in facts["columns"] if each["is_sample"]]:
+    print_table(rows, head=["", "", *_SHOWN], left=(0, 1))
+    if sampled := [each["sampled"] for each in columns if each["is_sample"]]:
         print_line(f"  percentiles of {counted(min(sampled), 'record')}, evenly spaced", "dim")
-    chosen = wanted if wanted in names else SIZES
-    bins = histogram(indexes, chosen, measure(indexes, chosen, lambda _: None))
-    total, most = sum(count for *_, count in bins), max((count for *_, count in bins), default=0)
-    _print_title(f"{wanted}, {counted(total, 'record')}")
-    bars: list[list[Cell]] = []
+
+
+def _print_histogram(indexes: list[Index], title: str, column: str | None) -> None:
+    bins = histogram(indexes, column, measure(indexes, column, lambda _: None))
+    counts = [count for *_, count in bins]
+    _print_title(f"{title}, {counted(sum(counts), 'record')}")
+    rows: list[list[Cell]] = []
     for begin, end, count in bins:
         label = f"{_number(begin)} or more" if end is None else f"{_number(begin)} to {_number(end)}"
-        bar = "█" * max(round(_BAR * count / most), int(count > 0))
-        bars.append([label, f"{count:,}", f"{100 * count / total:.1f} %", (bar, "blue")])
-    if bars:
-        print_table(bars, left=(3,))
-
-
-def _size(size: int) -> str:
-    return f"{size:,} ({decimal(size)})" if size >= 1000 else f"{size:,}"
+        bar = "█" * max(round(_BAR * count / max(counts)), int(count > 0))
+        rows.append([label, f"{count:,}", f"{100 * count / sum(counts):.1f} %", (bar, "blue")])
+    print_table(rows, left=(3,))
 
 
 def _print_title(text: str) -> None:
     print()
     print_line(text, "bold")
+
+
+def _size(size: int) -> str:
+    return f"{size:,} ({decimal(size)})" if size >= 1000 else f"{size:,}"
 
 
 def _number(value: Number | None) -> str:
@@ -184,10 +178,11 @@ def _number(value: Number | None) -> str:
 
 def show(options: argparse.Namespace) -> int:
     """Print the records that were asked for; return 1 if one is not what its decoder expects."""
-    sources, positions = list(options.sources), list(options.positions)
-    while len(sources) > 1 and POSITION.fullmatch(sources[-1]):  # the parser takes all but the last one for sources
-        positions.insert(0, sources.pop())
-    dataset = _dataset(options, sources)
+    words = [*options.sources, *options.positions]  # the parser takes all but the last one for sources
+    positions = [*takewhile(_POSITION.fullmatch, reversed(words[1:]))][::-1]
+    if not positions:
+        raise UsageError(f"POSITION {words[-1]}: expected the number of a record, or a range such as 10:20")
+    dataset = _dataset(options, words[: -len(positions)])
     chosen = [_records_at(each, len(dataset)) for each in positions]  # before a record is printed
     return _print(dataset, chain.from_iterable(chosen), options)
 
@@ -218,30 +213,16 @@ def _dataset(options: argparse.Namespace, sources: Sequence[str]) -> IndexedData
 
 def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.Namespace) -> int:
     """Print records; return 1 if one is not what its decoder expects, else 0."""
-    failed = False
-
-    @takes_view
-    def as_it_lies(record: memoryview) -> memoryview:
-        return record
-
-    raw = make_dataset(dataset._catalog, as_it_lies)
-    is_cheap = options.full or (options.decode in (None, "torch") and dataset._gives_arrays)
-    for number, place in enumerate(positions):
-        record = raw[place]
+    failed, raw = False, undecoded(dataset)
+    for number, position in enumerate(positions):
+        record = raw[position]
         if number:
             print()
-        print_line(f"{place}: {dataset.place(place)}, {counted(len(record), 'byte')}", "bold")
-        sample: Any = record
-        try:
-            if is_cheap or len(record) <= _LARGE:
-                sample = dataset[place]
-        except (DecodeError, FormatError) as error:
+        print_line(f"{position}: {dataset.place(position)}, {counted(len(record), 'byte')}", "bold")
+        text, refused = shown(dataset, position, record, full=options.full)
+        if refused is not None:
             failed = True
-            print_aside(one_line(error))
-        try:
-            text = printed(sample, full=options.full)
-        except Exception:  # of what JSON cannot say: text beyond Unicode, a number too long, lists nested too deep
-            text = printed(record, full=options.full)
+            print_aside(one_line(refused))
         print_json(text)
     if not len(dataset):
         print_line(f"{', '.join(dataset.sources[:3])}: 0 records")

@@ -6,9 +6,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterable
 from inspect import signature
 from typing import Any
 
@@ -27,12 +25,8 @@ _SEEKABLE = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
 """What the names of files end in that `seekable` takes from a directory."""
 
 
-def arguments_of(function: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that were given, and are arguments of a function."""
-    return _given(options, [*signature(function).parameters])
-
-
-def _given(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+def _given(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """Return the options that were given, among those with these names."""
     return {name: getattr(options, name) for name in names if getattr(options, name, None) is not None}
 
 
@@ -52,8 +46,6 @@ def _executor(options: argparse.Namespace) -> Any:
             return getattr(executors, name)(address)
         except (ModuleNotFoundError, OSError, TimeoutError) as error:
             raise Error(f"{name}: {error}") from None
-    if options.parts is not None:
-        raise UsageError("--parts: expected --dask or --ray with it, found neither")
     return None
 
 
@@ -70,45 +62,35 @@ def index(options: argparse.Namespace) -> None:
         warn(line)
     if options.out is None and (options.dask or options.ray):
         raise UsageError("--out: expected OUT.mmx with --dask or --ray, found none")
-    request = Request(**{**arguments_of(Request, options), "columns": _columns(options)})
+    request = Request(**{**_given(options, signature(Request).parameters), "columns": _columns(options)})
     try:
         request.measuring(None)
     except Error as error:  # of an expression, whatever the sources are
         raise UsageError(str(error)) from None
     executor, roots = _executor(options), Roots(options.roots, paths)
     engine = Engine.of(executor, options.parts, options.workers or 1)
-    request = request._replace(options=_given(options, [*formats.OPTIONS]), roots=roots, engine=engine)
-    size = partial(bytes_to_build, paths, hashes=options.hash, roots=roots)
-    with progress_on(paths, total=size, quiet=options.quiet) as progress:
+    request = request._replace(options=_given(options, formats.OPTIONS), roots=roots, engine=engine)
+    reads = 2 if options.hash else 1
+    with progress_on(paths, lambda path: reads * _size_of(path, roots), quiet=options.quiet) as progress:
         started = time.perf_counter()
         results: list[BuildResult] = []
         try:
             for done in build_each(paths, request._replace(report=progress.update), options.out):
                 results.append(done)
-                progress.print(_described(done, time.perf_counter() - started))
-                started = time.perf_counter()
+                seconds, started = time.perf_counter() - started, time.perf_counter()
+                rate = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
+                how = ", ".join([str(done.summary), *filter(None, [done.reused]), rate])
+                progress.print(how if done.fresh else f"{done.summary}; up to date, --force builds it again")
         finally:
             progress.clear()
             for line in complaints(results):
                 warn(line)
 
 
-def bytes_to_build(paths: Sequence[str], *, hashes: bool = False, roots: Roots) -> int:
-    """Return how many bytes building reads: sources, or those of indexes; twice as many with hashes."""
-    size = 0
-    for path in paths:
-        with suppress(Error, OSError):  # the build says what is wrong
-            is_index = path.endswith(INDEX_SUFFIX)
-            size += sum(each.size for each in Index(path, roots).sources) if is_index else os.path.getsize(path)
-    return size * (2 if hashes else 1)
-
-
-def _described(done: BuildResult, seconds: float) -> str:
-    """Return the line on an index."""
-    if not done.fresh:
-        return f"{done.summary}; up to date, --force builds it again"
-    reused = f", {done.reused}" if done.reused else ""
-    return f"{done.summary}{reused}, {seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
+def _size_of(path: str, roots: Roots) -> int:
+    """Return how many bytes the sources of an index have, or a source."""
+    is_index = path.endswith(INDEX_SUFFIX)
+    return sum(each.size for each in Index(path, roots).sources) if is_index else os.path.getsize(path)
 
 
 def _merge(options: argparse.Namespace) -> None:
@@ -120,7 +102,7 @@ def _merge(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')}: expected no option for how to index with --merge")
     check_workers(options.workers)
     started = time.perf_counter()
-    path = merge(options.sources, **arguments_of(merge, options))
+    path = merge(options.sources, **_given(options, signature(merge).parameters))
     if not options.quiet:
         print(printable(f"{summarise(Index(str(path)))}, merged, {time.perf_counter() - started:.2f} s"))
 
@@ -143,7 +125,7 @@ def convert(options: argparse.Namespace) -> None:
     from ..convert import OPTIONS, convert  # start-up time
 
     started = time.perf_counter()
-    given = arguments_of(convert, options) | _given(options, [*OPTIONS])
+    given = _given(options, signature(convert).parameters) | _given(options, OPTIONS)
     given |= {name: _json_object(name, text) for name, text in _given(options, ["schema", "types", "defaults"]).items()}
     if options.fields:
         given["fields"] = [name.strip() for name in options.fields.split(",")]
@@ -171,7 +153,7 @@ def report(options: argparse.Namespace) -> None:
     from ..report import report  # start-up time
 
     options.out = options.out or (None if options.json else "report.html")
-    facts = report(options.sources, **arguments_of(report, options))
+    facts = report(options.sources, **_given(options, signature(report).parameters))
     if options.json:
         print(json.dumps(facts, indent=1))
     elif not options.quiet:
@@ -185,18 +167,14 @@ def seekable(options: argparse.Namespace) -> None:
     from ..recompress import seekable, target_of  # start-up time
 
     paths = expand(options.sources, _SEEKABLE, print_aside)
-    if len(paths) > 1 and options.out is not None and not os.path.isdir(options.out):
-        raise UsageError(f"--out: expected a directory for {len(paths)} sources, found {options.out!r}")
-    if options.force and len(paths) > 1:
-        targets = [target_of(path, options.out) for path in paths]
-        target, sources = Counter(map(os.path.realpath, [*paths, *targets])).most_common(1)[0]
-        if sources > 1:
-            raise Error(f"{target}: expected one source for it, found {sources}; give them one by one")
-    size = sum(map(os.path.getsize, paths))
-    with progress_on(options.sources, quiet=options.quiet, total=lambda: size) as progress:
+    written = [*(target_of(path, options.out) for path in paths), *(paths if options.force else ())]
+    target, sources = Counter(map(os.path.realpath, written)).most_common(1)[0]
+    if sources > 1:
+        raise Error(f"{target}: expected one source for it, found {sources}; give them one by one")
+    with progress_on(paths, os.path.getsize, quiet=options.quiet) as progress:
         for path in paths:
             started = time.perf_counter()
-            done = seekable(path, **arguments_of(seekable, options), progress=progress.update)
+            done = seekable(path, **_given(options, signature(seekable).parameters), progress=progress.update)
             progress.print(f"{done}; {time.perf_counter() - started:.2f} s" if done.is_new else str(done))
 
 
@@ -208,7 +186,7 @@ def bench(options: argparse.Namespace) -> None:
         if not options.quiet and sys.stderr.isatty():
             print_aside(f"measured {name_of(trial)}")
 
-    facts = bench(options.sources, **arguments_of(bench, options), progress=tell)
+    facts = bench(options.sources, **_given(options, signature(bench).parameters), progress=tell)
     if options.json:
         print(json.dumps(facts, indent=1))
         return
@@ -216,18 +194,13 @@ def bench(options: argparse.Namespace) -> None:
     print_line(f"{facts['title']}: {records}, {size:,.1f} MB, {facts['plan']}", "bold")
     rows: list[list[Cell]] = []
     for trial in facts["trials"]:
-        title = name_of(trial)
-        for name in ("cold", "warm"):
-            if found := trial[name]:
-                waits = [f"{found[each] * 1e3:,.3f}" for each in ("wait_p50", "wait_p99")]
-                sizes = [
-                    "-" if found[each] is None else f"{found[each] / 1e6:,.1f}" for each in ("memory", "from_disk")
-                ]
-                rates = [f"{found['records_per_second']:,.0f}", f"{found['bytes_per_second'] / 1e6:,.1f}"]
-                rows.append([(title, "bold"), name, *rates, *waits, *sizes])
-                title = ""
+        passes = [(name, trial[name]) for name in ("cold", "warm") if trial[name]]
+        for title, (name, found) in zip([name_of(trial), ""], passes, strict=False):
+            sizes = ["-" if found[each] is None else f"{found[each] / 1e6:,.1f}" for each in ("memory", "from_disk")]
+            waits = [f"{found[each] * 1e3:,.3f}" for each in ("wait_p50", "wait_p99")]
+            rates = [f"{found['records_per_second']:,.0f}", f"{found['bytes_per_second'] / 1e6:,.1f}"]
+            rows.append([(title, "bold"), name, *rates, *waits, *sizes])
     print_table(rows, head=("", "", "records/s", "MB/s", "p50 ms", "p99 ms", "memory MB", "disk MB"), left=(0, 1))
-    fit = "fit" if facts["fits"] else "do not fit"
-    which = facts["recommendation"]["pass"]
+    fit, which = "fit" if facts["fits"] else "do not fit", facts["recommendation"]["pass"]
     print_line(f"The data {fit} into the memory that is available, so {which} passes count.")
     print_line(facts["recommendation"]["text"])

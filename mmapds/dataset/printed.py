@@ -7,8 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import counted, printable
+from ..errors import DecodeError, Error, FormatError, counted, printable
+from .decode import takes_view
+from .indexed import IndexedDataset, make_dataset
 
+_LARGE = 1 << 24  # bytes of a record that is not decoded
 _STRING, _TEXT = 240, 2_000  # characters that are shown of a string, and of a record of text
 _NUMBERS, _ITEMS = 40, 8  # that are shown of lists of numbers, and of other lists
 _ARRAY, _BYTES, _DUMPED = 6, 40, 256  # numbers of an array, bytes of a value, bytes of a record
@@ -16,6 +19,28 @@ _ARRAY, _BYTES, _DUMPED = 6, 40, 256  # numbers of an array, bytes of a value, b
 _NOTE = "\ue000"  # begins what stands for a value and is not JSON: it is printed without quotes
 _NOTES = re.compile(rf'"{_NOTE}(?:[^"\\]|\\.)*"')
 _LISTS_OF_NUMBERS = re.compile(r'\[\n\s+([^][{}"]*?)\n\s*\]')  # only the layout has ends of lines
+
+
+def undecoded(dataset: IndexedDataset) -> IndexedDataset:
+    """Return the records of a dataset as they lie; of a large one in a file, only what is looked at is read."""
+    return make_dataset(dataset._catalog, takes_view(lambda record: record), rows=dataset._rows)
+
+
+def shown(dataset: IndexedDataset, position: int, record: Any, *, full: bool = False) -> tuple[str, Error | None]:
+    """Return a sample as `printed`, and the error of its decoder, if that refuses the record.
+
+    The record, which is that of `undecoded`, stands for a sample that cannot be printed, or is large.
+    """
+    sample, refused = record, None
+    try:
+        if full or dataset._gives_arrays or len(record) <= _LARGE:
+            sample = dataset[position]
+    except (DecodeError, FormatError) as error:
+        refused = error
+    try:
+        return printed(sample, full=full), refused
+    except Exception:  # of what JSON cannot say: text beyond Unicode, a number too long, lists nested too deep
+        return printed(record, full=full), refused
 
 
 def printed(sample: Any, *, full: bool = False) -> str:

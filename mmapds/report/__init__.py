@@ -8,9 +8,9 @@ from __future__ import annotations  # help() shows them as they are written
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
@@ -20,33 +20,22 @@ from ..bench import bench
 from ..dataset.decode import Decoder
 from ..dataset.indexed import IndexedDataset
 from ..dataset.opening import open as open_dataset
-from ..dataset.printed import printed
-from ..errors import DecodeError, Error, FormatError, shortened
+from ..dataset.printed import shown, undecoded
+from ..errors import Error, FormatError, shortened
 from ..index.inspect import SIZES, coverage, describe, pieces, states_of
 from ..index.lengths import LengthOrder, read_lengths
 from ..orders.permutation import Permutation
 from ..storage.index_file import Index
 from ..storage.lock import check_is_free, is_same_file, replacing
 from ..storage.sources import StrPath, listed, reason
-from .numbers import (
-    BATCH_SIZE,
-    Facts,
-    Wanted,
-    batch_facts,
-    length_facts,
-    plan_epoch,
-    read_facts,
-    shuffle_facts,
-    wanted_plans,
-)
+from .numbers import BATCH_SIZE, Facts, Wanted, length_facts, plan_facts, wanted_plans
 
 __all__ = ["report"]
 
 _LISTED = 12  # sources
 _RANDOM, _EXTREMES, _UNDECODABLE = 6, 3, 3  # samples
 _TRIED = 1000  # records that are decoded to find some that cannot be
-_LARGE = 1 << 24  # bytes; a larger record is not decoded
-_LINES, _LINE = 24, 400  # of a sample
+_LINES = 24  # of a sample
 _SUMS = ("batches", "records", "seconds", "wait", "stalls")
 _WORST = ("wait_p50", "wait_p99", "wait_max")
 
@@ -98,7 +87,14 @@ def report(
     """
     plan = {"max_tokens": max_tokens, "pack": pack, "batch_size": batch_size, "chunk_size": chunk_size}
     wanted = wanted_plans(compare, **plan, ranks=ranks, seed=seed)
-    make_page = None if out is None else _page_maker(os.fspath(out), force)
+    if out is not None:
+        try:
+            from .page import page  # needs an extra
+        except ModuleNotFoundError as error:
+            name = (error.name or "").partition(".")[0]
+            raise Error(f"mmapds.report needs {name}; run: pip install 'mmapds[report]'") from None
+        if not force:
+            check_is_free(os.fspath(out))
     patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]
     dataset = cast(IndexedDataset, open_dataset(patterns, decode=decode, check="none", roots=roots))
     facts = _facts(dataset, patterns, wanted, samples=samples)
@@ -107,21 +103,9 @@ def report(
     if loader:
         size = batch_size or BATCH_SIZE
         facts["loader"] = bench(patterns, max_tokens=max_tokens, batch_size=size, decode=decode, roots=roots)
-    if out is not None and make_page is not None:
-        _write(os.fspath(out), make_page(facts), [*patterns, *dataset.sources, *dataset.indexes])
+    if out is not None:
+        _write(os.fspath(out), page(facts), [*patterns, *dataset.sources, *dataset.indexes])
     return facts
-
-
-def _page_maker(out: str, force: bool) -> Callable[[Facts], str]:
-    """Return what makes a page; raise Error if an extra is missing, or `out` is there and not to be replaced."""
-    try:
-        from .page import page  # needs an extra
-    except ModuleNotFoundError as error:
-        name = (error.name or "").partition(".")[0]
-        raise Error(f"mmapds.report needs {name}; run: pip install 'mmapds[report]'") from None
-    if not force:
-        check_is_free(out)
-    return page
 
 
 def _write(path: str, text: str, read: Iterable[str]) -> None:
@@ -132,7 +116,7 @@ def _write(path: str, text: str, read: Iterable[str]) -> None:
         with replacing(os.path.abspath(path), lambda: None) as file:
             file.write(text.encode())
     except OSError as error:
-        raise Error(f"{path}: cannot write the report here ({reason(error)}); give another place") from None
+        raise Error(f"{path}: cannot write the report here ({reason(error)})") from None
 
 
 def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wanted], *, samples: bool) -> Facts:
@@ -142,27 +126,16 @@ def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wa
     if len(dataset) and "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
         by_length = read_lengths(dataset, None, None)
     documents = [describe(index, states_of(index)) for index in indexes]
-    covered, plans = coverage(indexes, documents, len(dataset), _LISTED), []
-    for each in wanted if len(dataset) else ():
-        epoch = plan_epoch(dataset, by_length, each)
-        record_bytes = covered["bytes"] / max(covered["records_of_indexes"], 1)
-        plans.append(
-            {
-                "title": each.title,
-                "options": each._asdict(),
-                "batches": batch_facts(epoch),
-                "shuffle": shuffle_facts(epoch, len(dataset)),
-                "reads": read_facts(epoch, dataset, record_bytes) if covered["is_current"] else None,
-            }
-        )
-    is_shown = samples and len(dataset) and covered["is_current"]
+    covered, has_plans = coverage(indexes, documents, len(dataset), _LISTED), len(dataset) > 0
+    record_bytes = covered["bytes"] / max(covered["records_of_indexes"], 1) if covered["is_current"] else None
+    is_shown = samples and has_plans and covered["is_current"]
     return {
         "mmapds": __version__,
         "title": ", ".join(os.path.basename(pattern) or pattern for pattern in patterns[:3]),
         "fingerprint": dataset.fingerprint,
         "coverage": covered,
-        "lengths": _lengths(indexes, by_length, wanted) if len(dataset) else None,
-        "plans": plans,
+        "lengths": _lengths(indexes, by_length, wanted) if has_plans else None,
+        "plans": [plan_facts(dataset, by_length, each, record_bytes) for each in wanted if has_plans],
         "loader": None,
         "training": None,
         "samples": _samples(dataset, by_length, wanted[0].seed) if is_shown else None,
@@ -186,67 +159,41 @@ def _lengths(indexes: Sequence[Index], by_length: LengthOrder | None, wanted: Se
 
 
 def _samples(dataset: IndexedDataset, by_length: LengthOrder | None, seed: int) -> Facts:
-    """Return some samples as lines of text: random ones, the longest, the shortest, and some that cannot be decoded."""
-    records = len(dataset)
-    tried = Permutation(records, seed)[np.arange(min(_TRIED, records))].tolist()
-    groups = {"random": tried[:_RANDOM]}
+    """Return some samples: random ones, the longest, the shortest, and some that cannot be decoded."""
+    records, raw = len(dataset), undecoded(dataset)
+
+    def sample(position: int) -> Facts:
+        """Return the first lines of what `mmapds show` prints."""
+        found: Facts = {"position": position, "place": dataset.place(position), "bytes": dataset.where(position).size}
+        if by_length is not None:
+            found["length"] = int(by_length.lengths.at(np.array([position]))[0])
+        try:
+            text, refused = shown(dataset, position, raw[position])
+        except Error as error:  # of a block that cannot be decompressed, for one
+            text, refused = "", error
+        if refused is not None:
+            found["error"] = str(refused)
+        lines = text.split("\n")
+        return {**found, "lines": lines[:_LINES] + ["…"] * (len(lines) > _LINES)}
+
+    tried = [sample(each) for each in Permutation(records, seed)[np.arange(min(_TRIED, records))].tolist()]
+    found: Facts = {"random": tried[:_RANDOM]}
     if by_length is not None:
-        places = np.arange(min(_EXTREMES, records))
-        groups |= {"longest": by_length.at(places).tolist(), "shortest": by_length.at(records - 1 - places).tolist()}
-    found = {name: [_sample(dataset, by_length, each) for each in positions] for name, positions in groups.items()}
-    bad = islice((each for each in tried if not _is_decodable(dataset, each)), _UNDECODABLE)
-    return {**found, "undecodable": [_sample(dataset, None, each) for each in bad], "tried": len(tried)}
-
-
-def _is_decodable(dataset: IndexedDataset, position: int) -> bool:
-    """Return False for a record that its decoder refuses; large ones are not tried."""
-    try:
-        if dataset.where(position).size <= _LARGE:
-            dataset[position]
-    except Error:
-        return False
-    return True
-
-
-def _sample(dataset: IndexedDataset, by_length: LengthOrder | None, position: int) -> Facts:
-    """Return a sample as the first lines of what `mmapds show` prints."""
-    size = dataset.where(position).size
-    shown: Facts = {"position": position, "place": dataset.place(position), "bytes": size}
-    if by_length is not None:
-        shown["length"] = int(by_length.lengths.at(np.array([position]))[0])
-    if size > _LARGE:
-        return {**shown, "lines": [f"{size:,} bytes, too many to be shown"]}
-    try:
-        return {**shown, "lines": _lines(dataset[position])}
-    except DecodeError as error:
-        return {**shown, "error": str(error), "lines": _lines(dataset.raw(position))}
-    except Error as error:
-        return {**shown, "error": str(error)}
-
-
-def _lines(sample: Any) -> list[str]:
-    lines = printed(sample).split("\n")
-    more = ["…"] if len(lines) > _LINES else []
-    return [line if len(line) <= _LINE else f"{line[:_LINE]}…" for line in lines[:_LINES]] + more
+        ends = np.arange(min(_EXTREMES, records))
+        for name, ranks in (("longest", ends), ("shortest", records - 1 - ends)):
+            found[name] = [sample(each) for each in by_length.at(ranks).tolist()]
+    bad = [each for each in tried if "error" in each]
+    return {**found, "undecodable": bad[:_UNDECODABLE], "tried": len(tried)}
 
 
 # ---- waits
 
 
 def _training_facts(paths: Iterable[str]) -> Facts:
-    """Return what the ranks of a training run waited for. A line of a file is a pass of a rank."""
-    passes: dict[int, list[Facts]] = {}
-    for path in paths:
-        try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                lines = file.readlines() or [""]
-        except OSError as error:
-            raise FormatError(f"{path}: cannot read the waits of a run ({reason(error)})") from None
-        for number, line in enumerate(lines, 1):
-            found = _pass_of(f"{path}: line {number}", line)
-            passes.setdefault(found["rank"], []).append(found)
+    """Return what the ranks of a training run waited for."""
+    passes = sorted((found for path in paths for found in _passes(path)), key=itemgetter("rank"))
     ranks = []
-    for rank, own in sorted(passes.items()):
+    for rank, own in ((rank, list(own)) for rank, own in groupby(passes, itemgetter("rank"))):
         facts: Facts = {"rank": rank, "passes": len(own)}
         facts |= {name: sum(each[name] for each in own) for name in _SUMS}
         facts |= {name: max(each[name] for each in own) for name in _WORST}
@@ -255,12 +202,20 @@ def _training_facts(paths: Iterable[str]) -> Facts:
     return {"ranks": ranks, "seconds": seconds, "wait": wait, "waiting": wait / (seconds or 1)}
 
 
-def _pass_of(where: str, line: str) -> Facts:
-    """Return what a rank wrote of an epoch."""
-    with suppress(ValueError, TypeError, KeyError, RecursionError):
-        found = {"rank": 0, **json.loads(line)}
-        if all(0 <= found[name] < float("inf") for name in ("rank", *_SUMS, *_WORST)):
-            return found
-    raise FormatError(
-        f"{where}: expected numbers in JSON, as loader.stats() returns, found {shortened(line.strip(), 40)}"
-    )
+def _passes(path: str) -> Iterator[Facts]:
+    """Yield what a rank wrote of each epoch: a line of numbers."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.readlines() or [""]
+    except OSError as error:
+        raise FormatError(f"{path}: cannot read the waits of a run ({reason(error)})") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            found = {"rank": 0, **json.loads(line)}
+            is_right = all(0 <= found[name] < float("inf") for name in ("rank", *_SUMS, *_WORST))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            is_right = False
+        if not is_right:
+            what = f"expected numbers in JSON, as loader.stats() returns, found {shortened(line.strip(), 40)}"
+            raise FormatError(f"{path}: line {number}: {what}")
+        yield found

@@ -3,10 +3,8 @@
 Distributions are `values`, the distinct numbers, rising, and `counts`, how often each occurs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +13,10 @@ from ..dataset.catalog import Location
 from ..dataset.dataset import Dataset
 from ..errors import OrderError, shortened
 from ..index.lengths import LengthOrder, read_lengths
-from ..orders.basic import Chunked, Int64s, Shuffled, integer
+from ..orders.basic import Chunked, Int64s, Order, Shuffled, integer
 from ..samplers.bucket import BucketPlan, Budget
 from ..samplers.packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
-from ..samplers.plan import Plan, Selection, select
+from ..samplers.plan import Plan, Reader, Selection, select
 from ..samplers.window import WindowPlan
 
 Array = NDArray[Any]
@@ -55,7 +53,7 @@ class Wanted(NamedTuple):
     seed: int = 0
 
     @classmethod
-    def of(cls, **options: Any) -> Wanted:
+    def of(cls, **options: Any) -> Self:
         """Return a plan of checked options; raise OrderError if one is out of range, or two exclude each other."""
         given = {name: value for name, value in options.items() if value is not None}
         checked = {name: integer(name, value, 0 if name == "seed" else 1) for name, value in given.items()}
@@ -65,15 +63,20 @@ class Wanted(NamedTuple):
         return cls(**checked)
 
     @property
+    def kind(self) -> str:
+        """What its batches are."""
+        return "budget" if self.max_tokens is not None else "packs" if self.pack is not None else "fixed"
+
+    @property
+    def limit(self) -> int:
+        """Most tokens of a batch, or its number of records where the size is fixed."""
+        return self.max_tokens or self.pack or self.batch_size or BATCH_SIZE
+
+    @property
     def title(self) -> str:
         """The name of the plan for people."""
-        if self.max_tokens is not None:
-            what = f"token budget {self.max_tokens:,}"
-        elif self.pack is not None:
-            what = f"packs of {self.pack:,}"
-        else:
-            what = f"batches of {self.batch_size or BATCH_SIZE:,}"
-        return f"{what}, chunks of {self.chunk_size:,}" if self.chunk_size else what
+        what = {"budget": "token budget", "packs": "packs of", "fixed": "batches of"}[self.kind]
+        return f"{what} {self.limit:,}" + (f", chunks of {self.chunk_size:,}" if self.chunk_size else "")
 
 
 def wanted_plans(compare: Iterable[str] | str, **options: Any) -> list[Wanted]:
@@ -82,8 +85,7 @@ def wanted_plans(compare: Iterable[str] | str, **options: Any) -> list[Wanted]:
     for text in [compare] if isinstance(compare, str) else compare:
         others: dict[str, Any] = {"ranks": plans[0].ranks, "seed": plans[0].seed}
         for part in text.split(","):
-            name, _, value = (each.strip() for each in part.partition("="))
-            name = name.replace("-", "_")
+            name, _, value = (each.strip() for each in part.replace("-", "_").partition("="))
             if name not in Wanted._fields or not value.isdecimal() or len(value) > 19:
                 known = ", ".join(Wanted._fields)
                 raise OrderError(f"compare = {shortened(part)}, expected NAME=NUMBER with one of {known}")
@@ -92,12 +94,22 @@ def wanted_plans(compare: Iterable[str] | str, **options: Any) -> list[Wanted]:
     return plans
 
 
+def plan_facts(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted, record_bytes: float | None) -> Facts:
+    """Return what a plan makes of a dataset; without `record_bytes`, the mean of a record, nothing of reads."""
+    epoch = plan_epoch(dataset, by_length, wanted)
+    return {
+        "title": wanted.title,
+        "options": wanted._asdict(),
+        "batches": batch_facts(epoch),
+        "shuffle": shuffle_facts(epoch, len(dataset)),
+        "reads": None if record_bytes is None else read_facts(epoch, dataset, record_bytes),
+    }
+
+
 class Epoch(NamedTuple):
     """Epoch 0 of all ranks, and what was read of it: blocks of whole steps, in order of steps and ranks."""
 
     wanted: Wanted
-    kind: str  # "budget", "packs" or "fixed"
-    limit: int  # most tokens of a batch, or its number of records where the size is fixed
     batches: int
     records: int
     left_out: dict[str, int]  # records that are not planned, by the reason
@@ -115,55 +127,55 @@ def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) 
     Args:
       by_length: the lengths of the dataset and their order; None where it has none.
     """
-    ranks, limit, records = wanted.ranks, wanted.pack or wanted.max_tokens, len(dataset)
+    ranks, limit, records = wanted.ranks, wanted.limit, len(dataset)
     left_out: dict[str, int] = {}
-    selection = None if by_length is None else Selection(by_length, 0, slice(None))
     chunks = None if wanted.chunk_size is None else Chunked(dataset, wanted.chunk_size, seed=wanted.seed)
-    if limit is not None:
-        kind = "packs" if wanted.pack else "budget"
-        plan, left_out = _by_length(by_length or read_lengths(dataset, None, None), wanted, limit, chunks)
-        batches, reader, selection, records = len(plan), plan.reader(0), plan.selection, plan.selection.records
-        steps = batches // ranks
-    else:
-        kind, limit, order = "fixed", wanted.batch_size or BATCH_SIZE, chunks or Shuffled(records, wanted.seed)
-        most = max(min(limit, records // ranks), 1)  # of a whole step
+    if wanted.kind == "fixed":
+        selection = None if by_length is None else Selection(by_length, 0, slice(None))
         batches, steps = -(-records // (limit * ranks)) * ranks, records // (limit * ranks)
-
-        def reader(numbers: Int64s) -> tuple[Int64s, Int64s]:
-            """Return the records of batches of whole steps, whose ranks take turns, and where each batch ends."""
-            firsts = numbers // ranks * (most * ranks) + numbers % ranks
-            positions = firsts.reshape(-1, 1) + np.arange(most) * ranks
-            return order.at(0, positions.ravel()), np.arange(1, len(numbers) + 1) * most
-
+        read = _fixed(chunks or Shuffled(records, wanted.seed), max(min(limit, records // ranks), 1), ranks)
+    else:
+        plan, left_out = _planned(by_length or read_lengths(dataset, None, None), wanted, chunks)
+        selection, records, batches, steps = plan.selection, plan.selection.records, len(plan), len(plan) // ranks
+        read = plan.reader(0)
     if records < ranks:
         raise OrderError(f"dataset: expected {ranks} records or more, one for each rank, found {records}")
     steps = max(steps, 1)
     size = min(max(int(min(_BLOCK_RECORDS, records / 64) * steps / records), 1), steps)
-    count = min(-(-steps // size), _BLOCKS)
-    is_whole = count * size >= steps
-    firsts = np.arange(count) * size if is_whole else np.linspace(0, steps - size, count).astype(np.int64)
-    numbers = [np.arange(at * ranks, min(min(at + size, steps) * ranks, batches)) for at in firsts.tolist()]
-    blocks, ends = zip(*map(reader, numbers), strict=True)
+    count = -(-steps // size)
+    chosen = np.linspace(0, count - 1, min(count, _BLOCKS)).astype(np.int64).tolist()
+    bounds = [(at * steps // count * ranks, (at + 1) * steps // count * ranks) for at in chosen]
+    numbers = [np.arange(begin, min(end, batches)) for begin, end in bounds]
+    blocks, ends = zip(*map(read, numbers), strict=True)
     sizes = [np.diff(each, prepend=0) for each in ends]
-    read = (is_whole, np.concatenate(numbers) // ranks, sizes, list(blocks))
-    return Epoch(wanted, kind, limit, batches, records, left_out, selection, steps, *read)
+    steps_read, is_whole = np.concatenate(numbers) // ranks, count <= _BLOCKS
+    return Epoch(wanted, batches, records, left_out, selection, steps, is_whole, steps_read, sizes, list(blocks))
 
 
-def _by_length(
-    by_length: LengthOrder, wanted: Wanted, limit: int, chunks: Chunked | None
-) -> tuple[Plan, dict[str, int]]:
+def _fixed(order: Order, size: int, ranks: int) -> Reader:
+    """Return what reads batches of whole steps, whose ranks take turns."""
+
+    def read(numbers: Int64s) -> tuple[Int64s, Int64s]:
+        firsts = numbers // ranks * (size * ranks) + numbers % ranks
+        positions = firsts.reshape(-1, 1) + np.arange(size) * ranks
+        return order.at(0, positions.ravel()), np.arange(1, len(numbers) + 1) * size
+
+    return read
+
+
+def _planned(by_length: LengthOrder, wanted: Wanted, chunks: Chunked | None) -> tuple[Plan, dict[str, int]]:
     """Return the plan of budgets or packs, and how many records it leaves out, by the reason."""
-    limits: Any = PackLimits(limit, None, 1) if wanted.pack else Budget(limit, _ANY_SIZE, 1, 0)
+    is_pack = wanted.kind == "packs"
+    limits: Any = PackLimits(wanted.limit, None, 1) if is_pack else Budget(wanted.limit, _ANY_SIZE, 1, 0)
     selection, left_out = select(by_length, limits, 1, None, "drop")
     shape: dict[str, Any] = {"ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
-    too_long = "longer than a pack" if wanted.pack else "over the budget"
-    reasons = {"empty": left_out.too_short, too_long: left_out.too_long}
-    if chunks is not None and not wanted.pack:
+    reasons = {"empty": left_out.too_short, "longer than a pack" if is_pack else "over the budget": left_out.too_long}
+    if chunks is not None and not is_pack:
         return WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape), reasons
     shape["group_size"] = wanted.ranks
     if chunks is not None:
         return PackWindowPlan(selection, PackedChunks(selection, limits, chunks), **shape), reasons
-    return (PackPlan if wanted.pack else BucketPlan)(selection, limits, **shape), reasons
+    return (PackPlan if is_pack else BucketPlan)(selection, limits, **shape), reasons
 
 
 # ---- distributions
@@ -175,11 +187,12 @@ def quantiles(values: Array, counts: Array) -> Facts:
     places = [max(int(np.ceil(share * int(ends[-1]))), 1) for share in QUANTILES]
     found = values[np.searchsorted(ends, places)].tolist()
     named = {f"{share * 100:g} %": value for share, value in zip(QUANTILES, found, strict=True)}
-    return {"min": values[0].item(), **named, "max": values[-1].item(), "mean": _total(values, counts) / int(ends[-1])}
-
-
-def _total(values: Array, counts: Array) -> float:
-    return float((values.astype(np.float64) * counts).sum())
+    return {
+        "min": values[0].item(),
+        **named,
+        "max": values[-1].item(),
+        "mean": float(np.average(values, weights=counts)),
+    }
 
 
 def edges_of(values: Array, counts: Array) -> list[int]:
@@ -193,10 +206,7 @@ def edges_of(values: Array, counts: Array) -> list[int]:
 
 
 def _in_bins(values: Array, weights: Array, edges: list[int]) -> Array:
-    """Return the sum of the weights in each bin."""
-    bins = np.searchsorted(np.array(edges[:-1], values.dtype), values, side="right") - 1
-    found: Array = np.bincount(bins, weights, len(edges) - 1)
-    return found
+    return np.histogram(values, np.array(edges, np.float64), weights=weights)[0]
 
 
 def length_facts(values: Array, counts: Array, unit: str, chosen: list[int]) -> Facts:
@@ -207,27 +217,29 @@ def length_facts(values: Array, counts: Array, unit: str, chosen: list[int]) -> 
     budgets = sorted({2**power for power in range(first, last + 1)} | set(chosen))
     curve = np.unique(np.rint(np.geomspace(max(edges[0], 1.0), max(edges[-1] - 1, 1.0), _BUDGET_CURVE)))
 
+    records, total = int(counts.sum()), float(max(tokens.sum(), 1))
+
     def cut_off(budget: int) -> Facts:
         """Return the records above a largest length, and the tokens lost if they are dropped or cut."""
-        is_over, total = values > budget, max(tokens.sum(), 1)
-        over, cut = int(counts[is_over].sum()), (values[is_over].astype(np.float64) - budget) * counts[is_over]
+        is_over = values > budget
+        over, dropped = int(counts[is_over].sum()), float(tokens[is_over].sum())
         return {
             "budget": budget,
             "over": over,
-            "over_share": over / int(counts.sum()),
-            "dropped_share": float(tokens[is_over].sum() / total),
-            "truncated_share": float(cut.sum() / total),
+            "over_share": over / records,
+            "dropped_share": dropped / total,
+            "truncated_share": max(dropped - over * budget, 0.0) / total,
         }
 
     return {
         "unit": unit,
-        "records": int(counts.sum()),
+        "records": records,
         "total": int(tokens.sum()),
         "quantiles": found,
         "histogram": {
             "edges": edges,
             "records": _in_bins(values, counts, edges).astype(np.int64).tolist(),
-            "share_of_total": (_in_bins(values, tokens, edges) / max(tokens.sum(), 1)).tolist(),
+            "share_of_total": (_in_bins(values, tokens, edges) / total).tolist(),
         },
         "budgets": [cut_off(budget) for budget in budgets],
         "curve": [cut_off(int(budget)) for budget in curve],
@@ -241,8 +253,8 @@ def batch_facts(epoch: Epoch) -> Facts:
     """Return how full, how large and how equal the batches of an epoch are."""
     ranks, sizes = epoch.wanted.ranks, np.concatenate(epoch.sizes)
     facts: Facts = {
-        "kind": epoch.kind,
-        "limit": epoch.limit,
+        "kind": epoch.wanted.kind,
+        "limit": epoch.wanted.limit,
         "ranks": ranks,
         "seed": epoch.wanted.seed,
         "steps": -(-epoch.batches // ranks),
@@ -260,8 +272,8 @@ def batch_facts(epoch: Epoch) -> Facts:
     lengths = np.minimum(lengths, np.uint64(_LONGEST)).astype(np.int64)
     begins = np.cumsum(sizes) - sizes
     tokens = np.add.reduceat(lengths, begins)
-    facts |= {"tokens": int(_total(values, counts)), "tokens_of_batches": _spread(tokens)}
-    if epoch.kind == "packs":
+    facts |= {"tokens": int(values.astype(np.float64) @ counts), "tokens_of_batches": _spread(tokens)}
+    if epoch.wanted.kind == "packs":
         costs = np.add.reduceat(lengths.astype(np.float64) ** 2, begins)
     else:
         padded = np.maximum.reduceat(lengths, begins) * sizes
@@ -269,8 +281,8 @@ def batch_facts(epoch: Epoch) -> Facts:
         facts["padding"] = float(1 - tokens.sum() / costs.sum()) if costs.any() else 0.0
         facts["padded_of_batches"] = _spread(padded)
         facts["random_padding"] = random_padding(values, counts, epoch.records / epoch.batches)
-    if epoch.kind != "fixed":
-        facts["fill"] = facts["tokens"] / (epoch.batches * epoch.limit)
+    if epoch.wanted.kind != "fixed":
+        facts["fill"] = facts["tokens"] / (epoch.batches * epoch.wanted.limit)
     facts["cost"] = _cost_facts(costs, ranks)
     return facts
 
@@ -302,10 +314,9 @@ def _cost_facts(costs: Array, ranks: int) -> Facts | None:
 
 def random_padding(values: Array, counts: Array, size: float) -> float:
     """Return the padding of random batches; their expected maximum follows from the distribution of lengths."""
-    total = float(counts.sum())
-    below = np.cumsum(counts, dtype=np.float64) / total
-    longest = float((values * np.diff(below ** max(size, 1.0), prepend=0.0)).sum())
-    return 1 - _total(values, counts) / total / longest if longest else 0.0
+    below = np.cumsum(counts, dtype=np.float64) / float(counts.sum())
+    longest = float(values @ np.diff(below ** max(size, 1.0), prepend=0.0))
+    return float(1 - np.average(values, weights=counts) / longest) if longest else 0.0
 
 
 def shuffle_facts(epoch: Epoch, records: int) -> Facts:
@@ -329,11 +340,10 @@ def density(positions: Array, records: Array, columns: int) -> Facts:
     `dispersion` is the variance of these counts over that of a random order. Positions are from 0 to 1.
     """
     counts, _, _ = np.histogram2d(positions, records, (columns, _ROWS), ((0, 1), (0, 1)))
-    expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / len(records)
-    some = np.where(expected > 0, expected, 1.0)  # a part of the dataset may be left out
+    expected = np.maximum(counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / len(records), 1e-300)
     free = (columns - 1) * (_ROWS - 1)
-    dispersion = float(((counts - expected) ** 2 / some).sum() / free) if free else 1.0
-    return {"columns": columns, "rows": _ROWS, "cells": (counts / some).round(3).tolist(), "dispersion": dispersion}
+    dispersion = float(((counts - expected) ** 2 / expected).sum() / free) if free else 1.0
+    return {"columns": columns, "rows": _ROWS, "cells": (counts / expected).round(3).tolist(), "dispersion": dispersion}
 
 
 def gaps(window: Array, records: int) -> Facts:
@@ -345,18 +355,16 @@ def gaps(window: Array, records: int) -> Facts:
     found = np.unique(window)
     if len(found) < 3:
         return {"records": len(found), "distance": None, "bound": None, "curve": []}
-    lengths = np.sort(np.diff(found))
     chance = min(len(found) / records, 1 - 1e-12)
-    grid, counts = np.unique(lengths, return_counts=True)
-    shares = np.cumsum(counts) / len(lengths)
-    before = np.concatenate([[0.0], shares[:-1]])
+    lengths, counts = np.unique(np.diff(found), return_counts=True)
+    shares = np.cumsum(counts) / counts.sum()
     # The geometric distribution: gaps are whole numbers. It is nearly exponential where k is much less than n.
-    upper, lower = (1 - (1 - chance) ** each for each in (grid, grid - 1))
-    above = 1 - np.searchsorted(lengths, _GAPS / chance, side="right") / len(lengths)
+    upper, lower = (1 - (1 - chance) ** each for each in (lengths, lengths - 1))
+    above = 1 - np.append(0.0, shares)[np.searchsorted(lengths, _GAPS / chance, side="right")]
     return {
         "records": len(found),
-        "distance": float(max(np.abs(shares - upper).max(), np.abs(before - lower).max())),
-        "bound": float(_ONCE_IN_20 / np.sqrt(len(lengths))),
+        "distance": float(max(np.abs(shares - upper).max(), np.abs(np.append(0.0, shares[:-1]) - lower).max())),
+        "bound": float(_ONCE_IN_20 / np.sqrt(counts.sum())),
         "curve": np.column_stack([_GAPS.round(2), above.round(5)]).tolist(),
     }
 

@@ -1,11 +1,10 @@
 """The page of a report: one HTML file without a script, by `report.html.j2`; its verdicts, and its charts as SVG."""
 
-from __future__ import annotations
-
 import io
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from importlib.resources import files
 from itertools import count
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import matplotlib.style
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
@@ -24,7 +24,6 @@ from .numbers import Facts
 GOOD, FAIR, POOR, NOTE = "good", "fair", "poor", "note"
 """Grades of verdicts; a note is on what follows from the data, or from a choice of the user, and needs no repair."""
 
-_ORDER = (POOR, FAIR, NOTE, GOOD)
 _COLUMNS = 8  # fewer parts of an epoch do not tell clumps from chance
 _WIDTH, _HEIGHT = 330 / 72, 215 / 72  # inches: for a telephone; on wide screens the page makes the text smaller
 _COLOURS = {name: f"#0a0a0{at}" for at, name in enumerate(("ink", "soft", "line", "one", "two", "three"))}
@@ -41,7 +40,8 @@ _STYLE: dict[str, Any] = {
     "legend.handlelength": 1.4,
     "lines.linewidth": 1.8,
 }
-_HEAT = (46, 134, 193)  # visible on a light ground and on a dark one
+_FILLED: dict[str, Any] = {"fill": True, "color": _COLOURS["one"], "alpha": 0.6, "linewidth": 0}
+_HEAT = "#2e86c1"  # visible on a light ground and on a dark one
 _GROWING = 12  # from this ratio of the ends, an axis of lengths is logarithmic
 _NOT_SHOWN = r'<metadata>.*?</metadata>|<style.*?</style>|(?<=<g)\sid="[^"]*"|font-family:[^;"]*;?\s*'
 """What the page has itself, or once for all charts."""
@@ -70,8 +70,10 @@ def page(facts: Facts) -> str:
     def of_plans(form: str, *paths: str) -> list[str | None]:
         """Return numbers of each plan as a text, by a filter or a format; None where it does not have them."""
         write = environment.filters.get(form, form.format)
-        found = [[_at(plan, path) for path in paths] for plan in plans]
-        return [None if None in numbers else write(*numbers) for numbers in found]
+        rows = [
+            [reduce(lambda at, name: at and at.get(name), path.split("."), plan) for path in paths] for plan in plans
+        ]
+        return [None if None in numbers else write(*numbers) for numbers in rows]
 
     template = files(__package__).joinpath("report.html.j2").read_text("utf-8")
     made = environment.from_string(template).render(
@@ -88,19 +90,8 @@ def page(facts: Facts) -> str:
 
 def _labels(plans: list[Facts]) -> list[str]:
     """Return the names of plans, with the ranks and seeds in which they differ."""
-    labels = [plan["title"] for plan in plans]
-    for name, form in (("ranks", ", {} ranks"), ("seed", ", seed {}")):
-        numbers = [plan["options"][name] for plan in plans]
-        if len(set(numbers)) > 1:
-            labels = [label + form.format(each) for label, each in zip(labels, numbers, strict=True)]
-    return labels
-
-
-def _at(found: Any, path: str) -> Any:
-    """Return what stands at a path, as in `batches.cost.waiting`; None where nothing does."""
-    for name in path.split("."):
-        found = found.get(name) if found else None
-    return found
+    differ = [name for name in ("ranks", "seed") if len({plan["options"][name] for plan in plans}) > 1]
+    return [", ".join([plan["title"], *(f"{name} {plan['options'][name]}" for name in differ)]) for plan in plans]
 
 
 def number(value: float) -> str:
@@ -112,11 +103,10 @@ def number(value: float) -> str:
 
 def percent(share: float) -> str:
     """Return a share in three digits; a share above 0 never looks like 0."""
-    number = 100 * share
-    if 0 < abs(number) < 0.005:
+    shown = 100 * abs(share)
+    if 0 < shown < 0.005:
         return "under 0.01 %"
-    digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
-    return f"{number:.{digits}f} %"
+    return f"{100 * share:.{0 if shown >= 99.95 else 1 if shown >= 9.995 else 2}f} %"
 
 
 # ---- verdicts
@@ -135,8 +125,13 @@ def verdicts(facts: Facts, labels: list[str]) -> list[Verdict]:
     found = list(_of_data(facts["coverage"], facts["samples"], facts["training"]))
     for label, plan in zip(labels, facts["plans"], strict=True):
         named = "" if len(labels) == 1 else f"{label[0].upper()}{label[1:]}: "
-        found += [each._replace(text=named + each.text) for each in (*_of_batches(plan["batches"]), *_of_order(plan))]
-    return sorted(found, key=lambda each: _ORDER.index(each.level))
+        of_plan = [*_of_batches(plan["batches"]), *_of_order(plan)]
+        found += [each._replace(text=named + each.text) for each in of_plan]
+    return sorted(found, key=_rank)
+
+
+def _rank(verdict: Verdict) -> int:
+    return (POOR, FAIR, NOTE, GOOD).index(verdict.level)
 
 
 def _small(number: float, good: float, fair: float, section: str, text: str) -> Verdict:
@@ -181,24 +176,23 @@ def _of_batches(facts: Facts) -> Iterator[Verdict]:
 
 def _of_order(plan: Facts) -> Iterator[Verdict]:
     """Yield the verdicts on shuffle and reads."""
-    shuffle, chunk_size = plan["shuffle"], plan["options"]["chunk_size"]
-    ratios = [each["distance"] / each["bound"] for each in shuffle["gaps"].values() if each["distance"] is not None]
-    if ratios:
-        found = _small(
-            max(ratios), 1.5, 4, "shuffle", "Every part of the epoch is as random as a shuffle of all records."
-        )
-        if shuffle["density"]["columns"] >= _COLUMNS:
-            of_density = _small(shuffle["density"]["dispersion"], 1.3, 3, *found[1:])
-            found = min(found, of_density, key=lambda each: _ORDER.index(each.level))
-        if found.level != GOOD and chunk_size is not None:
+    density, chunk_size = plan["shuffle"]["density"], plan["options"]["chunk_size"]
+    gaps = [each for each in plan["shuffle"]["gaps"].values() if each["distance"] is not None]
+    if gaps:
+        text = "Every part of the epoch is as random as a shuffle of all records."
+        found = _small(max(each["distance"] / each["bound"] for each in gaps), 1.5, 4, "shuffle", text)
+        if density["columns"] >= _COLUMNS:
+            found = min(found, _small(density["dispersion"], 1.3, 3, "shuffle", text), key=_rank)
+        if found.level == GOOD:
+            yield found
+        elif chunk_size is not None:
             text = f"Chunks of {chunk_size:,} records mix less than a shuffle of all records."
-            found = Verdict(NOTE, "shuffle", text)
-        elif found.level != GOOD and plan["batches"]["kind"] != "fixed":
+            yield Verdict(NOTE, "shuffle", text)
+        elif plan["batches"]["kind"] != "fixed":
             text = "Batches are planned by length, and lengths vary over the dataset."
-            found = Verdict(NOTE, "shuffle", text)
-        elif found.level != GOOD:
-            found = found._replace(text="Parts of the epoch are far from a random choice.")
-        yield found
+            yield Verdict(NOTE, "shuffle", text)
+        else:
+            yield found._replace(text="Parts of the epoch are far from a random choice.")
     if plan["reads"]:
         ratio = plan["reads"]["amplification"]
         text = f"A step touches {ratio:.1f} times the bytes of its records. It matters if data do not fit into memory."
@@ -230,9 +224,8 @@ def svg(name: str, draw: Callable[..., None], *numbers: Any) -> str:
 def lengths(axes: Any, histogram: Facts, unit: str) -> None:
     """Draw how records, and the tokens in them, are distributed over lengths."""
     labels = (histogram["edges"], f"length of a record, {unit}", f"records or {unit}")
-    bars: Any = {"fill": True, "color": _COLOURS["one"], "alpha": 0.55, "linewidth": 0}
+    _bars(axes, histogram["records"], *labels, label="records", **_FILLED)
     line: Any = {"baseline": None, "color": _COLOURS["two"], "linewidth": 1.8}
-    _bars(axes, histogram["records"], *labels, label="records", **bars)
     _bars(axes, histogram["share_of_total"], *labels, label=unit, **line)
 
 
@@ -243,40 +236,33 @@ def budgets(axes: Any, curve: Sequence[Facts], chosen: Sequence[int], unit: str)
     axes.plot(limits, dropped, color=_COLOURS["one"], label="longer ones dropped")
     axes.plot(limits, cut, "--", color=_COLOURS["two"], label="cut")
     for limit in chosen:
-        if limits[0] <= limit <= limits[-1]:
-            axes.axvline(limit, color=_COLOURS["ink"], linewidth=1)
+        axes.axvline(limit, color=_COLOURS["ink"], linewidth=1)
     _label_lengths(axes, limits, is_log=limits[-1] > _GROWING * limits[0])
     axes.set(xlabel=f"longest record allowed, {unit}", ylabel=f"% of all {unit} lost", ylim=(0, 102))
 
 
 def batches(axes: Any, numbers: Facts, across: str, whole: str) -> None:
     """Draw how a number of each batch is distributed."""
-    bars: Any = {"fill": True, "color": _COLOURS["one"], "alpha": 0.75, "linewidth": 0}
-    _bars(axes, numbers["batches"], numbers["edges"], across, whole, **bars)
+    _bars(axes, numbers["batches"], numbers["edges"], across, whole, **_FILLED)
 
 
 def costs(axes: Any, strip: Sequence[Sequence[float]]) -> None:
     """Draw the cost of each rank in some steps, where the mean of each step is 1."""
     found = np.array(strip)
-    steps = np.linspace(0, 100, len(found)) if len(found) > 1 else np.array([50.0])
-    margin = 60 / max(len(found), 2)
+    steps = np.linspace(0, 100, len(found))
     axes.vlines(steps, found.min(axis=1), found.max(axis=1), color=_COLOURS["line"], linewidth=3)
     axes.scatter(np.repeat(steps, found.shape[1]), found.ravel(), s=9, color=_COLOURS["one"], alpha=0.55, lw=0)
     axes.scatter(steps, found.max(axis=1), s=14, color=_COLOURS["two"], lw=0, label="the slowest rank")
     axes.axhline(1, color=_COLOURS["ink"], linewidth=0.8)
-    far = max(float(np.abs(found - 1).max()) * 1.15, 0.05)
-    axes.set(xlim=(-margin, 100 + margin), ylim=(max(1 - far, 0), 1 + far), xticks=[0, 50, 100])
-    axes.set(xlabel="position in the epoch, %", ylabel="cost, mean of step = 1")
+    axes.set(xticks=[0, 50, 100], xlabel="position in the epoch, %", ylabel="cost, mean of step = 1")
 
 
 def density(axes: Any, cells: Sequence[Sequence[float]]) -> None:
     """Draw which part of the dataset each part of the epoch has its records from."""
     shares = np.array(cells).T
     strength = np.clip(shares / max(float(np.quantile(shares, 0.995)), 2.0), 0, 1)
-    pixels = np.zeros((*strength.shape, 4), np.uint8)
-    pixels[..., :3] = _HEAT
-    pixels[..., 3] = (strength * 255).round()
-    axes.imshow(pixels, aspect="auto", origin="lower", extent=(0, 100, 0, 100), interpolation="nearest")
+    where: Any = {"aspect": "auto", "origin": "lower", "extent": (0, 100, 0, 100), "interpolation": "nearest"}
+    axes.imshow(np.ones_like(strength), cmap=ListedColormap([_HEAT]), alpha=strength, **where)
     axes.grid(False)
     axes.set(xlabel="position in the epoch, %", ylabel="position in the dataset, %")
     axes.set(xticks=[0, 50, 100], yticks=[0, 50, 100])
@@ -304,8 +290,6 @@ def _bars(axes: Any, counts: Sequence[float], edges: Sequence[int], across: str,
     axes.stairs(heights / (widths if is_log else widths / widths.min()), bounds, **style)
     _label_lengths(axes, bounds, is_log=is_log)
     axes.set(xlabel=across, ylabel="% per doubling" if is_log else f"% of {whole}")
-    if len(edges) == 2:
-        axes.set_xticks([bounds.mean()], [f"{edges[0]:,}"])  # in the middle, clear of the other axis
 
 
 def _label_lengths(axes: Any, bounds: Any, *, is_log: bool) -> None:
