@@ -17,8 +17,9 @@ from xxhash import xxh3_64
 import mmapds
 from bench.support.data import DATA
 from bench.support.memory import WORKERS, worker_memory
+from mmapds.index.write import BoundsWriter
 from mmapds.storage.sections import IndexedSource
-from mmapds.storage.writer import BoundsWriter, IndexWriter
+from mmapds.storage.writer import IndexWriter
 
 RECORDS = int(os.environ.get("MMAPDS_BENCH_RECORDS", 2 * 10**7))
 INDEXES = 100
@@ -57,7 +58,7 @@ def write_bounds(bounds, records):
     for begin in range(0, records, AT_ONCE):
         numbers = np.arange(begin, min(begin + AT_ONCE, records), dtype=np.uint64)
         bounds.append(memoryview(numbers * np.uint64(SIZE)))
-    return bounds.finish(records * SIZE)
+    return bounds.finish(records * SIZE)[0]
 
 
 def log_normal(seed, count):

@@ -11,8 +11,9 @@ import pytest
 import mmapds
 from bench.support.data import DATA
 from bench.support.memory import READS, WORKERS, worker_memory
+from mmapds.index.write import BoundsWriter
 from mmapds.storage.sections import IndexedSource
-from mmapds.storage.writer import BoundsWriter, IndexWriter
+from mmapds.storage.writer import IndexWriter
 
 RECORDS = 10**8
 SIZE = 16
@@ -29,7 +30,7 @@ def sparse():
             bounds = BoundsWriter(writer)
             for begin in range(0, RECORDS, 10**6):
                 bounds.append(memoryview(np.arange(begin, begin + 10**6, dtype=np.uint64) * SIZE))
-            width, size = bounds.finish(RECORDS * SIZE), RECORDS * SIZE
+            (width, *_), size = bounds.finish(RECORDS * SIZE), RECORDS * SIZE
             source = IndexedSource(
                 path.name, size, path.stat().st_mtime_ns, "", RECORDS, RECORDS, SIZE, SIZE, 0, 0, width=width
             )

@@ -4,7 +4,7 @@ from __future__ import annotations  # help() shows them as they are written
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from .errors import ColumnError, Error, FormatError, SourceError, listed, refuse
 from .executors import Engine
 from .formats.expressions import Measuring
 from .formats.format import Format
-from .index.build import Complete, Request, build_and_warn, readable_index
+from .index.build import Request, build_and_warn, readable_index
 from .index.write import Job, Stored, written
 from .storage.current import check
 from .storage.index_file import SECTION_TYPES, Index
@@ -88,32 +88,19 @@ def build(
     """
     refuse_unknown("build", parameters, formats.OPTIONS)
     expressions, computed = _by_kind(length, columns)
-    request = Request(format, parameters, expressions, missing, validate, bad, hash=hash, force=force, grown=grown)
-    complete = _completing(computed, version, workers) if computed else None
+    request = Request(format, parameters, expressions, missing, validate, bad, tuple(computed), hash=hash)
+    if computed:
+        from .computed_columns import complete, identities  # start-up time: it loads NumPy and datasets
+
+        request = request._replace(complete=partial(complete, computed, identities(computed, version), workers))
     engine = Engine.of(executor, parts, workers or 1)
-    request = request._replace(computed=tuple(computed), complete=complete, engine=engine, workers=workers)
-    return _build(sources, out, roots, request)
-
-
-def _completing(
-    computed: Mapping[str, Callable[[Any], float]], version: str | int | None, workers: int | None
-) -> Complete:
-    """Return what adds computed columns to each index."""
-    from .computed_columns import complete, identities  # start-up time: it loads NumPy and datasets
-
-    return partial(complete, computed, identities(computed, version), workers)
-
-
-def _build(
-    sources: StrPath | Iterable[StrPath], out: StrPath | None, roots: StrPath | Iterable[StrPath], request: Request
-) -> Path | list[Path]:
     paths = expand(sources, formats.SUFFIXES, warn)
     if out is not None and (line := given_twice(paths)):
         warn(line)
-    if request.engine is not None and out is None:
+    if engine is not None and out is None:
         raise Error("executor: expected the place of one index with it, found none; give out=...")
-    done = build_and_warn(paths, request._replace(roots=Roots(roots, paths)), out)
-    found = [Path(each.summary.path) for each in done]
+    request = request._replace(force=force, grown=grown, roots=Roots(roots, paths), engine=engine, workers=workers)
+    found = [Path(each.summary.path) for each in build_and_warn(paths, request, out)]
     return found[0] if len(found) == 1 else found
 
 
@@ -144,14 +131,9 @@ def merge(
       SourceError: a source is missing, outside the roots, or in two indexes.
       Error: the new index cannot be written.
     """
-    paths = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,))]
+    paths, target = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,))], os.fspath(out)
     allowed = Roots(roots, paths)
-    _merge([Index(path, allowed) for path in paths], os.fspath(out), workers or cores())
-    return Path(out)
-
-
-def _merge(parts: Sequence[Index], out: str, workers: int) -> None:
-    """Copy the sections of indexes, piece by piece, to one of all their sources; only lengths are sorted again."""
+    parts = [Index(path, allowed) for path in paths]
     first = parts[0]
     chosen = formats.of_index(first)
     for part in parts:
@@ -160,7 +142,7 @@ def _merge(parts: Sequence[Index], out: str, workers: int) -> None:
     check(parts)
     functions = [part.functions.items() for part in parts]
     job = Job(
-        out,
+        target,
         sources,
         chosen,
         {**first.parameters, **{name: list(_in_turn(parts, name)) for name in chosen.per_source}},
@@ -169,17 +151,18 @@ def _merge(parts: Sequence[Index], out: str, workers: int) -> None:
         computed=[name for name in first.columns if name not in first.expressions],
         functions=dict(each for each in functions[0] if all(each in others for others in functions)),
     )
-    with locked(out):
-        before = readable_index(out)
-        lost = set(before.computed_columns).difference(first.computed_columns) if before else set()
-        lost |= set(before.columns).difference(first.columns) if before else set()
-        if before is not None and lost:
-            raise ColumnError(
-                f"{before.path}: columns: expected those of the indexes to merge, found {listed(sorted(lost))}, too"
-            )
+    with locked(target):
+        if before := readable_index(target):
+            lost = set(before.computed_columns).difference(first.computed_columns)
+            lost |= set(before.columns).difference(first.columns)
+            if lost:
+                raise ColumnError(
+                    f"{target}: columns: expected those of the indexes to merge, found {listed(sorted(lost))}, too"
+                )
         plan = [Stored(part, range(len(part.sources))) for part in parts]
-        with written(job, plan, workers).writer as writer:
+        with written(job, plan, workers or cores()).writer as writer:
             writer.place()
+    return Path(out)
 
 
 def _check_alike(first: Index, other: Index, chosen: Format) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from types import ModuleType
 from typing import Any, cast
@@ -20,7 +21,6 @@ from .dataset.indexed import IndexedDataset
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, StaleIndexError, add_note, shortened
 from .index.build import check_workers
-from .progress import Progress
 from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, Spool, as_numbers
@@ -138,9 +138,9 @@ def _write(
     with IndexWriter(target) as writer:
         spools = {name: _spooled(writer, dataset, name, columns[name], workers, progress) for name in columns}
         replaced = {COLUMN + name for name in columns}.union(LENGTH_SECTIONS if "length" in columns else ())
-        for section in index.sections:
+        for section, each in index.sections.items():
             if section not in replaced:
-                writer.copy_section(index, section)
+                writer.write_section(section, each.dtype, index.pieces(section))
         for name, spool in spools.items():
             writer.write_column(name, spool)
             if name == "length":
@@ -174,13 +174,29 @@ def _spooled(
         if cells.shape != (records,):
             raise ColumnError(f"values: expected shape ({records},), a number for each record, found {cells.shape}")
         pieces = (each for each in [cells])
-    bar = Progress(f"column {name!r}", unit="samples", total=lambda: records, quiet=progress is not None)
-    with bar, closing(pieces):  # which ends workers, whatever happens
+    bar = nullcontext(progress) if progress else _bar(f"column {name!r}", records)
+    with bar as report, closing(pieces):  # which ends workers, whatever happens
         for cells in pieces:
-            with writer.writing():
-                spool.append(BY_DTYPE[cells.dtype.str].cell, cells.view(np.uint64).data)
-            (progress or bar.update)(len(cells))
+            spool.append(BY_DTYPE[cells.dtype.str].cell, cells.view(np.uint64).data)
+            report(len(cells))
     return spool
+
+
+@contextmanager
+def _bar(title: str, samples: int) -> Iterator[Callable[[int], object]]:
+    """Yield what counts samples that are done, on a bar where stderr is a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich import console, progress  # start-up time: only terminals need it
+
+    stderr, texts = console.Console(stderr=True), progress.TextColumn("{task.description}", markup=False)
+    # A thread that refreshes it would be copied into workers; stdout is not redirected, as it may be a file.
+    how: dict[str, Any] = {"auto_refresh": False, "transient": True, "redirect_stdout": False}
+    columns = texts, progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+    with progress.Progress(*columns, console=stderr, **how) as bar:
+        task = bar.add_task(title, total=samples)
+        yield lambda done: bar.update(task, advance=done, refresh=True)
 
 
 def _computed(

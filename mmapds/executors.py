@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
+from operator import methodcaller
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from xxhash import xxh3_128
 from . import __version__
 from .errors import ColumnError, DecodeError, Error, FormatError, as_command, either, is_command, shortened
 from .storage.sources import StrPath, reason
-from .storage.workers import sendable
+from .storage.workers import fulfil, sendable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -78,14 +79,7 @@ def _future(job: Any) -> "Future[Any]":
 
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
-
-    def settle() -> None:
-        try:
-            future.set_result(job.result())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=settle, daemon=True).start()
+    threading.Thread(target=fulfil, args=(future, methodcaller("result"), job), daemon=True).start()
     return future
 
 
@@ -99,23 +93,18 @@ def _imported(package: str, wanted: str) -> Any:
 class Task(NamedTuple):
     """What one worker does."""
 
-    path: str
-    """Of its part, absolute."""
+    path: str  # of its part, absolute
     function: Callable[..., object]
     """Writes the part: a function of a module, as workers import it. It takes the path, then the arguments."""
-    arguments: tuple[Any, ...]
-    """Can be pickled. The first one is a sequence of the sources."""
+    arguments: tuple[Any, ...]  # can be pickled. The first one is a sequence of the sources
 
 
 class Engine(NamedTuple):
     """What runs the tasks of a file."""
 
-    executor: Any
-    """Has `submit(function, *arguments)`, which returns a future of `concurrent.futures`."""
-    directory: StrPath | None = None
-    """For the parts; by default that of the file, with `.parts` behind its name."""
-    workers: int = 1
-    """Threads of a task."""
+    executor: Any  # has `submit(function, *arguments)`, which returns a future of `concurrent.futures`
+    directory: StrPath | None = None  # for the parts; by default that of the file, with `.parts` behind its name
+    workers: int = 1  # threads of a task
 
     @classmethod
     def of(cls, executor: Any, directory: StrPath | None, workers: int = 1) -> "Engine | None":
@@ -140,9 +129,7 @@ class Engine(NamedTuple):
         try:
             os.makedirs(directory, exist_ok=True)
         except OSError as error:
-            raise Error(
-                f"{directory}: cannot make a directory for parts ({reason(error)}); give another place"
-            ) from None
+            raise Error(f"{directory}: cannot make a directory for parts ({reason(error)})") from None
         running: dict[Any, Task] = {}
         try:
             for task in tasks:
@@ -219,11 +206,7 @@ def part_name(covered: Sequence[Any], suffix: str) -> str:
 
 
 def groups(sizes: Sequence[int]) -> Iterator[range]:
-    """Yield the numbers of the sources of each task: neighbours of `GROUP` bytes together, or a thousandth of all.
-
-    Args:
-      sizes: of all sources, in bytes.
-    """
+    """Yield the sources of each task, by the sizes of all: neighbours of `GROUP` bytes or of a thousandth of all."""
     least, begin, size = max(GROUP, sum(sizes) // _TASKS), 0, 0
     for number, each in enumerate(sizes):
         size += each

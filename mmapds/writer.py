@@ -174,9 +174,8 @@ class Writer:
         with self._losing_the_file():
             for piece in file.pieces("records"):
                 self._file.write(piece)
-            with self._file.writing():
-                for starts in file.starts():
-                    offsets.append(NUMBER_U64, memoryview(array("Q", [start + moved for start in starts])))
+            for starts in file.starts():
+                offsets.append(NUMBER_U64, memoryview(array("Q", [start + moved for start in starts])))
             for field, spool in zip(self._columns, columns, strict=True):
                 name = f"{COLUMN}{field.column}"
                 spool.append_stored(BY_DTYPE[file.sections[name].dtype], file.records, partial(file.pieces, name))
@@ -187,10 +186,9 @@ class Writer:
     def _flush(self) -> None:
         with self._losing_the_file():
             self._file.write(self._buffer)
-            with self._file.writing():
-                _spool(self._spools[0], NUMBER_U64, self._starts)
-                for spool, field, numbers in zip(self._spools[1:], self._columns, self._numbers, strict=True):
-                    _spool(spool, field.number_type, numbers)
+            _spool(self._spools[0], NUMBER_U64, self._starts)
+            for spool, field, numbers in zip(self._spools[1:], self._columns, self._numbers, strict=True):
+                _spool(spool, field.number_type, numbers)
         self._buffer = bytearray()
 
     def close(self) -> None:

@@ -242,7 +242,7 @@ class Forgetful(JsonLines):
 @pytest.mark.parametrize(
     ("forget", "found"),
     [
-        (lambda piece: piece if piece.source == 0 else None, "expected 2 sources, found 1"),
+        (lambda piece: piece if piece.source == 0 else None, "expected 40 bytes of source 1, found 0 of source 1"),
         (lambda piece: piece if piece.source == 1 else None, "expected 40 bytes of source 0, found 40 of source 1"),
         (
             lambda piece: piece._replace(scanned=piece.scanned - 1),

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 import mmapds
-from mmapds import progress
+from mmapds import cli
 from tests.support.terminals import on_terminal
 
 SHOW = """
-from mmapds import progress
+from mmapds import cli
 from mmapds.cli.commands import main
-progress._DELAY = 0
+cli._DELAY = 0
 raise SystemExit(main())
 """
 """A command whose bar does not wait."""
@@ -54,9 +54,9 @@ def test_bars_have_the_size_of_the_sources_as_their_total(large, monkeypatch, ar
 
 def test_a_bar_never_goes_beyond_its_end(monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(progress, "_DELAY", 0)
-    monkeypatch.setattr(progress, "_EVERY", 0)
-    with progress.Progress("a", total=lambda: 10) as bar:
+    monkeypatch.setattr(cli, "_DELAY", 0)
+    monkeypatch.setattr(cli, "_EVERY", 0)
+    with cli.Progress("a", total=lambda: 10) as bar:
         for count, expected in ((4, 4), (5, 9), (5, 10)):
             bar.update(count)
             assert bar._bar.tasks[0].completed == expected

@@ -18,9 +18,7 @@ NEGATIVE, FLOATS = np.array([-1, 5], "<i8"), np.array([0.5, 1e300], "<f8")
 
 @pytest.fixture
 def spool(tmp_path):
-    made = Spool(os.fspath(tmp_path))
-    yield made
-    made.close()
+    yield Spool(os.fspath(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -48,7 +46,7 @@ def test_a_forked_child_that_ends_writes_nothing(spool):
     append(spool, LARGE, LARGE[:9])
     child = os.fork()
     if child == 0:
-        spool.close()
+        spool.__del__()
         os._exit(0)
     os.waitpid(child, 0)
     append(spool, LARGE[9:18])

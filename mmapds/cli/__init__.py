@@ -4,13 +4,14 @@ import io
 import os
 import signal
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 from ..errors import Error, as_command, printable
-from ..progress import Progress
 
 Cell = str | tuple[str, str]
 """A text, or a text and its style, as rich names styles."""
@@ -19,6 +20,8 @@ _FAILED, _MISUSED = 1, 2
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the number of the signal
 _UNLIMITED = 1 << 20  # columns: a line that is longer than the terminal is wide runs on, and can be copied
 _HIGHLIGHTED = 1 << 20  # characters of JSON that are coloured: rich takes a second for each million
+_DELAY = 0.3  # seconds without a bar: most commands are done by then, and rich takes a while to load
+_EVERY = 0.1  # seconds from one picture to the next
 
 
 class UsageError(Error):
@@ -80,6 +83,75 @@ def print_aside(line: str) -> None:
     """Print a line on stderr, behind all that was printed on stdout before."""
     sys.stdout.flush()
     print(printable(line), file=sys.stderr)
+
+
+class Progress:
+    """Counts work, and draws a bar with the amount, the rate and the time that is left where stderr is a terminal.
+
+    It counts bytes, or what `unit` says. `total` is called when the bar is drawn first. Threads may share it.
+    """
+
+    def __init__(self, title: str, *, unit: str = "B", total: Callable[[], int | None], quiet: bool = False) -> None:
+        self._is_quiet = quiet
+        self._is_hidden = quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb"
+        self._title, self._unit, self._find_total = title, unit, total
+        self._total: int | None = None
+        self._done = 0
+        self._begun = time.perf_counter()
+        self._due = self._begun + _DELAY
+        self._lock = threading.Lock()
+        self._bar: Any = None  # of rich
+
+    def update(self, count: int, total: int | None = None) -> None:
+        """Count work that was done; set the total, if that is known only now."""
+        with self._lock:
+            self._done += count
+            self._total = self._total if total is None else total
+            if not self._is_hidden and time.perf_counter() >= self._due:
+                self._due = time.perf_counter() + _EVERY
+                self._draw()
+
+    def print(self, line: str) -> None:
+        """Print a line on stdout, unless quiet."""
+        if not self._is_quiet:
+            self.clear()
+            print(printable(line))
+
+    def clear(self) -> None:
+        """Remove the bar, so that lines can be printed; the next update draws it again."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()
+
+    def _amount(self, count: float) -> str:
+        from rich import filesize  # start-up time: only terminals need it, as below
+
+        return filesize.decimal(int(count)) if self._unit == "B" else f"{int(count):,} {self._unit}"
+
+    def _draw(self) -> None:
+        from rich import console, progress  # start-up time
+
+        if self._bar is None:
+            self._total = self._find_total() if self._total is None else self._total
+            names = "description", "fields[shown]"
+            title, amounts = (progress.TextColumn(f"{{task.{name}}}", markup=False) for name in names)
+            columns = title, progress.BarColumn(), amounts, progress.TimeRemainingColumn()
+            stderr = console.Console(stderr=True)
+            self._bar = progress.Progress(
+                *columns, console=stderr, auto_refresh=False, transient=True, redirect_stdout=False
+            )
+            self._bar.add_task(self._title, total=self._total, shown="")
+        self._bar.start()
+        done = self._done if self._total is None else min(self._done, self._total)
+        whole = "" if self._total is None else f" of {self._amount(self._total)}"
+        shown = f"{self._amount(done)}{whole}, {self._amount(done / (time.perf_counter() - self._begun))}/s"
+        self._bar.update(self._bar.task_ids[0], completed=done, total=self._total, shown=shown, refresh=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
 
 def progress_on(sources: Sequence[str], size_of: Callable[[str], int] | None = None, **options: Any) -> Progress:

@@ -18,10 +18,9 @@ from ..errors import ColumnError, Error, counted, plain_counted
 from ..index.build import check_workers, summarise
 from ..index.inspect import CALLED, SIZES, Number, coverage, describe, format_of, histogram, measure, opened, states_of
 from ..index.verify import Findings, examine, work
-from ..progress import Progress
 from ..storage.index_file import Index, SavedView
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
-from . import Cell, UsageError, one_line, print_aside, print_json, print_line, print_table, progress_on
+from . import Cell, Progress, UsageError, one_line, print_aside, print_json, print_line, print_table, progress_on
 
 _LISTED = 10  # sources without --all
 _BAR = 40  # columns of the longest bar

@@ -77,7 +77,7 @@ class Fixed(Format):
             lost = int(rest > 0) if expected is None else expected - count
             if expected is not None and (lost < 0 or (lost and not drop)):
                 raise FormatError(f"{source.path}: expected {expected} records, as its header says, found {count}")
-            end = End(count, first + count * size, first, has_bounds=False)
+            end = End(count, first + count * size, first)
             yield from _pieces(number, source, size, measuring, lost, end)
 
     def _header(self, source: Source) -> tuple[int, int | None]:

@@ -50,7 +50,6 @@ class End(NamedTuple):
     end: int  # the byte where the last record ends, with all that it owns
     first: int = 0  # where the first record begins, where all have one size
     content: int = 0  # bytes of content of a compressed source, where more of them follow the last record
-    has_bounds: bool = True  # false where all records have one size, and so no starts
     remark: str = ""  # a warning about the source
 
 

@@ -1,9 +1,6 @@
 """From sources to an index: a look at what is there, a plan of what to scan, and the writing.
 
-A source is the same if it has the size, the time and the fingerprint that it had. Every other one is scanned whole.
-
-With `grown`, the user says that only the end of a source is new. If its first bytes have the old fingerprint, the scan
-begins at the last record of then, whose line may have gone on.
+docs/checks.md says which sources are kept, and where the scan of one begins that grew.
 """
 
 import json
@@ -37,7 +34,7 @@ from ..storage.index_file import NOTHING, Index, relative_to_index
 from ..storage.lock import locked
 from ..storage.numbers import F64, I64, U32, U64
 from ..storage.sections import IndexedSource, SavedViewFoundError
-from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, compressed, index_path, inspect, named
+from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, compressed, index_path, inspect, named, open_regular
 from ..storage.workers import cores
 from .write import Grown, Job, Plan, Report, Scan, Stored, written
 
@@ -52,20 +49,17 @@ class Request(NamedTuple):
     """How indexes are to be built; None where the user left it open. See `mmapds.build` for what is not said here."""
 
     format: str | Format | None = None
-    options: Mapping[str, Any] = {}
-    """Of the format."""
+    options: Mapping[str, Any] = {}  # of the format
     columns: Mapping[str, str] = {}
     missing: str | float | None = None
     validate: bool | None = None
     bad: str | None = None
-    computed: Collection[str] = ()
-    """Names of the columns that `complete` adds."""
+    computed: Collection[str] = ()  # names of the columns that `complete` adds
     complete: Complete | None = None
     hash: bool = False
     force: bool = False
     grown: bool = False
-    fresh: bool = False
-    """Ignore the index that is there: keep neither its options nor its columns."""
+    fresh: bool = False  # ignore the index that is there: keep neither its options nor its columns
     by_sample: bool = False
     """A source of the same time is the same, and one of another time if its fingerprint is. By default, a source is the
     same if both are, and is scanned again otherwise."""
@@ -92,78 +86,54 @@ class Summary(NamedTuple):
     """What an index covers."""
 
     path: str
-    sources: int
-    records: int
-    size: int
-    """Bytes in the sources, as they lie on the disk."""
-    content: int
-    """Bytes of their content: as many, but for compressed sources."""
-    extent: int
-    """Bytes that the records take there, without what a format has before and behind them."""
-    smallest: int
+    size: int  # bytes in the sources, as they lie on the disk
+    content: int  # bytes of their content: as many, except of compressed sources
+    smallest: int  # bytes in the smallest record, with what lies between it and the next; 0 without records
     largest: int
-    """Sizes of records in bytes, with line ends, blank lines and records left out behind them; 0 without records."""
-    columns: tuple[str, ...]
-    """Names, each with its expression if it has one."""
-    skipped: int
-    """Records that were left out."""
-    bad: int
-    """How many of them are lines that are not JSON."""
-    first_bad: str
-    """The place of the first one."""
-    empty: tuple[str, ...]
-    """The sources that have no record."""
+    skipped: int  # records that were left out
+    bad: int  # how many of them are lines that are not JSON
+    first_bad: str  # the place of the first one
+    empty: tuple[str, ...]  # the sources that have no record
+    text: str
 
     def __str__(self) -> str:
-        mean = self.extent / self.records if self.records else 0.0
-        decoded = f", {self.content:,} decoded" if self.content != self.size else ""
-        sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
-        columns = f"; {', '.join(self.columns)}" if self.columns else ""
-        bad = f" ({self.bad:,} not JSON)" if self.bad else ""
-        skipped = f"; {counted(self.skipped, 'record')} left out{bad}" if self.skipped else ""
-        return (
-            f"{self.path}: {counted(self.records, 'record')}{sources}, {counted(self.size, 'byte')}{decoded}, "
-            f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}){columns}{skipped}"
-        )
+        return self.text
 
 
 def summarise(index: Index) -> Summary:
     """Return what an index covers, from its metadata and the bounds at both ends of each source."""
-    expressions, sources = index.expressions, index.sources
-    return Summary(
-        index.path,
-        len(sources),
-        index.records,
-        sum(source.size for source in sources),
-        sum(source.content_size for source in sources),
-        sum(index.extent(number) for number in range(len(sources))),
-        min((source.smallest for source in sources if source.records), default=0),
-        max((source.largest for source in sources), default=0),
-        tuple(f"{name} = {expressions[name]}" if name in expressions else name for name in index.columns),
-        sum(source.skipped for source in sources),
-        sum(source.bad.lines for source in sources),
-        next(bad_lines(index), ""),
-        tuple(index.source_path(number) for number, source in enumerate(sources) if not source.records),
+    sources, expressions, skipped, bad = index.sources, index.expressions, 0, 0
+    first_bad, empty = "", []
+    for number, source in enumerate(sources):
+        skipped, bad = skipped + source.skipped, bad + source.bad.lines
+        if source.bad.first and not first_bad:
+            line, byte = source.bad.first[0]
+            first_bad = f"{index.source_path(number)}:{line} (byte {byte})"
+        if not source.records:
+            empty.append(index.source_path(number))
+    size, content = sum(source.size for source in sources), sum(source.content_size for source in sources)
+    smallest = min((source.smallest for source in sources if source.records), default=0)
+    largest = max((source.largest for source in sources), default=0)
+    mean = sum(map(index.extent, range(len(sources)))) / max(index.records, 1)
+    columns = ", ".join(f"{name} = {expressions[name]}" if name in expressions else name for name in index.columns)
+    several = f" in {len(sources):,} sources" if len(sources) > 1 else ""
+    decoded = f", {content:,} decoded" if content != size else ""
+    text = (
+        f"{index.path}: {counted(index.records, 'record')}{several}, {counted(size, 'byte')}{decoded}, "
+        f"{mean:.1f} bytes a record ({smallest:,} to {largest:,}){'; ' if columns else ''}{columns}"
     )
-
-
-def bad_lines(index: Index) -> Iterator[str]:
-    """Yield the places of the first lines that are not JSON and were left out, up to 20 of each source."""
-    for number, source in enumerate(index.sources):
-        for line, byte in source.bad.first:
-            yield f"{index.source_path(number)}:{line} (byte {byte})"
+    if skipped:
+        text += f"; {counted(skipped, 'record')} left out" + (f" ({bad:,} not JSON)" if bad else "")
+    return Summary(index.path, size, content, smallest, largest, skipped, bad, first_bad, tuple(empty), text)
 
 
 class BuildResult(NamedTuple):
     """The outcome for one index."""
 
     summary: Summary
-    fresh: bool
-    """False when the index was up to date and is kept."""
-    reused: str = ""
-    """What was taken from the index before, and what was not; empty where all was scanned."""
-    remarks: Sequence[str] = ()
-    """Warnings of sources that were scanned now: see `End.remark`."""
+    fresh: bool  # false when the index was up to date and is kept
+    reused: str = ""  # what was taken from the index before, and what was not; empty where all was scanned
+    remarks: Sequence[str] = ()  # warnings of sources that were scanned now: see `End.remark`
 
 
 def complaints(results: Sequence[BuildResult]) -> list[str]:
@@ -200,13 +170,9 @@ def check_workers(workers: int | None) -> None:
 
 
 def build_each(paths: list[str], request: Request, out: StrPath | None = None) -> Iterator[BuildResult]:
-    """Build the indexes of expanded paths one after another, or one of all of them; yield each as it is done.
+    """Build the indexes of expanded paths one after another, or one of all of them at `out`; yield each as it is done.
 
-    An index that is up to date is left as it is, and nobody waits for a lock. Others are built by one process at a
-    time; those that waited find them up to date.
-
-    Args:
-      out: the path of the one index of all paths.
+    An index that is up to date is left as it is, without a lock. Others are built by one process at a time.
     """
     check_workers(request.workers)
     if out is not None:
@@ -275,12 +241,11 @@ def _job(request: Request, place: str, given: str | list[str]) -> Job:
 def _inherited(before: Index, *, is_same: bool) -> dict[str, Any]:
     """Return the options of an index; `truncated` only while its sources are what they were."""
     options = {name: before.parameters[name] for name in formats.of_index(before).options if name in before.parameters}
-    if "truncated" in options:
-        with suppress(SourceError, StaleIndexError):
-            if is_same:
-                current.check([before])
-                return options
-        del options["truncated"]
+    with suppress(SourceError, StaleIndexError):
+        if is_same and "truncated" in options:
+            current.check([before])
+            return options
+    options.pop("truncated", None)
     return options
 
 
@@ -390,7 +355,7 @@ def _known(job: Job, before: Index, request: Request) -> list[int | None]:
     """Return the number that each source has in the index before, if it is the same, or has grown; else None."""
     numbers = {source.path: number for number, source in enumerate(before.sources)}
     found: list[int | None] = []
-    asked: list[tuple[int, str, IndexedSource]] = []
+    asked: list[tuple[int, str, IndexedSource, bool]] = []
     for place, source in enumerate(job.sources):
         path = relative_to_index(source.path, job.index_path)
         is_there = place < len(before.sources) and before.sources[place].path == path
@@ -400,24 +365,25 @@ def _known(job: Job, before: Index, request: Request) -> list[int | None]:
             continue
         then = before.sources[number]
         is_plain = not source.codec and then.compression is None and job.chosen.begins_anywhere
-        can_grow = request.grown and is_plain and before.has_bounds and then.records > 1
+        can_grow = request.grown and is_plain and then.records > 0 and before.end(number) == then.size
         same_size, same_time = source.size == then.size, source.mtime_ns == then.mtime_ns
         if (same_size and (same_time or request.by_sample)) or (can_grow and source.size > then.size):
             found[place] = number
             if not (same_size and same_time and request.by_sample):
-                asked.append((place, source.path, then))
+                asked.append((place, source.path, then, job.chosen.is_text and not same_size))
     for (place, *_), same in zip(asked, current.each(_is_same, asked, workers=current.WAITING), strict=True):
         found[place] = found[place] if same else None
     return found
 
 
-def _is_same(asked: tuple[int, str, IndexedSource]) -> bool:
-    """Whether the first bytes of a file, as many as there were, have the fingerprint that they had."""
-    _, path, then = asked
-    try:
-        return current.fingerprint(path, then.size).hex == then.fingerprint
-    except SourceError:  # the scan says what is wrong
-        return False
+def _is_same(asked: tuple[int, str, IndexedSource, bool]) -> bool:
+    """Whether the first bytes of a file have the fingerprint that they had; and end with a line, if that is asked."""
+    _, path, then, must_end_line = asked
+    with suppress(SourceError, OSError):  # the scan says what is wrong
+        if current.fingerprint(path, then.size).hex == then.fingerprint:
+            with open_regular(path) as file:
+                return not must_end_line or os.pread(file.fileno(), 1, then.size - 1) == b"\n"
+    return False
 
 
 def _measures_the_same(index: Index, job: Job) -> bool:

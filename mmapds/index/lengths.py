@@ -5,7 +5,7 @@ An order is that of the indexes, or is sorted once for all ranks of a machine.
 
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ Uint64s = NDArray[np.uint64]
 _CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file
 _ANY = 2**64 - 1  # the largest number there is
 _AT_ONCE = 1 << 20  # lengths of indexes that are merged at a time
+Tables = tuple[NDArray[Any], NDArray[np.uint32], NDArray[Any]]
+"""Of each run: the number that it begins with, the piece of memory that has it, and its place there."""
 
 
 class Numbers:
@@ -44,13 +46,9 @@ class Numbers:
         if self.dtype.kind == "f" and any(array.dtype.kind != "f" for array in self._arrays):
             self._arrays = [self.array]  # while integers of 64 bits or less have the same bits in any type
         self._starts = list(accumulate(map(len, self._arrays), initial=0))
-        self._runs = runs_of(
-            [(array, array.dtype.itemsize, 0, _ANY, 0) for array in self._arrays],
-            np.array(self._starts[:-1], np.uint64),
-            np.arange(len(self._arrays), dtype=np.uint32),
-            np.zeros(len(self._arrays), np.uint64),
-            len(self),
-        )
+        count = len(self._arrays)
+        tables = np.array(self._starts[:-1], np.uint64), np.arange(count, dtype=np.uint32), np.zeros(count, np.uint64)
+        self._runs = _runs([(array, array.itemsize, 0, _ANY, 0) for array in self._arrays], tables, len(self))
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -90,23 +88,11 @@ def _common_type(arrays: Sequence[NDArray[Any]], name: str) -> np.dtype[Any]:
     return np.dtype(np.float64)
 
 
-def runs_of(
-    pieces: Sequence[tuple[Any, int, int, int, int]],
-    begins: NDArray[Any],
-    which: NDArray[np.uint32],
-    places: NDArray[Any],
-    total: int,
-) -> _native.Runs:
-    """Return numbers in runs: where each begins, its piece, and its place there."""
-    return _native.Runs(
-        pieces=tuple(pieces),
-        begins=begins,
-        begin_width=begins.itemsize,
-        which=which,
-        places=places,
-        place_width=places.itemsize,
-        total=total,
-    )
+def _runs(pieces: Iterable[tuple[Any, int, int, int, int]], tables: Tables, total: int) -> _native.Runs:
+    """Return the numbers of pieces of memory, as one array that is read run by run."""
+    begins, which, places = tables
+    widths = {"begin_width": begins.itemsize, "place_width": places.itemsize}
+    return _native.Runs(pieces=tuple(pieces), begins=begins, which=which, places=places, total=total, **widths)
 
 
 # ---- orders of lengths -------------------------------------------------------------------------------------------
@@ -117,14 +103,11 @@ class FileOrder(NamedTuple):
 
     order: NDArray[Any]
     """u32 or u64: the numbers of all records of the file, the longest first, equally long ones ascending."""
-    values: Uint64s
-    """The distinct lengths, falling."""
-    counts: Uint64s
-    """How many records have each of them."""
+    values: Uint64s  # the distinct lengths, falling
+    counts: Uint64s  # how many records have each of them
     begin: int
     end: int
-    damaged: Callable[[str], Error]
-    """Makes the error for a file whose order or lengths are not those of its records."""
+    damaged: Callable[[str], Error]  # makes the error for a file whose order or lengths are not those of its records
 
     @property
     def is_whole(self) -> bool:
@@ -167,15 +150,8 @@ class LengthOrder:
       FormatError: the lengths of a part are not those of its records.
     """
 
-    def __init__(
-        self,
-        parts: Sequence[FileOrder],
-        lengths: Numbers,
-        remake: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
-    ) -> None:
+    def __init__(self, parts: Sequence[FileOrder], lengths: Numbers, remake: tuple[Any, ...] | None = None) -> None:
         self.lengths = lengths
-        self.values: Uint64s
-        self.counts: Uint64s
         self._remake, self._parts = remake, parts
         if len(parts) == 1 and parts[0].is_whole:
             parts[0].check()
@@ -183,12 +159,12 @@ class LengthOrder:
             tables = np.zeros(1, np.uint64), np.zeros(1, np.uint32), np.zeros(1, np.uint64)
         else:
             self.values, self.counts, tables = _merged(parts)
-        firsts = accumulate((part.end - part.begin for part in parts), initial=0)
-        pieces = [
-            (part.order, part.order.itemsize, part.begin, max(part.end - part.begin, 1) - 1, first)
-            for part, first in zip(parts, firsts, strict=False)
-        ]
-        self._runs = runs_of(pieces, *tables, len(lengths))
+        pieces, first = [], 0
+        for part in parts:
+            size = part.end - part.begin
+            pieces.append((part.order, part.order.itemsize, part.begin, max(size, 1) - 1, first))
+            first += size
+        self._runs = _runs(pieces, tables, len(lengths))
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -206,10 +182,8 @@ class LengthOrder:
         return records
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._remake is not None:
-            return self._remake
-        (part,) = self._parts
-        return _order_of, ((part.order, part.values, part.counts), self.lengths.array)
+        part = self._parts[0]
+        return self._remake or (_order_of, ((part.order, part.values, part.counts), self.lengths.array))
 
 
 def _order_of(arrays: Sequence[NDArray[Any]], lengths: NDArray[Any]) -> LengthOrder:
@@ -218,9 +192,7 @@ def _order_of(arrays: Sequence[NDArray[Any]], lengths: NDArray[Any]) -> LengthOr
     return LengthOrder([FileOrder(order, values, counts, 0, len(order), Error)], Numbers([lengths]))
 
 
-def _merged(
-    parts: Sequence[FileOrder],
-) -> tuple[Uint64s, Uint64s, tuple[NDArray[Any], NDArray[np.uint32], NDArray[Any]]]:
+def _merged(parts: Sequence[FileOrder]) -> tuple[Uint64s, Uint64s, Tables]:
     """Return the lengths of all parts, how many records have each, and the tables of their runs."""
     histograms = [part.histogram() for part in parts]
     values = _distinct([own for own, _, _ in histograms])
@@ -342,7 +314,7 @@ def _made(cache: str, values: NDArray[Any], mark: str) -> Sequence[NDArray[Any]]
     arrays = _sort(values)
     with _CacheWriter(cache) as writer:
         for name, array in zip(LENGTH_SECTIONS, arrays, strict=True):
-            writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
+            writer.write_array(name, array.dtype.str, array.view(np.uint8).data)
         writer.commit({"lengths": mark}, len(values))
     return _cached(cache, len(values), mark) or arrays
 

@@ -3,6 +3,7 @@
 import mmap
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
@@ -12,19 +13,28 @@ from .. import __version__, _native, formats
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
 from ..executors import Engine, Task, groups, part_name
 from ..formats.expressions import Measuring
-from ..formats.format import End, Format, Piece
+from ..formats.format import Format, Piece
 from ..storage.compressed_blocks import BlocksWriter
 from ..storage.current import each, fingerprint, full_hash
 from ..storage.index_file import OF_COMPRESSED, Index, relative_to_index
 from ..storage.numbers import BY_DTYPE, U32, U64, Spool, order_type, sort_digits
-from ..storage.sections import BOUNDS, COLUMN, BadLines, Compression, IndexedSource
+from ..storage.sections import (
+    BOUNDS,
+    COLUMN,
+    GROUP,
+    WIDTHS,
+    BadLines,
+    IndexedSource,
+    records_in_group,
+    unpacked,
+)
 from ..storage.sources import INDEX_SUFFIX, Roots, Source, changed, check_unchanged
-from ..storage.writer import BoundsWriter, IndexWriter
+from ..storage.writer import IndexWriter
 
 Report = Callable[[int], object]
 """Called with the number of bytes of sources that were done since the last call."""
 _GROWN = 1 << 17  # records of a source that grew that are copied at a time
-_KEYS = 1 << 20  # hashes of keys that are copied at a time
+_KEYS = 1 << 20  # hashes of keys that are handled at a time
 
 
 class Job(NamedTuple):
@@ -36,12 +46,10 @@ class Job(NamedTuple):
     parameters: dict[str, Any]
     measuring: Measuring
     before: Index | None = None
-    hashes: bool = False
-    """Whether the index has a hash of each source."""
+    hashes: bool = False  # whether the index has a hash of each source
     computed: Sequence[str] = ()
     """Columns that all records have in other indexes, besides those that are measured, in the order of the file."""
-    functions: Mapping[str, str] = {}
-    """Of these: see `Index.functions`."""
+    functions: Mapping[str, str] = {}  # of these: see `Index.functions`
     is_part: bool = False
     """Whether it is a part of another index, or is compared with one; such a one may leave out everything."""
 
@@ -64,10 +72,8 @@ class Stored(NamedTuple):
     """All records that an index has of some consecutive sources; `filled` and `remarks` are those of parts alone."""
 
     base: Index
-    sources: range
-    """Their numbers there."""
-    filled: Sequence[int] = ()
-    """For each measured column, how many of the records lack it."""
+    sources: range  # their numbers there
+    filled: Sequence[int] = ()  # for each measured column, how many of the records lack it
     remarks: Sequence[str] = ()
 
     @property
@@ -76,38 +82,29 @@ class Stored(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """A source that grew, which has a number in an index: that has its first records, and the others are scanned."""
+    """A source that grew behind a record that is whole: an index has what it was, and a scan begins where that ends."""
 
     base: Index
-    number: int
+    number: int  # of the source there
     source: Source
 
     @property
     def records(self) -> range:
-        """The records that are kept, by their numbers there: all but the last, whose line may have gone on."""
-        return range(self.base.firsts[self.number], self.base.firsts[self.number + 1] - 1)
+        return range(self.base.firsts[self.number], self.base.firsts[self.number + 1])
 
     def pieces(self, job: Job, workers: int) -> Iterator[Piece]:
         """Yield what a scan of the whole source does, without the columns of the records that are kept."""
         old = self.base.sources[self.number]
         self.base.verify_sections(BOUNDS)
-        begin = self.base.bounds(self.number, old.records - 1, old.records)[0]
-        records = skipped = bad = lines = 0
-        for piece in job.scan([self.source._replace(begin=begin, end=old.size)]):
-            records, skipped, bad = records + piece.records, skipped + piece.skipped, bad + piece.bad
-            lines = old.lines - piece.end.lines if piece.end else 0
-        if records != 1:
-            raise self.base.damaged(f"expected 1 record behind byte {begin} of {self.source.path}, found {records}")
-        bad_at = tuple(at for at in old.bad.first if at[1] < begin)
         none = memoryview(b"").cast("Q")
         columns = tuple((U64.cell, none) for _ in job.measuring.columns)
-        yield Piece(0, none, columns, old.skipped - skipped, begin, None, bad=old.bad.lines - bad, bad_at=bad_at)
-        for at in range(0, len(self.records), _GROWN):
-            end = min(at + _GROWN, len(self.records))
-            yield Piece(0, self.base.bounds(self.number, at, end), columns, 0, 0, None)
-        for piece in job.scan([self.source._replace(begin=begin)], workers):
-            last = piece.end and piece.end._replace(lines=piece.end.lines + lines)
-            yield piece._replace(end=last, bad_at=tuple((line + lines, byte) for line, byte in piece.bad_at))
+        yield Piece(0, none, columns, old.skipped, old.size, None, bad=old.bad.lines, bad_at=old.bad.first)
+        for at in range(0, old.records, _GROWN):
+            bounds = self.base.bounds(self.number, at, min(at + _GROWN, old.records))
+            yield Piece(0, bounds, columns, 0, 0, None)
+        for piece in job.scan([self.source._replace(begin=old.size)], workers):
+            end = piece.end and piece.end._replace(lines=piece.end.lines + old.lines)
+            yield piece._replace(end=end, bad_at=tuple((line + old.lines, byte) for line, byte in piece.bad_at))
 
 
 Plan = Sequence[Scan | Stored | Grown]
@@ -161,6 +158,7 @@ class _Writing:
         self.writer, self.tasks = writer, tasks
         self.path = ""
         """Where the complete index lies."""
+        self.remarks: list[str] = []
         self._job, self._report = job, report
         self._done: list[IndexedSource] = []
         self._bounds = BoundsWriter(writer) if job.has_bounds else None
@@ -168,72 +166,91 @@ class _Writing:
         self._columns = {name: writer.spool() for name in (*job.measuring.columns, *job.computed)}
         self._keys: Spool | None = None
         self._hashes = lru_cache(1)(partial(_hashes_by_record, scratch=writer.scratch))
-        self._filled = [0] * len(job.measuring.columns)  # see `Piece.filled`
-        self.remarks: list[str] = []
+        self._filled: Counter[int] = Counter()  # by the number of the column: see `Piece.filled`
 
     def scan(self, sources: Sequence[Source], pieces: Iterable[Piece]) -> None:
         """Append what a scan of some sources finds."""
-        first, tally = len(self._done), _Tally()
-        for piece in pieces:
-            tally.add(piece)
-            self._add(piece)
-            self._report(piece.scanned)
-            if piece.end is None:
-                continue
-            number, size = len(self._done) - first, sources[piece.source].size
-            if piece.source != number or tally.scanned != size:
-                expected, found = f"{size} bytes of source {number}", f"{tally.scanned} of source {piece.source}"
-                raise self._incomplete(expected, found)
-            self._done.append(self._finished(sources[number], tally, piece.end))
-            tally = _Tally()
+        left = iter(pieces)
+        for number, source in enumerate(sources):
+            self._done.append(self._scanned(number, source, left))
+        for piece in left:
+            raise self._incomplete("no more", piece.source, piece.scanned)
 
-    def _incomplete(self, expected: str, found: str) -> Error:
-        what = f"incomplete scan of format {self._job.chosen.name!r}: expected {expected}, found {found}"
-        return Error(f"{self._job.index_path}: {what}; nothing was changed")
+    def _scanned(self, number: int, source: Source, pieces: Iterator[Piece]) -> IndexedSource:
+        """Append the pieces of one source; return what the index holds of it."""
+        records = skipped = bad = scanned = 0
+        bad_at: tuple[tuple[int, int], ...] = ()
+        last = None
+        for last in pieces:
+            self._add(last)
+            self._report(last.scanned)
+            records, skipped, bad = records + last.records, skipped + last.skipped, bad + last.bad
+            bad_at = (*bad_at, *last.bad_at)[: _native.MOST_LISTED]
+            scanned += last.scanned
+            if last.end is not None:
+                break
+        if last is None or last.end is None or last.source != number or scanned != source.size:
+            raise self._incomplete(f"{source.size} bytes of source {number}", last.source if last else number, scanned)
+        check_unchanged(source)
+        end = last.end
+        self.remarks += [end.remark] if end.remark else []
+        compression = None
+        if source.codec:
+            compression = self._blocks.finish(source.codec, source.size, end.content or end.end)
+        if self._bounds is not None:
+            width, smallest, largest = self._bounds.finish(end.end)
+        else:
+            width, smallest = 0, self._job.parameters["record_bytes"]
+            largest = smallest
+        size = source.size if compression is None else compression.size
+        if records and largest > size:
+            raise FormatError(
+                f"{source.path}: DAMAGED: expected records one after another, found one of {largest} bytes "
+                f"in {'a file' if compression is None else 'content'} of {size}; write or copy it again"
+            )
+        return IndexedSource(
+            path=relative_to_index(source.path, self._job.index_path),
+            size=source.size,
+            mtime_ns=source.mtime_ns,
+            fingerprint=fingerprint(source.path).hex,
+            records=records,
+            lines=end.lines,
+            smallest=smallest if records else 0,
+            largest=largest if records else 0,
+            skipped=skipped,
+            first=end.first,
+            bad=BadLines(bad, bad_at),
+            width=width,
+            compression=compression,
+        )
+
+    def _incomplete(self, expected: str, number: int, scanned: int) -> Error:
+        what = f"incomplete scan of format {self._job.chosen.name!r}"
+        found = f"expected {expected}, found {scanned} of source {number}"
+        return Error(f"{self._job.index_path}: {what}: {found}; nothing was changed")
 
     def _add(self, piece: Piece) -> None:
-        self._add_filled(piece.filled)
-        with self.writer.writing():
-            for spool, (cell, cells) in zip(self._columns.values(), piece.columns, strict=True):
-                spool.append(cell, cells)
-            if piece.keys is not None:
-                self._spool_of_keys().append(U64.cell, piece.keys)
+        self._filled.update(dict(enumerate(piece.filled)))
+        for spool, (cell, cells) in zip(self._columns.values(), piece.columns, strict=True):
+            spool.append(cell, cells)
+        if piece.keys is not None:
+            self._keys = self._keys or self.writer.spool()
+            self._keys.append(U64.cell, piece.keys)
         if self._bounds is not None:
             self._bounds.append(piece.starts)
         self._blocks.append(piece.blocks)
 
-    def _add_filled(self, filled: Sequence[int]) -> None:
-        if any(filled):
-            self._filled = [sum(each) for each in zip(self._filled, filled, strict=True)]
-
-    def _spool_of_keys(self) -> Spool:
-        self._keys = self._keys or self.writer.spool()
-        return self._keys
-
-    def _finished(self, source: Source, tally: "_Tally", end: End) -> IndexedSource:
-        """Return what the index holds of a source, all records of which are written."""
-        check_unchanged(source)
-        width = self._bounds.finish(end.end) if self._bounds is not None else 0
-        compression = None
-        if source.codec:
-            compression = self._blocks.finish(source.codec, source.size, end.content or end.end)
-        if end.remark:
-            self.remarks.append(end.remark)
-        return tally.finish(source, end, self._job, compression)._replace(width=width)
-
     def copy(self, stored: Stored) -> None:
         """Append what another index has."""
-        base, job = stored.base, self._job
-        self._add_filled(stored.filled)
-        self.remarks.extend(stored.remarks)
+        base, job, records = stored.base, self._job, stored.records
+        self._filled.update(dict(enumerate(stored.filled)))
+        self.remarks += stored.remarks
         self.copy_columns(stored)
         if "key_hashes" in base.sections:
-            spool = self._spool_of_keys()
-            hashes = memoryview(self._hashes(base))
-            for begin in range(stored.records.start, stored.records.stop, _KEYS):
-                end = min(begin + _KEYS, stored.records.stop)
-                with self.writer.writing():
-                    spool.append_bytes(hashes[begin * U32.width : end * U32.width], U32)
+            self._keys = self._keys or self.writer.spool()
+            hashes = memoryview(self._hashes(base))[: records.stop * U32.width]
+            for begin in range(records.start * U32.width, len(hashes), _KEYS):
+                self._keys.append_bytes(hashes[begin : begin + _KEYS], U32)
         if self._bounds is not None:
             first = base.sections[BOUNDS].offset
             begin, end = (base.bounds_at(number) - first for number in (stored.sources.start, stored.sources.stop))
@@ -256,29 +273,29 @@ class _Writing:
 
     def complete(self, workers: int) -> None:
         """Finish the index, once all sources are written."""
-        job, sources = self._job, self._job.sources
-        if len(self._done) != len(sources):
-            raise self._incomplete(f"{len(sources)} sources", str(len(self._done)))
+        job = self._job
+        filled = [self._filled[number] for number in range(len(job.measuring.columns))]
         if job.chosen.is_text and not job.is_part:
-            _check_something_is_left(job, self._done, self._filled)
+            _check_something_is_left(job, self._done, filled)
         self._finish_columns()
         self._blocks.write()
-        self.writer.kind = OF_COMPRESSED if any(source.codec for source in sources) else 0
-        done = _with_hashes(self._done, sources, workers, self._report) if job.hashes else self._done
+        if job.hashes:
+            self._hash_sources(workers)
+        self.writer.kind = OF_COMPRESSED if any(source.codec for source in job.sources) else 0
         metadata = {
             "builder": f"mmapds {__version__}",
             "format": job.chosen.name,
             "parameters": job.parameters,
-            "sources": [source.describe() for source in done],
+            "sources": [source.describe() for source in self._done],
             "columns": job.measuring.describe(),
             **({"functions": job.functions} if job.functions else {}),
-            **({"part": {"filled": self._filled, "remarks": self.remarks}} if job.is_part else {}),
+            **({"part": {"filled": filled, "remarks": self.remarks}} if job.is_part else {}),
         }
-        self.path = self.writer.complete(metadata, sum(source.records for source in done))
+        self.path = self.writer.complete(metadata, sum(source.records for source in self._done))
 
     def _finish_columns(self) -> None:
         """Write the columns, the order of lengths, and the keys; those that were computed last, as they were added."""
-        measured = [name for name in self._columns if name not in self._job.computed]
+        measured = self._job.measuring.columns
         for name in measured:
             self.writer.write_column(name, self._columns[name])
         if "length" in measured:
@@ -290,72 +307,86 @@ class _Writing:
             if name == "length":
                 self.writer.write_length_order()
 
+    def _hash_sources(self, workers: int) -> None:
+        """Add the hash of each source that has none; threads share out whole sources."""
+        lacking = [number for number, source in enumerate(self._done) if not source.xxh3_128]
+        sources = [self._job.sources[number] for number in lacking]
+        digests = each(lambda source: full_hash(source.path, self._report), sources, workers=workers)
+        for number, source, digest in zip(lacking, sources, digests, strict=True):
+            if (digest.size, digest.mtime_ns) != (source.size, source.mtime_ns):
+                raise changed(source, digest.size)
+            self._done[number] = self._done[number]._replace(xxh3_128=digest.hex)
 
-class _Tally:
-    """Totals over the pieces of one source."""
 
-    def __init__(self) -> None:
-        self.scanned = 0
-        self._records = self._skipped = 0
-        self._smallest, self._largest = 2**64 - 1, 0
-        self._bad = BadLines()
+class BoundsWriter:
+    """Writes the section of bounds, source by source, in one pass.
+
+    The bounds of a source begin with the smallest width. Where a group does not fit it, what was written of the source
+    is taken back, and written again with the next one. As a rule that is soon, as a source is alike from end to end.
+    """
+
+    def __init__(self, writer: IndexWriter) -> None:
+        self._writer = writer
+        writer.begin_section(BOUNDS, U64.dtype)
+        self._begin_source()
+
+    def _begin_source(self) -> None:
+        self._begin(WIDTHS[0])
         self._previous: int | None = None  # where the last record begins
+        self._sizes = 2**64 - 1, 0  # of the smallest record, and of the largest
 
-    def add(self, piece: Piece) -> None:
-        self.scanned += piece.scanned
-        self._records += piece.records
-        self._skipped += piece.skipped
-        if piece.bad:
-            first = (*self._bad.first, *piece.bad_at)
-            self._bad = BadLines(self._bad.lines + piece.bad, first[: _native.MOST_LISTED])
-        if piece.starts:
-            self._add_sizes(piece.starts)
-            self._previous = piece.starts[-1]
+    def _begin(self, width: int) -> None:
+        self._width, self._mark = width, self._writer.mark()
+        self._held = memoryview(b"").cast("Q")  # bounds that do not fill a group yet
 
-    def _add_sizes(self, bounds: memoryview) -> None:
-        self._smallest, self._largest = _native.record_sizes(bounds, self._previous, self._smallest, self._largest)
+    def append(self, bounds: memoryview) -> None:
+        """Append where the next records of the source at hand begin, uint64."""
+        if len(bounds):
+            self._sizes = _native.record_sizes(bounds, self._previous, *self._sizes)
+            self._previous = bounds[-1]
+            self._pack(bounds)
 
-    def finish(self, source: Source, end: End, job: Job, compression: Compression | None) -> IndexedSource:
-        """Return what the index holds of the source; raise FormatError where records overlap."""
-        if end.has_bounds:
-            self._add_sizes(memoryview(end.end.to_bytes(8, "little")).cast("Q"))
+    def _pack(self, bounds: memoryview) -> None:
+        groups, records = _native.pack_bounds(self._width, self._held, bounds), records_in_group(self._width)
+        if groups:
+            self._writer.write(groups)
+            bounds = bounds[len(groups) // GROUP * records - len(self._held) :]
+            self._held = self._held[:0]
+        if len(self._held) + len(bounds) > records:
+            self._widen()
+            self._pack(bounds)
         else:
-            self._smallest = self._largest = job.parameters["record_bytes"]
-        size = source.size if compression is None else compression.size
-        if self._records and self._largest > size:
-            raise FormatError(
-                f"{source.path}: DAMAGED: expected records one after another, found one of {self._largest} bytes "
-                f"in {'a file' if compression is None else 'content'} of {size}; write or copy it again"
-            )
-        return IndexedSource(
-            path=relative_to_index(source.path, job.index_path),
-            size=source.size,
-            mtime_ns=source.mtime_ns,
-            fingerprint=fingerprint(source.path).hex,
-            records=self._records,
-            lines=end.lines,
-            smallest=self._smallest if self._records else 0,
-            largest=self._largest if self._records else 0,
-            skipped=self._skipped,
-            first=end.first,
-            bad=self._bad,
-            compression=compression,
+            self._held = memoryview(self._held.tobytes() + bounds.tobytes()).cast("Q")
+
+    def _widen(self) -> None:
+        """Write the groups of the source at hand again, with the next width."""
+        width, held, groups = self._width, self._held, self._writer.take_back(self._mark)
+        self._begin(WIDTHS[WIDTHS.index(width) + 1])
+        for piece in groups.chunks():
+            self._pack(unpacked(width, piece))
+        self._pack(held)
+
+    def finish(self, end: int) -> tuple[int, int, int]:
+        """End the source where its last record ends; return its width, and its records' smallest and largest size."""
+        last = end.to_bytes(U64.width, "little")
+        self.append(memoryview(last).cast("Q"))
+        while not (group := self._last_group(last)):
+            self._widen()
+        found = self._width, *self._sizes
+        self.copy([group])
+        return found
+
+    def copy(self, groups: Iterable[bytes | bytearray]) -> None:
+        """Append the groups of whole sources, as another index has them, or the last one of the source at hand."""
+        for piece in groups:
+            self._writer.write(piece)
+        self._begin_source()
+
+    def _last_group(self, last: bytes) -> bytearray:
+        """Return the bounds that are held as a group, filled up with the last one; empty if the width does not fit."""
+        return _native.pack_bounds(
+            self._width, self._held, last * (records_in_group(self._width) + 1 - len(self._held))
         )
-
-
-def _with_hashes(
-    indexed: Sequence[IndexedSource], sources: Sequence[Source], workers: int, report: Report
-) -> list[IndexedSource]:
-    """Return indexed sources, each with the hash of the source if it has none; threads share out whole sources."""
-    hashed = list(indexed)
-    lacking = [number for number, source in enumerate(indexed) if not source.xxh3_128]
-    paths = [sources[number].path for number in lacking]
-    digests = each(lambda path: full_hash(path, report), paths, workers=workers)
-    for number, digest in zip(lacking, digests, strict=True):
-        if (digest.size, digest.mtime_ns) != sources[number][1:3]:
-            raise changed(sources[number], digest.size)
-        hashed[number] = hashed[number]._replace(xxh3_128=digest.hex)
-    return hashed
 
 
 # ---- parts, which workers of an engine write ----------------------------------------------------------------------
@@ -403,34 +434,24 @@ def _stored(task: Task) -> Stored:
 
 
 def _write_keys(writer: IndexWriter, spool: Spool) -> None:
-    """Append the tables by which records are found by key, which are sorted in scratch memory.
-
-      key_records   u32 or u64: record numbers, sorted by the hash of their key, falling; equal hashes by record number
-      key_hashes    u32: those hashes, in the same order
-
-    Args:
-      spool: the hash of every record's key, 32 bits.
-    """
+    """Append the tables by which records are found by the hash of their key, u32: see docs/index-file.md."""
     import numpy as np  # start-up time: most formats have no keys
 
-    count = spool.count
-    dtype, width, *_ = order_type(count)
-    hashes = writer.scratch(U32.width * count)
-    with writer.writing():
-        for chunk in spool.chunks():
-            hashes.write(chunk)
-    order, spare = (writer.scratch(count * width) for _ in range(2))
-    if count:
-        sort_digits(hashes, U32.width, 32, order, width, spare)
-    writer.write_array("key_records", dtype, memoryview(order)[: count * width])
+    by_record = np.frombuffer(writer.scratch(U32.width * spool.count), U32.dtype, spool.count)
+    done = 0
+    for chunk in spool.chunks():
+        by_record[done : done + len(chunk) // U32.width] = chunk.cast(U32.code)
+        done += len(chunk) // U32.width
+    dtype, order = order_type(spool.count).dtype, sort_digits(by_record, U32.width, 32, writer.scratch)
+    ordered = np.frombuffer(order, dtype, spool.count)
+    writer.write_array("key_records", dtype, memoryview(order)[: ordered.nbytes])
     writer.begin_section("key_hashes", U32.dtype)
-    by_record, ordered = np.frombuffer(hashes, U32.dtype, count), np.frombuffer(order, dtype, count)
-    for begin in range(0, count, _KEYS):
+    for begin in range(0, spool.count, _KEYS):
         writer.write(by_record[ordered[begin : begin + _KEYS]].data)
 
 
 def _hashes_by_record(index: Index, scratch: Callable[[int], mmap.mmap]) -> mmap.mmap:
-    """Return the hash of every record's key, u32, in memory that `scratch` returns."""
+    """Return the hash of every record's key, in memory that `scratch` returns."""
     import numpy as np  # start-up time: most formats have no keys
 
     hashes, records = index.sections["key_hashes"], index.sections["key_records"]

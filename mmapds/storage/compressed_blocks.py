@@ -223,10 +223,9 @@ class BlocksWriter:
         for content in contents:
             self._largest, self._content = max(self._largest, content - self._content), content
         *bounds, self._points = accumulate((len(start.point) for start in starts), initial=self._points)
-        with self._writer.writing():
-            for name, values in zip(_NUMBERS, ([start.file for start in starts], contents, bounds), strict=True):
-                self._spools[name].append(U64.cell, memoryview(array("Q", values)))
-            self._spools[POINTS].append_bytes(b"".join(start.point for start in starts))
+        for name, values in zip(_NUMBERS, ([start.file for start in starts], contents, bounds), strict=True):
+            self._spools[name].append(U64.cell, memoryview(array("Q", values)))
+        self._spools[POINTS].append_bytes(b"".join(start.point for start in starts))
         self._count += len(starts)
 
     def finish(self, codec: str, size: int, content: int) -> Compression:

@@ -9,9 +9,9 @@ import mmap
 import operator
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from io import BytesIO
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from contextlib import AbstractContextManager, nullcontext, suppress
+from tempfile import SpooledTemporaryFile, TemporaryFile
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .. import _native
 from ..errors import ColumnError
@@ -24,14 +24,10 @@ if TYPE_CHECKING:
 class NumberType(NamedTuple):
     """A type of numbers, and its name in each place that has one."""
 
-    dtype: str
-    """What a section calls it; NumPy too."""
-    width: int
-    """Bytes."""
-    code: Literal["B", "I", "Q", "q", "d"]
-    """What `memoryview.cast`, `array` and `struct` call it."""
-    cell: int
-    """How the core reads a number of this type once it is widened to 64 bits."""
+    dtype: str  # what a section calls it; NumPy too
+    width: int  # bytes
+    code: Literal["B", "I", "Q", "q", "d"]  # what `memoryview.cast`, `array` and `struct` call it
+    cell: int  # how the core reads a number of this type once it is widened to 64 bits
 
 
 U8 = NumberType("|u1", 1, "B", _native.NUMBER_U64)
@@ -106,25 +102,23 @@ def order_type(records: int) -> NumberType:
     return U32 if records <= 2**32 else U64
 
 
-def sort_digits(numbers: Any, width: int, bits: int, order: Any, order_width: int, spare: Any) -> None:
-    """Sort record numbers by numbers of up to `bits` bits, the largest first, equal ones ascending."""
+def sort_digits(numbers: Any, width: int, bits: int, scratch: Callable[[int], mmap.mmap]) -> mmap.mmap:
+    """Return record numbers in the order of numbers of 1 to `bits` bits, the largest first, equal ones ascending."""
+    count = memoryview(numbers).nbytes // width
+    order_width = order_type(count).width
+    order, spare = (scratch(count * order_width) for _ in range(2))
     digit = memoryview(bytearray(8 << _DIGIT)).cast("Q")
-    passes = -(-bits // _DIGIT)
-    buffers = [order, spare] if passes % 2 else [spare, order]
     native, previous = _native.Lengths(numbers, width), None
-    for number in range(passes):
-        native.sort_digits(number * _DIGIT, digit, previous, buffers[number % 2], order_width)
-        previous = buffers[number % 2]
+    for shift in range(0, bits, _DIGIT) if count else ():
+        native.sort_digits(shift, digit, previous, order, order_width)
+        order, spare, previous = spare, order, order
+    return spare
 
 
 def sort_lengths(
     lengths: Any, width: int, scratch: Callable[[int], mmap.mmap]
 ) -> dict[str, tuple[str, mmap.mmap | bytes]]:
-    """Sort record numbers by their lengths; return the type and the bytes of each section that samplers read.
-
-      length_order   u32 or u64: record numbers, the longest first, equally long ones in ascending order
-      length_values  u64: the distinct lengths, falling
-      length_counts  u64: how many records have each
+    """Return the type and the bytes of each section on the order of lengths: see docs/index-file.md.
 
     Args:
       lengths: a buffer of unsigned integers of `width` bytes, 4 or 8.
@@ -132,18 +126,16 @@ def sort_lengths(
     """
     count = memoryview(lengths).nbytes // width
     dtype, order_width, *_ = order_type(count)
+    native = _native.Lengths(lengths, width)
     order: mmap.mmap | bytes = b""
     values, counts = b"", b""
-    if count:
-        native, order = _native.Lengths(lengths, width), scratch(count * order_width)
-        largest = native.largest()
-        if largest < 1 << _AT_ONCE:
-            ends = memoryview(bytearray(8 * (largest + 1))).cast("Q")
-            native.sort(ends, order, order_width)  # then the counters hold where the run of each length ends
-            values, counts = _native.lengths_runs_of(ends)
-        else:
-            sort_digits(lengths, width, largest.bit_length(), order, order_width, scratch(count * order_width))
-            values, counts = native.runs(order, order_width)
+    if count and (largest := native.largest()) < 1 << _AT_ONCE:
+        order, ends = scratch(count * order_width), memoryview(bytearray(8 * (largest + 1))).cast("Q")
+        native.sort(ends, order, order_width)  # then the counters hold where the run of each length ends
+        values, counts = _native.lengths_runs_of(ends)
+    elif count:
+        order = sort_digits(lengths, width, largest.bit_length(), scratch)
+        values, counts = native.runs(order, order_width)
     return {"length_order": (dtype, order), "length_values": (U64.dtype, values), "length_counts": (U64.dtype, counts)}
 
 
@@ -157,14 +149,17 @@ class Spool:
 
     Args:
       directory: where the scratch file may be made.
+      writing: returns what turns an OSError of that file into an error that says more.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(
+        self, directory: str, writing: Callable[[], AbstractContextManager[object]] = nullcontext[None]
+    ) -> None:
         self.count = 0
         """How many numbers there are."""
-        self._directory = directory
-        self._file: IO[bytes] = BytesIO()
+        self._file = SpooledTemporaryFile(_IN_MEMORY, dir=directory)  # noqa: SIM115 - closed with the spool
         self._size = 0  # bytes in the file
+        self._writing = writing
         # Consecutive numbers of one type: the bytes of the file that hold them, or what yields theirs.
         self._runs: list[tuple[NumberType, range | Callable[[], Iterator[bytes]]]] = []
 
@@ -182,12 +177,10 @@ class Spool:
 
     def append_bytes(self, data: "memoryview | bytes | bytearray", number_type: NumberType = U8) -> None:
         """Append the bytes of numbers; plain bytes have a spool of their own."""
-        self._file.write(data)
+        with self._writing():
+            self._file.write(data)
+            self._file.flush()  # else a forked child that ends would write what it has of the buffer, too
         begin, self._size = self._size, self._size + len(data)
-        if self._size > _IN_MEMORY and isinstance(self._file, BytesIO):
-            in_memory, self._file = self._file, unnamed_file(self._directory)
-            self._file.write(in_memory.getbuffer())
-        self._file.flush()  # else a forked child that ends would write what it has of the buffer, too
         if self._runs and self._runs[-1][0] is number_type and isinstance(last := self._runs[-1][1], range):
             begin = last.start
             self._runs.pop()
@@ -231,16 +224,15 @@ class Spool:
 
     def _read(self, place: range) -> Iterator[bytes]:
         for at in range(place.start, place.stop, _COPY):
-            self._file.seek(at)
-            piece = self._file.read(min(place.stop - at, _COPY))
-            if len(piece) < min(place.stop - at, _COPY):
-                raise OSError(errno.EIO, os.strerror(errno.EIO), self._directory)
+            with self._writing():
+                self._file.seek(at)
+                piece = self._file.read(min(place.stop - at, _COPY))
+                if len(piece) < min(place.stop - at, _COPY):
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
             yield piece
 
-    def close(self) -> None:
-        """Drop the numbers, and the scratch file."""
-        self._runs = []
-        with suppress(OSError):  # a full disk
+    def __del__(self) -> None:
+        with suppress(OSError, AttributeError):  # a full disk; no file, as its directory is not there
             self._file.close()
 
 
@@ -266,7 +258,7 @@ def scratch(size: int, directory: str | None = None) -> mmap.mmap:
     """
     if size > _IN_MEMORY:
         try:
-            with unnamed_file(directory) as file:
+            with TemporaryFile(dir=directory) as file:
                 if hasattr(os, "posix_fallocate"):  # without blocks, a store ends in SIGBUS where the disk is full
                     os.posix_fallocate(file.fileno(), 0, size)
                 else:
@@ -277,10 +269,3 @@ def scratch(size: int, directory: str | None = None) -> mmap.mmap:
                 raise
     # Memory of this process; a child that is forked has a copy.
     return mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
-def unnamed_file(directory: str | None) -> IO[bytes]:
-    """Return a new file that nobody else sees, so that nothing is left behind."""
-    from tempfile import TemporaryFile  # start-up time: few need it
-
-    return TemporaryFile(dir=directory)

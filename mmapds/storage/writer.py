@@ -4,28 +4,15 @@ import json
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from xxhash import xxh3_64
 
-from .. import _native
 from ..errors import ColumnError, Error
 from .lock import Replacement
 from .numbers import BY_DTYPE, U32, U64, Spool, scratch, sort_lengths
-from .sections import (
-    ALIGNMENT,
-    BOUNDS,
-    CHECKED,
-    COLUMN,
-    GROUP,
-    HEADER,
-    VERSION,
-    WIDTHS,
-    SectionFile,
-    records_in_group,
-    unpacked,
-)
+from .sections import ALIGNMENT, CHECKED, COLUMN, HEADER, VERSION
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, open_file, reason
 
 _PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
@@ -39,8 +26,7 @@ class SectionWriter(Replacement):
     KIND = 0
     """What kind of such files it is, a number in the header; readers refuse kinds that they do not know."""
     SUFFIX: str
-    NAME: str
-    """What messages call such a file."""
+    NAME: str  # what messages call such a file
 
     def __init__(self, path: str) -> None:
         if not path.endswith(self.SUFFIX) or os.path.isdir(path):
@@ -48,8 +34,10 @@ class SectionWriter(Replacement):
         self.path = path
         self.kind = self.KIND
         self._sections: dict[str, dict[str, Any]] = {}
-        self._open_section: tuple[str, str, int, Any] | None = None
-        self._spools: list[Spool] = []
+        self._name = self._dtype = ""  # of the section that was begun last
+        self.section_begin = 0
+        """The offset of that section in the file."""
+        self._digest = xxh3_64()
         try:
             super().__init__(os.path.join(os.getcwd(), path))  # absolute, as the directory may change meanwhile
         except OSError as error:
@@ -73,13 +61,11 @@ class SectionWriter(Replacement):
         self._end_section()
         with self.writing():
             self.file.write(bytes(-self.file.tell() % ALIGNMENT))
-        self._open_section = name, dtype, self.file.tell(), xxh3_64()
+        self._name, self._dtype, self.section_begin, self._digest = name, dtype, self.file.tell(), xxh3_64()
 
     def spool(self) -> Spool:
-        """Return a spool for a column, beside the file."""
-        spool = Spool(self.directory)
-        self._spools.append(spool)
-        return spool
+        """Return a spool for numbers of a section, beside the file."""
+        return Spool(self.directory, self.writing)
 
     def scratch(self, size: int) -> mmap.mmap:
         """Return scratch memory; above 16 MB it is a file without a name, in the same directory as this one."""
@@ -95,21 +81,17 @@ class SectionWriter(Replacement):
 
     def write_spool(self, name: str, spool: Spool) -> None:
         """Append the numbers of a spool as a section."""
-        self.begin_section(name, spool.number_type.dtype)
-        with self.writing():
-            for chunk in spool.chunks():
-                self.write(chunk)
+        self.write_section(name, spool.number_type.dtype, spool.chunks())
 
     def write_array(self, name: str, dtype: str, data: "memoryview | bytes | mmap.mmap") -> None:
         """Append a section from one buffer."""
-        self.begin_section(name, dtype)
-        for begin in range(0, len(data), _PIECE):
-            self.write(memoryview(data)[begin : begin + _PIECE])
+        view = memoryview(data)
+        self.write_section(name, dtype, (view[begin : begin + _PIECE] for begin in range(0, len(view), _PIECE)))
 
-    def copy_section(self, file: "SectionFile", name: str) -> None:
-        """Append a section of another file, as it is; raise FormatError if it is damaged."""
-        self.begin_section(name, file.sections[name].dtype)
-        for piece in file.pieces(name):
+    def write_section(self, name: str, dtype: str, pieces: Iterable["memoryview | bytes"]) -> None:
+        """Append a section from pieces of it."""
+        self.begin_section(name, dtype)
+        for piece in pieces:
             self.write(piece)
 
     def write_length_order(self) -> None:
@@ -134,16 +116,9 @@ class SectionWriter(Replacement):
         for name, section in sort_lengths(data, kind.width, self.scratch).items():
             self.write_array(name, *section)
 
-    @property
-    def section_begin(self) -> int:
-        """The offset in the file of the section that was begun last."""
-        assert self._open_section is not None
-        return self._open_section[2]
-
     def write(self, data: "memoryview | bytes | bytearray") -> None:
         """Append to the section that was begun last."""
-        assert self._open_section is not None
-        self._open_section[3].update(data)
+        self._digest.update(data)
         with self.writing():
             self.file.write(data)
             begin, end = self._written_out, self.file.tell()
@@ -154,30 +129,26 @@ class SectionWriter(Replacement):
 
     def mark(self) -> tuple[int, Any]:
         """Return where `write` goes on in the section that was begun last, and the checksum up to there."""
-        assert self._open_section is not None
-        return self.file.tell(), self._open_section[3].copy()
+        return self.file.tell(), self._digest.copy()
 
     def take_back(self, mark: tuple[int, Any]) -> Spool:
         """Remove from the section what was written to it since a mark, and return it."""
-        assert self._open_section is not None
-        begin, digest = mark
-        taken, end = Spool(self.directory), self.file.tell()
+        begin, self._digest = mark
+        taken, end = self.spool(), self.file.tell()
         with self.writing():
             for at in range(begin, end, _PIECE):
                 taken.append_bytes(os.pread(self.file.fileno(), min(_PIECE, end - at), at))
             self.file.seek(begin)
             self.file.truncate()
         self._written_out = min(self._written_out, begin)
-        self._open_section = *self._open_section[:3], digest
         return taken
 
     def _end_section(self) -> None:
-        if self._open_section is None:
-            return
-        name, dtype, offset, digest = self._open_section
-        count = (self.file.tell() - offset) // BY_DTYPE[dtype].width
-        self._sections[name] = {"dtype": dtype, "shape": [count], "offset": offset, "xxh3": digest.hexdigest()}
-        self._open_section = None
+        if self._name:
+            begin, xxh3 = self.section_begin, self._digest.hexdigest()
+            count = (self.file.tell() - begin) // BY_DTYPE[self._dtype].width
+            self._sections[self._name] = {"dtype": self._dtype, "shape": [count], "offset": begin, "xxh3": xxh3}
+            self._name = ""
 
     def commit(self, metadata: dict[str, Any], records: int) -> None:
         """Finish the file, and move it to its place; the caller holds its lock."""
@@ -219,12 +190,6 @@ class SectionWriter(Replacement):
             self.file.write(header + checksum.to_bytes(8, "little"))
         return self.temporary
 
-    def close(self) -> None:
-        """Close the file and the spools, and remove the file unless it was moved to its place."""
-        for spool in self._spools if self.is_own else ():
-            spool.close()
-        super().close()
-
 
 class IndexWriter(SectionWriter):
     """Writes an index."""
@@ -238,66 +203,3 @@ class ViewWriter(SectionWriter):
 
     MAGIC, SUFFIX, KIND = INDEX_MAGIC, INDEX_SUFFIX, 1
     NAME = "the view"
-
-
-class BoundsWriter:
-    """Writes the section of bounds, source by source, in one pass.
-
-    The bounds of a source begin with the smallest width. Where a group does not fit it, what was written of the source
-    is taken back, and written again with the next one. As a rule that is soon, as a source is alike from end to end.
-    """
-
-    def __init__(self, writer: SectionWriter) -> None:
-        self._writer = writer
-        writer.begin_section(BOUNDS, U64.dtype)
-        self._begin(WIDTHS[0])
-
-    def _begin(self, width: int) -> None:
-        self._width = width
-        self._mark = self._writer.mark()  # where the source at hand begins
-        self._held = memoryview(b"").cast("Q")  # bounds that do not fill a group yet
-
-    def append(self, bounds: memoryview) -> None:
-        """Append where the next records of the source at hand begin, uint64."""
-        groups = _native.pack_bounds(self._width, self._held, bounds)
-        records = records_in_group(self._width)
-        if groups:
-            self._writer.write(groups)
-            bounds = bounds[len(groups) // GROUP * records - len(self._held) :]
-            self._held = self._held[:0]
-        if len(self._held) + len(bounds) > records:
-            self._widen()
-            self.append(bounds)
-        else:
-            self._held = memoryview(self._held.tobytes() + bounds.tobytes()).cast("Q")
-
-    def _widen(self) -> None:
-        """Write the groups of the source at hand again, with the next width."""
-        width, held = self._width, self._held
-        with closing(self._writer.take_back(self._mark)) as groups, self._writer.writing():
-            self._begin(WIDTHS[WIDTHS.index(width) + 1])
-            for piece in groups.chunks():
-                self.append(unpacked(width, piece))
-        self.append(held)
-
-    def finish(self, end: int) -> int:
-        """End the source at hand where its last record ends; return its width."""
-        last = end.to_bytes(U64.width, "little")
-        self.append(memoryview(last).cast("Q"))
-        while not (group := self._last_group(last)):
-            self._widen()
-        width = self._width
-        self.copy([group])
-        return width
-
-    def copy(self, groups: "Iterable[bytes | bytearray]") -> None:
-        """Append the groups of whole sources, as another index has them, or the last one of the source at hand."""
-        for piece in groups:
-            self._writer.write(piece)
-        self._begin(WIDTHS[0])
-
-    def _last_group(self, last: bytes) -> bytearray:
-        """Return the bounds that are held as a group, filled up with the last one; empty if the width does not fit."""
-        return _native.pack_bounds(
-            self._width, self._held, last * (records_in_group(self._width) + 1 - len(self._held))
-        )
