@@ -63,7 +63,7 @@ def test_the_error_of_a_decoder_is_that_of_a_view(path, error):
         with pytest.raises(RuntimeError if isinstance(error, StopIteration) else type(error)) as raised:
             dataset[key]
         found.append((str(raised.value), getattr(raised.value, "__notes__", [])[-1:]))
-        assert raised.traceback[-1].name in ("decode", "raise_at")
+        assert raised.traceback[-1].name in ("decode", "_raise_at")
     assert all(each == found[0] for each in found)
     assert "train.jsonl:4" in str(found[0])
 

@@ -253,9 +253,8 @@ def test_tars_are_shown_by_key_with_the_sizes_of_members(write, shown):
 def test_other_decoders_and_formats(ten, tmp_path, shown, ran):
     assert records_in(shown("show", ten, "2", "--decode", "text"))[0][3] == '{"n": 2, "text": "xx"}'
     assert records_in(shown("show", ten, "2", "--decode", "bytes"))[0][3] == '{"n": 2, "text": "xx"}'
-    names = "json, text, bytes, files, wds, pil, tf_example or torch"
     status, _, err = ran("show", ten, "2", "--decode", "jsn")
-    assert (status, err.startswith(f"--decode jsn: expected {names}")) == (2, True)
+    assert (status, err.startswith("--decode = 'jsn', expected 'json', 'text', ")) == (2, True)
     np.save(tmp_path / "a.npy", np.arange(12, dtype=np.int16).reshape(3, 4))
     package.build(tmp_path / "a.npy")
     for options in ((), ("--decode", "torch")):

@@ -159,7 +159,7 @@ print(ds[0]["png"], ds[0]["png"])
 def test_images_as_rgb_need_pillow(write):
     path = write(archive([("a.png", b"no image")]), "a.tar")
     mmapds.build(path)
-    code = f"import sys\nsys.modules['PIL.Image'] = None\nimport mmapds\nmmapds.open({path!r}, decode='pil')"
+    code = f"import sys\nsys.modules['PIL'] = None\nimport mmapds\nmmapds.open({path!r}, decode='pil')"
     said = "mmapds.errors.Error: decode = 'pil' needs Pillow; run: pip install 'mmapds[images]'\n"
     assert python(code, check=False).stderr.endswith(said)
 

@@ -16,7 +16,7 @@ from ..compression.content import line_number
 from ..compression.reader import CACHE, BlockCache, BlockReader
 from ..errors import Error, FormatError, SourceError, StaleIndexError, shortened
 from ..storage.compressed_blocks import BlockTable
-from ..storage.current import check_source
+from ..storage.current import check_source, stat_source
 from ..storage.index_file import Index
 from ..storage.sources import IoChoice, Roots, io_of, kind_of_file, open_file, reason
 
@@ -76,9 +76,9 @@ class Catalog:
             index.map.advise(_ADVICE[access])
 
     @property
-    def compares(self) -> bool:
-        """Whether sources are compared with what they were when they were indexed; not with `check="none"`."""
-        return all(index.check != "none" for index in self.indexes)
+    def how(self) -> tuple[str, IoChoice, bool]:
+        """How records are read, and whether sources are compared with what they were when they were indexed."""
+        return self.access, self.io, all(index.check != "none" for index in self.indexes)
 
     def fingerprint(self, rows: bytes) -> str:
         """Return what identifies the records of all sources, as they were indexed, and a selection of them."""
@@ -95,11 +95,10 @@ class Catalog:
         paths = [each.path if each.opened_in == directory else each.absolute(each.path) for each in self.indexes]
         packed = zlib.compress("\0".join(paths).encode(errors="surrogateescape"))
         lasting = [roots.lasting() for roots in {index.roots for index in self.indexes}]
-        how = self.access, self.io, self.blocks.limit, self.compares
-        return _reopened, (directory, packed, _identity(self.indexes), sorted(set().union(*lasting)), how)
+        roots = sorted(set().union(*lasting))
+        return _reopened, (directory, packed, _identity(self.indexes), roots, self.how, self.blocks.limit)
 
     def source_path(self, member: int) -> str:
-        """Return the path of a source."""
         path = self._paths.get(member)
         if path is None:
             index, number = self.members[member]
@@ -137,11 +136,7 @@ class Catalog:
         path = index.source_path(number)
         if code:
             raise index.unreadable(number, os.strerror(code).lower())
-        try:
-            found = os.stat(index.absolute(path))
-        except OSError as error:
-            raise index.unreadable(number, reason(error)) from None
-        index.check_size(number, found.st_size)
+        index.check_size(number, stat_source(index, number).st_size)
         path_of_index = index.absolute(index.path)
         if os.path.exists(path_of_index) and os.path.getsize(path_of_index) < index.map.size:
             raise index.cut_short()
@@ -167,7 +162,6 @@ class Catalog:
     # ---- where a record lies, and what to do about a bad one ---------------------------------------------------
 
     def location(self, located: Located) -> Location:
-        """Return where a record lies, as `ds.where` says it."""
         member, _, begin, end = located
         index, number = self.members[member]
         path = self.source_path(member)
@@ -214,10 +208,10 @@ def _identity(indexes: Sequence[Index]) -> int:
 
 
 def _reopened(
-    directory: str, packed: bytes, identity: int, roots: list[str], how: tuple[str, IoChoice, int, bool]
+    directory: str, packed: bytes, identity: int, roots: list[str], how: tuple[str, IoChoice, bool], block_cache: int
 ) -> Catalog:
     """Open a pickled catalog again. Sources are compared when they are first read, as with "stat" or "none"."""
-    access, io, block_cache, compares = how
+    access, io, compares = how
     paths, allowed = zlib.decompress(packed).decode(errors="surrogateescape").split("\0"), Roots(roots)
     if os.getcwd() != directory:  # not normalised, as `..` may follow a link
         paths = [os.path.join(directory, path) for path in paths]

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, overload
 
@@ -17,7 +18,7 @@ from ..storage.sources import StrPath
 from .batch import LazyBatch, ZippedBatch
 from .catalog import Location
 from .decode import decoder_name, is_same_decoder
-from .views import NestedRows, PermutedRows, RangeRows, Rows, is_position, rows_of
+from .views import PermutedRows, Rows, is_position, rows_of
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -187,7 +188,7 @@ class Dataset(_Samples):
     def column(self, name: str) -> NDArray[Any]:
         """Return a column, a number for each sample: shape (len(self),), uint32, uint64, int64 or float64, read-only.
 
-        That of one index, or of a slice of it, is mapped; any other is a copy, above 16 MB in a scratch file.
+        That of neighbours in one index is mapped; any other is a copy, above 16 MB in a scratch file.
 
         Raises:
           ColumnError: an index does not have the column; the message has the command that adds it.
@@ -219,20 +220,14 @@ class Dataset(_Samples):
         Raises:
           Error: a fraction is negative, they do not add up to 1, or the seed is not an integer.
         """
-        length = len(self)
-        try:
-            sizes = np.asarray(list(fractions), float)
-        except (TypeError, ValueError):
-            sizes = np.empty(0)
+        sizes = np.array(fractions, float)
         if sizes.ndim != 1 or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
             raise Error(f"fractions = {shortened(fractions)}, expected numbers from 0 to 1 that add up to 1")
+        whole, length = self, len(self)
+        if seed is not None and length:
+            whole = self._select(PermutedRows(Permutation(length, integer("seed", seed))))
         ends = np.rint(np.cumsum(sizes) * length).astype(np.int64).tolist()
-        ends[-1] = length
-        runs = [RangeRows(range(begin, end)) for begin, end in pairwise([0, *ends])]
-        if seed is None or length == 0:
-            return [self._select(run) for run in runs]
-        shuffled = PermutedRows(Permutation(length, integer("seed", seed)))
-        return [self._select(NestedRows(shuffled, run)) for run in runs]
+        return [whole[begin:end] for begin, end in pairwise([0, *ends[:-1], length])]
 
     def save(self, path: StrPath) -> None:
         """Write a view as an index of its own over the same sources, which `mmapds.open(path)` opens at once.
@@ -291,7 +286,6 @@ class Dataset(_Samples):
         return self._inner._columns_named(name)
 
     def _view(self, key: Any) -> "Dataset":
-        """Return the view that a key stands for: a slice, an array of ints, or a mask."""
         return self._select(rows_of(key, len(self)))
 
 
@@ -307,13 +301,7 @@ class MappedDataset(Dataset):
         if not is_position(key):
             return self._view(key)
         sample = self._inner[key]
-        if self._is_batched:
-            return self._batch([sample], [key])[0]
-        try:
-            made = self._function(sample)
-        except Exception as error:
-            self._raise_at(key, error)
-        return self._refuse_none(key) if made is None else made
+        return self._batch([sample], [key])[0] if self._is_batched else self._made(sample, key)
 
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
         samples, kept = self._inner.take_kept(positions)
@@ -321,18 +309,19 @@ class MappedDataset(Dataset):
             positions = [positions[k] for k in kept]
         if self._is_batched:
             return self._batch(samples, positions) if len(samples) else [], kept
-        function = self._function  # called in two places, as one more call would take longer than most functions
-        mapped: list[Any] = []
-        for sample in samples:  # that may be read here: an error of its own has its place already
-            try:
-                made = function(sample)
-            except Exception as error:
-                self._raise_at(positions[len(mapped)], error)
-            mapped.append(self._refuse_none(positions[len(mapped)]) if made is None else made)
-        return mapped, kept
+        return [self._made(sample, positions[k]) for k, sample in enumerate(samples)], kept
+
+    def _made(self, sample: Any, position: SupportsIndex) -> Any:
+        try:
+            made = self._function(sample)
+        except Exception as error:
+            self._raise_at(position, error)
+        if made is None:
+            place = self._inner.place(position)
+            raise Error(f"function {decoder_name(self._function)!r}: expected a sample, found None (of {place})")
+        return made
 
     def _batch(self, samples: Sequence[Any], positions: Any) -> list[Any]:
-        """Return what the function makes of a batch."""
         try:
             made = self._function(samples)
         except Exception as error:
@@ -353,11 +342,6 @@ class MappedDataset(Dataset):
             raise RuntimeError(f"function {decoder_name(self._function)!r} raised StopIteration, of {place}") from error
         add_note(error, f"while mapping {place}")
         raise error
-
-    def _refuse_none(self, position: SupportsIndex) -> NoReturn:
-        """Raise Error for a function that changes its sample and returns nothing."""
-        place = self._inner.place(position)
-        raise Error(f"function {decoder_name(self._function)!r}: expected a sample, found None (of {place})")
 
     def _select(self, rows: Rows) -> "MappedDataset":
         return MappedDataset(self._inner._select(rows), self._function, self._is_batched)
@@ -398,12 +382,11 @@ class ZippedDataset(Dataset):
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
         found = [(name, *member.take_kept(positions)) for name, member in self._members.items()]
         kept = np.arange(len(positions), dtype=np.int64)
-        if self._on_error == "raise":
+        if all(len(each) == len(positions) for *_, each in found):
             if any(isinstance(samples, LazyBatch) for _, samples, _ in found):
                 return ZippedBatch({name: samples for name, samples, _ in found}), kept
             return [{name: samples[k] for name, samples, _ in found} for k in range(len(kept))], kept
-        for _, _, each in found:
-            kept = np.intersect1d(kept, each, assume_unique=True)
+        kept = reduce(np.intersect1d, (each for *_, each in found))
         rows = [(name, samples, np.searchsorted(each, kept)) for name, samples, each in found]
         return [{name: samples[at[k]] for name, samples, at in rows} for k in range(len(kept))], kept
 
@@ -506,7 +489,7 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
     return first._chained(parts)
 
 
-def zip(*unnamed: Dataset, **datasets: Dataset) -> Dataset:  # noqa: A001 - mmapds.zip is the public name
+def zip(**datasets: Dataset) -> Dataset:  # noqa: A001 - mmapds.zip is the public name
     """Return datasets of equal length side by side: sample i is `{"a": a[i], "b": b[i]}` for `zip(a=a, b=b)`.
 
         pairs = mmapds.zip(question=ds, answer=mmapds.open("train.jsonl", decode="text"))
@@ -518,11 +501,10 @@ def zip(*unnamed: Dataset, **datasets: Dataset) -> Dataset:  # noqa: A001 - mmap
     Args:
       datasets: one or more datasets of mmapds, by the name that they have in samples.
     Raises:
-      Error: no dataset is given, one has no name or is not of mmapds, or their lengths differ.
+      Error: no dataset is given, one is not of mmapds, or their lengths differ.
     """
-    if unnamed or not datasets:
-        found = f"{len(unnamed)} without a name" if unnamed else "0"
-        raise Error(f"datasets: expected one or more by name, as in zip(a=..., b=...), found {found}")
+    if not datasets:
+        raise Error("datasets: expected one or more by name, as in zip(a=..., b=...), found 0")
     first = next(iter(datasets))
     for name, member in datasets.items():
         if not isinstance(member, Dataset):

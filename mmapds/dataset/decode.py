@@ -4,18 +4,16 @@ from __future__ import annotations  # help() shows them as they are written
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import orjson
 
-from .. import _native
 from ..arrays.schema import Schema
-from ..errors import DecodeError, Error, FormatError, add_note, is_command, says_no_memory
-from ..formats.format import ArrayOf, FieldsOf, Sample
+from ..errors import DecodeError, Error, FormatError, says_no_memory
 from ..storage.numbers import plain_dtype
 from . import payloads
-from .batch import Columns, RecordBatch, Refused, StoredField, as_tensor, expect_read_only, numpy_dtype
+from .batch import Columns, StoredField, as_tensor, expect_read_only, numpy_dtype
 
 Decoder = Callable[..., Any]
 """Takes the bytes of a record and returns a sample; `takes_view` and `takes_location` change what it is given."""
@@ -67,65 +65,33 @@ class RecordArray(partial[Any]):
     """
 
     takes_view = True
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...] | None
 
     def __new__(cls, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> RecordArray:
         dtype = plain_dtype(dtype)
         if shape is None:
-            self = super().__new__(cls, np.frombuffer, dtype=dtype)
-        else:
-            self = super().__new__(cls, np.ndarray, shape, dtype)
-        self.dtype, self.shape = dtype, shape
-        return self
+            return super().__new__(cls, np.frombuffer, dtype=dtype)
+        return super().__new__(cls, np.ndarray, shape, dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RecordArray, (self.dtype, self.shape)
+        shape, dtype = self.args or (None, self.keywords["dtype"])
+        return RecordArray, (dtype, shape)
 
     def __repr__(self) -> str:
-        return f"vector(dtype={self.dtype})" if self.shape is None else f"array(dtype={self.dtype}, shape={self.shape})"
-
-
-@takes_location
-def _files(record: bytes, location: Any) -> Any:
-    return payloads.members_of(record, location.source)
-
-
-@takes_location
-def _wds(record: bytes, location: Any, *, rgb: bool = False) -> Any:
-    return payloads.sample_of(record, location.source, rgb=rgb)
+        dtype, shape = self.__reduce__()[1]
+        return f"vector(dtype={dtype})" if shape is None else f"array(dtype={dtype}, shape={shape})"
 
 
 _ROWS: dict[str, tuple[Decoder, str]] = {
     "json": (orjson.loads, "JSON"),
     "text": (bytes.decode, "UTF-8 text"),
     "bytes": (as_bytes, ""),
-    "files": (_files, "a sample of a tar"),
-    "wds": (_wds, "a sample of valid members"),
-    "pil": (partial(_wds, rgb=True), "a sample of valid members"),
+    "files": (takes_location(payloads.members_of), "a sample of a tar"),
+    "wds": (takes_location(payloads.sample_of), "a sample of valid members"),
+    "pil": (partial(payloads.sample_of, rgb=True), "a sample of valid members"),
     "tf_example": (payloads.tf_example, "a tf.train.Example"),
 }
 """The decoders that have a name, and what they expect of a record."""
 BY_NAME = {name: decode for name, (decode, _) in _ROWS.items()}
-
-
-def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str = "") -> NoReturn:
-    """Raise the error of a decoder with the place of the record; an error of the user's decoder keeps its type.
-
-    Args:
-      decode: the decoder as the user gave it.
-      way_out: what to do, as the end of a message.
-    """
-    if type(error) is FormatError:
-        raise FormatError(f"{place}: {error}") from None
-    if type(error) is DecodeError:
-        raise DecodeError(f"{place}: {error}{way_out}") from None
-    if _expected_by(decode):
-        raise DecodeError(f"{place}: {reason_of(error, decode)}{way_out}") from error
-    if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
-        raise RuntimeError(f"{place}: the decoder raised StopIteration{way_out}") from error
-    add_note(error, f"while decoding {place}{way_out}")
-    raise error
 
 
 def is_short_of_memory(error: Exception) -> bool:
@@ -136,51 +102,33 @@ def is_short_of_memory(error: Exception) -> bool:
     if isinstance(error, orjson.JSONDecodeError):
         return says_no_memory(error)
     # Python says SystemError of a function that returns something though there was an error, as orjson does then.
-    return isinstance(error, MemoryError) or (
-        isinstance(error, SystemError) and isinstance(error.__cause__, MemoryError)
-    )
+    return isinstance(error.__cause__ if isinstance(error, SystemError) else error, MemoryError)
 
 
-def reason_of(error: Exception, decode: str | Decoder) -> str:
-    """Return what a decoder found wrong, as messages say it."""
+def reason_of(error: Exception, decode: str | Decoder) -> str | None:
+    """Return what a decoder of mmapds found wrong, as messages say it; None for an error of a decoder of the user's."""
     if type(error) in (DecodeError, FormatError):
         return str(error)
-    expected = _expected_by(decode)
-    return f"not {expected}: {error}" if expected else f"{type(error).__name__}: {error}"
+    inner = decode.inner if isinstance(decode, TensorDecoder) else decode
+    expected = "an array of that type" if isinstance(inner, RecordArray) else ""
+    if isinstance(inner, str) and inner in _ROWS:
+        expected = _ROWS[inner][1]
+    return f"not {expected}: {error}" if expected else None
 
 
-def _expected_by(decode: str | Decoder) -> str | None:
-    """What a decoder of mmapds expects of a record; None for a decoder of the user's."""
-    if callable(decode):
-        inner = getattr(decode, "inner", decode)  # of a TensorDecoder
-        return "an array of that type" if isinstance(inner, RecordArray) else None
-    return _ROWS[decode][1] if decode in _ROWS else None
-
-
-def wants_view(decode: Decoder) -> bool:
-    """Whether a decoder takes a view of the file."""
-    return _is_marked(decode, "takes_view")
-
-
-def wants_location(decode: Decoder) -> bool:
-    """Whether a decoder takes the location of the record too."""
-    return _is_marked(decode, "takes_location")
-
-
-def _is_marked(decode: Decoder, mark: str) -> bool:
+def is_marked(decode: Decoder, mark: str) -> bool:
+    """Whether a decoder, or the one in a partial, has a mark: `takes_view` or `takes_location`."""
     if getattr(decode, mark, False) is True:
         return True
-    return isinstance(decode, partial) and _is_marked(decode.func, mark)
+    return isinstance(decode, partial) and is_marked(decode.func, mark)
 
 
-def is_same_decoder(one: str | Decoder, other: str | Decoder) -> bool:
+def is_same_decoder(one: Any, other: Any) -> bool:
     """Whether two decoders do the same; two partials do if they give one function the same arguments."""
+    if isinstance(one, TensorDecoder) and isinstance(other, TensorDecoder):
+        one, other = one.inner, other.inner
     if isinstance(one, partial) and isinstance(other, partial):
-        return _is_same((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))
-    return _is_same(one, other)
-
-
-def _is_same(one: Any, other: Any) -> bool:
+        one, other = ((each.func, each.args, each.keywords) for each in (one, other))
     try:
         return bool(one == other)
     except (ValueError, RuntimeError):  # of arrays and tensors among the arguments
@@ -193,8 +141,6 @@ def resolve(decode: str | Decoder) -> Decoder:
         return decode
     if isinstance(decode, str) and decode in BY_NAME:
         return BY_NAME[decode]
-    if is_command():
-        raise Error(f"--decode {decode}: expected {', '.join(BY_NAME)} or torch")
     raise Error(f"decode = {decode!r}, expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable")
 
 
@@ -219,7 +165,6 @@ class ArrayDecoder(Columns):
     installed.
 
     Args:
-      schema: what the file has.
       copied: the fields whose arrays are copies instead, for whoever reads them at once. They are copied under a guard:
         where the file is cut short meanwhile, that is an error, and a view that is read would end the process.
       loads: returns the value of JSON.
@@ -275,22 +220,16 @@ class TensorDecoder:
     The tensors share memory with the file, which is mapped read-only: writing to one kills the process.
     """
 
-    def __init__(self, inner: str | Decoder) -> None:
-        self.inner = inner
-        self._decode = resolve(inner)
-        self.takes_view = wants_view(self._decode)
+    takes_view = True
+
+    def __init__(self, inner: Decoder) -> None:
         import torch  # optional: the extra mmapds[torch]
 
         expect_read_only()
-        self._from_numpy = torch.from_numpy
-        if isinstance(inner, RecordArray):
-            try:
-                self._from_numpy(np.empty(0, inner.dtype))
-            except (TypeError, ValueError):
-                raise Error(f"decode = 'torch', expected a dtype that torch has, found {inner.dtype}") from None
+        self.inner, self._from_numpy = inner, torch.from_numpy
 
     def __call__(self, record: Any) -> Any:
-        sample = self._decode(record)
+        sample = self.inner(record)
         if not isinstance(sample, dict):
             return self._tensor(sample)
         for name, value in sample.items():
@@ -302,12 +241,6 @@ class TensorDecoder:
         is_numpys = array.dtype.isbuiltin != 2  # 2 marks the dtypes that other packages add to NumPy
         return self._from_numpy(array) if is_numpys else as_tensor(array, array.dtype.name)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorDecoder) and is_same_decoder(self.inner, other.inner)
-
-    def __hash__(self) -> int:
-        return hash(TensorDecoder)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return TensorDecoder, (self.inner,)
 
@@ -315,35 +248,7 @@ class TensorDecoder:
         return "torch"
 
 
-def format_decoder(sample: Sample) -> str | Decoder:
-    """Return the decoder for payloads as a format describes them; its arrays share memory with the file."""
-    if isinstance(sample, FieldsOf):
-        return ArrayDecoder(sample.schema)
-    if isinstance(sample, ArrayOf):
-        return RecordArray(sample.dtype, sample.shape)
-    return sample
-
-
 def array_columns(decode: Decoder) -> Any:
     """Return the decoder of named arrays in a decoder, as `Columns`; None for any other decoder."""
     inner = decode.inner if isinstance(decode, TensorDecoder) else decode
-    return inner if isinstance(inner, Columns) and wants_view(inner) else None
-
-
-def array_batch(records: _native.Records, numbers: Any, decode: Decoder, refused: Refused) -> RecordBatch:
-    """Find records of named arrays, and return their samples.
-
-    Args:
-      numbers: which records of the dataset are the batch: shape (k,).
-      decode: one that has `array_columns`.
-      refused: raises an error of one of the batch's records, with where that lies and what to do.
-    """
-    columns = array_columns(decode)
-    try:
-        found = _native.ArrayBatch(records, numbers, columns.native)
-    except FormatError as error:
-        if len(error.args) > 1:  # what is damaged, and in which record of the batch
-            reason, k = error.args
-            refused(k, FormatError(reason))
-        raise
-    return RecordBatch(found, columns, decode, refused, found.check)
+    return inner if isinstance(inner, Columns) and is_marked(inner, "takes_view") else None

@@ -3,44 +3,33 @@
 from __future__ import annotations  # help() shows them as they are written
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import formats
-from .._native import JsonBatch, Records, Samples
-from ..errors import (
-    DecodeError,
-    Error,
-    KeyMissingError,
-    counted,
-    plain_counted,
-    shortened,
-    warn,
-)
+from .._native import ArrayBatch, JsonBatch, Records, Samples
+from ..errors import DecodeError, Error, FormatError, KeyMissingError, add_note, counted, plain_counted, shortened, warn
 from ..index.lengths import LengthOrder
 from ..index.write import candidates
-from ..storage.sources import (
-    StrPath,
-)
+from ..storage.sources import StrPath
 from . import saving
 from .batch import RecordBatch, Refused
 from .catalog import Catalog, Location
 from .dataset import Dataset
 from .decode import (
     Decoder,
-    array_batch,
     array_columns,
     as_bytes,
     decoder_name,
+    is_marked,
     is_same_decoder,
     is_short_of_memory,
-    raise_at,
     reason_of,
     resolve,
-    wants_location,
-    wants_view,
 )
 from .fields import Fields, StoredFields
 from .views import ChainedRows, RangeRows, Rows, as_position, batch_of, checked, composed, is_position, positions_of
@@ -56,7 +45,7 @@ def make_dataset(
 ) -> IndexedDataset:
     """Return the dataset of a catalog, whose records it opens."""
     how = {"readahead": catalog.access == "auto", "will_need": catalog.access != "sequential"}
-    records = Records(catalog.starts, catalog, views=wants_view(resolve(decode)), **how)
+    records = Records(catalog.starts, catalog, views=is_marked(resolve(decode), "takes_view"), **how)
     return IndexedDataset(catalog, records, decode, rows, _Skips() if on_error == "skip" else None)
 
 
@@ -82,7 +71,8 @@ class IndexedDataset(Samples, Dataset):
         self._records = records
         self._given_decode = decode
         self._decode = resolve(decode)
-        self._is_located, self._takes_views = wants_location(self._decode), wants_view(self._decode)
+        self._is_located = is_marked(self._decode, "takes_location")
+        self._takes_views = is_marked(self._decode, "takes_view")
         may_skip = skips is not None and isinstance(self._decode, StoredFields) and self._decode.converts
         self._gives_arrays = array_columns(self._decode) is not None and not may_skip
         self._rows = rows
@@ -128,16 +118,16 @@ class IndexedDataset(Samples, Dataset):
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
         decode, positions = self._decode, batch_of(positions, self._length)
-        numbers = positions if self._rows is None else self._record_numbers(positions)
-        if self._gives_arrays:
-            return array_batch(self._records, numbers, decode, self._refused(numbers, positions))
-        if self._skips is not None:
+        if self._skips is not None and not self._gives_arrays:
             return super().take(positions)
-        if isinstance(decode, Fields):
-            return self._take_fields(numbers, positions)[0]
+        numbers = positions if self._rows is None else self._record_numbers(positions)
         if decode is as_bytes:
             return self._records.many(numbers)
-        refused = self._refused(numbers, positions)
+        if isinstance(decode, Fields):
+            return self._take_fields(numbers, positions)[0]
+        refused = partial(self._raise_of, numbers, positions)
+        if self._gives_arrays:
+            return self._take_arrays(numbers, refused)
         if self._is_located:
             places = map(self._locate, numbers)
             return self._records.decode(numbers, lambda record: decode(record, next(places)), refused)
@@ -147,46 +137,57 @@ class IndexedDataset(Samples, Dataset):
         if self._skips is None or self._gives_arrays:
             return self.take(positions), np.arange(len(positions), dtype=np.int64)
         positions = batch_of(positions, self._length)
-        numbers = self._record_numbers(positions)
         read = self._take_fields if isinstance(self._decode, Fields) else self._take_others
-        samples, kept = read(numbers, positions)
+        samples, kept = read(self._record_numbers(positions), positions)
         self._skips.any_kept |= len(kept) > 0
         if len(positions) and not self._skips.any_kept and len(self._skips) >= min(self._length, _ENOUGH):
             _ = self[positions[0]]  # which raises: the decoder fits no record
         return samples, kept
 
-    def _take_others(self, numbers: Any, positions: Any) -> tuple[Sequence[Any], Any]:
+    def _take_arrays(self, numbers: Any, refused: Refused) -> RecordBatch:
+        columns = array_columns(self._decode)
+        try:
+            found = ArrayBatch(self._records, numbers, columns.native)
+        except FormatError as error:
+            if len(error.args) > 1:  # what is damaged, and in which record of the batch
+                reason, k = error.args
+                refused(k, FormatError(reason))
+            raise
+        return RecordBatch(found, columns, self._decode, refused, found.check)
+
+    def _take_others(self, numbers: Any, positions: Any) -> tuple[Sequence[Any], NDArray[np.int64]]:
         """Read records and decode them one by one; return the same."""
         samples: list[Any] = []
         kept: list[int] = []
         for k, (record, number) in enumerate(zip(self._records.many(numbers), numbers.tolist(), strict=True)):
             try:
-                sample = self._decoded(record, number)
+                samples.append(self._decoded(record, number))
             except Exception as error:
                 if is_short_of_memory(error) or isinstance(error, RecursionError):
                     self._raise_at(number, positions[k], error)
-                self._leave_out(number, reason_of(error, self._given_decode))
+                self._leave_out(number, reason_of(error, self._given_decode) or f"{type(error).__name__}: {error}")
                 continue
+            kept.append(k)
             if self._takes_views:
                 self._records.check(number)
-            samples.append(sample)
-            kept.append(k)
         return samples, np.array(kept, np.int64)
 
-    def _take_fields(self, numbers: Any, positions: Any) -> tuple[Sequence[Any], Any]:
+    def _take_fields(self, numbers: Any, positions: Any) -> tuple[Sequence[Any], NDArray[np.int64]]:
         """Read the fields of records together; return the samples that are not left out, and where these were."""
         decode = self._decode
         assert isinstance(decode, Fields)
         found = JsonBatch(self._records, numbers, decode.native, skip=self._skips is not None)
+        kept = np.arange(len(found), dtype=np.int64)
         for place, why in found.refused:
             number = int(numbers[place])
             reason = decode._reason(bytes(self._records[number]), *why)
             if self._skips is None:
                 self._raise_at(number, positions[place], DecodeError(reason))
             self._leave_out(number, reason)
-        kept = None if self._skips is None else np.frombuffer(found.places, np.uint64).astype(np.int64)
-        refused = self._refused(numbers, positions, kept)
-        return RecordBatch(found, decode, decode._finished, refused), kept
+        if len(found) < len(numbers):
+            kept = np.frombuffer(found.places, np.uint64).astype(np.int64)
+            numbers, positions = numbers[kept], np.asarray(positions)[kept]
+        return RecordBatch(found, decode, decode._finished, partial(self._raise_of, numbers, positions)), kept
 
     @property
     def skipped(self) -> list[int]:
@@ -207,7 +208,7 @@ class IndexedDataset(Samples, Dataset):
         self._skips.add(number)
         if is_first:
             more = "left out; ds.skipped has it and all others that will be, without a warning"
-            warn(f"{self._place(number)}: {reason}; {more}", RuntimeWarning)
+            warn(f"{self._catalog.place(self._records.locate(number))}: {reason}; {more}", RuntimeWarning)
 
     def _check_source(self, number: SupportsIndex) -> None:
         """Raise where the source or its index is to blame for the error of a decoder, and not the record."""
@@ -215,22 +216,25 @@ class IndexedDataset(Samples, Dataset):
         self._catalog.check_line(self._records.locate(number))
 
     def _raise_at(self, number: SupportsIndex, position: Any, error: Exception) -> NoReturn:
-        """Raise the error of the decoder, with the place of the record and its position."""
+        """Raise the error of the decoder with the place of the record; one of the user's decoder keeps its type."""
         self._check_source(number)
         located = self._records.locate(number)
         if is_short_of_memory(error):
             what = f"decoding a record of {located[3] - located[2]} bytes"
             raise self._catalog.short_of_memory(located, what) from error
-        raise_at(self._catalog.place(located), error, self._given_decode, f" (ds[{int(position) % self._length}])")
+        place, at = self._catalog.place(located), f" (ds[{int(position) % self._length}])"
+        if type(error) in (DecodeError, FormatError):
+            raise type(error)(f"{place}: {error}{at}") from None
+        if reason := reason_of(error, self._given_decode):
+            raise DecodeError(f"{place}: {reason}{at}") from error
+        if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
+            raise RuntimeError(f"{place}: the decoder raised StopIteration{at}") from error
+        add_note(error, f"while decoding {place}{at}")
+        raise error
 
-    def _refused(self, numbers: Any, positions: Any, kept: Any = None) -> Refused:
-        """Return what raises the errors of some records, by their place in what was kept; see `_raise_at`."""
-
-        def refused(k: int, error: Exception) -> NoReturn:
-            at = k if kept is None else kept[k]
-            self._raise_at(numbers[at], positions[at], error)
-
-        return refused
+    def _raise_of(self, numbers: Any, positions: Any, k: int, error: Exception) -> NoReturn:
+        """Raise the error of a record of a batch, by its place there."""
+        self._raise_at(numbers[k], positions[k], error)
 
     # ---- records, sources and columns --------------------------------------------------------------------------
 
@@ -241,25 +245,26 @@ class IndexedDataset(Samples, Dataset):
         return self._locate(self._record(position))
 
     def place(self, position: SupportsIndex) -> str:
-        return self._place(self._record(position))
+        return self._catalog.place(self._records.locate(self._record(position)))
 
     def find(self, key: str) -> int:
         if not isinstance(key, str):
             raise TypeError(f"key = {shortened(key)}, expected a string")
-        records = self._records_of(key)
+        indexes = self._catalog.indexes
+        records = (
+            first + record
+            for first, index in zip(accumulate((each.records for each in indexes), initial=0), indexes, strict=False)
+            for record in candidates(index, key)
+            if formats.of_index(index).key(self._records.copy(first + record)) == key
+        )
         found = next(records if self._rows is None else positions_of(self._rows, list(records)), None)
         if found is None:
             raise KeyMissingError(f"key = {shortened(key)}, expected the key of one of the {self._length} records")
         return found
 
-    def _records_of(self, key: str) -> Iterator[int]:
-        """Yield the numbers of the records that have a key, ascending."""
-        first = 0
-        for index in self._catalog.indexes:
-            for record in candidates(index, key):
-                if formats.of_index(index).key(self._records.copy(first + record)) == key:
-                    yield first + record
-            first += index.records
+    @property
+    def _selection(self) -> Rows:
+        return RangeRows(range(self._length)) if self._rows is None else self._rows
 
     @property
     def _is_view(self) -> bool:
@@ -290,7 +295,7 @@ class IndexedDataset(Samples, Dataset):
 
     @property
     def block_starts(self) -> NDArray[np.int64]:
-        return saving.block_starts(self._catalog.indexes, self._rows)
+        return saving.block_starts(self._catalog.indexes, self._selection)
 
     @property
     def columns(self) -> list[str]:
@@ -301,17 +306,16 @@ class IndexedDataset(Samples, Dataset):
         return [name] if name in self.columns else []
 
     def column(self, name: str) -> NDArray[Any]:
-        found = saving.column(self._catalog.indexes, self._rows, name)
+        found = saving.column(self._catalog.indexes, self._selection, name)
         found.flags.writeable = False
         return found
 
     @property
     def length_order(self) -> LengthOrder | None:
-        return saving.length_order(self._catalog.indexes, self._rows, self)
+        return saving.length_order(self._catalog.indexes, self._selection, self)
 
     def save(self, path: StrPath) -> None:
-        rows = RangeRows(range(self._length)) if self._rows is None else self._rows
-        saving.save(path, self._catalog.indexes, rows, self.columns)
+        saving.save(path, self._catalog.indexes, self._selection, self.columns)
 
     def _select(self, inner: Rows) -> IndexedDataset:
         rows = composed(self._rows, inner, len(self._records))
@@ -320,10 +324,9 @@ class IndexedDataset(Samples, Dataset):
     @classmethod
     def _chained(cls, parts: Sequence[IndexedDataset]) -> IndexedDataset:
         first, catalog = parts[0], parts[0]._catalog
-        how = catalog.access, catalog.io, catalog.compares, first._on_error
         for k, part in enumerate(parts):
-            found = part._catalog.access, part._catalog.io, part._catalog.compares, part._on_error
-            if found != how or not is_same_decoder(part._given_decode, first._given_decode):
+            is_alike = part._catalog.how == catalog.how and part._on_error == first._on_error
+            if not is_alike or not is_same_decoder(part._given_decode, first._given_decode):
                 raise Error(
                     f"datasets[{k}]: expected decode, access, io, check and on_error as of datasets[0], found others"
                 )
@@ -332,13 +335,11 @@ class IndexedDataset(Samples, Dataset):
         rows = None
         if any(part._is_view for part in parts):
             firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
-            every = [RangeRows(range(len(part))) if part._rows is None else part._rows for part in parts]
-            rows = ChainedRows(zip(firsts, every, strict=False))
+            rows = ChainedRows(zip(firsts, (part._selection for part in parts), strict=False))
         joined = Catalog(indexes, catalog.access, catalog.io, limit)
         return make_dataset(joined, first._given_decode, first._on_error, rows)
 
     def _record(self, position: SupportsIndex) -> int:
-        """Return the number of the record at a position."""
         index = as_position(position)
         if not -self._length <= index < self._length:
             raise IndexError(f"index {shortened(index)} is out of range for {plain_counted(self._length, 'record')}")
@@ -351,9 +352,6 @@ class IndexedDataset(Samples, Dataset):
 
     def _locate(self, record: SupportsIndex) -> Location:
         return self._catalog.location(self._records.locate(record))
-
-    def _place(self, record: SupportsIndex) -> str:
-        return self._catalog.place(self._records.locate(record))
 
     def __repr__(self) -> str:
         paths = self.sources

@@ -4,18 +4,12 @@ from __future__ import annotations  # help() shows them as they are written
 
 import os
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 
 from .. import formats
 from ..compression.reader import CACHE
-from ..errors import (
-    Error,
-    IndexMissingError,
-    SourceError,
-    StaleIndexError,
-    build_command,
-    warn,
-)
-from ..formats.format import FieldsOf
+from ..errors import Error, IndexMissingError, SourceError, StaleIndexError, build_command, warn
+from ..formats.format import ArrayOf, FieldsOf
 from ..index.build import Request, build_and_warn
 from ..storage import current
 from ..storage.index_file import Index, SavedView, is_saved_view, names_index
@@ -36,16 +30,9 @@ from ..storage.sources import (
 from . import saving
 from .catalog import Catalog
 from .dataset import Dataset
-from .decode import (
-    Decoder,
-    TensorDecoder,
-    decoder_name,
-    format_decoder,
-    is_same_decoder,
-)
+from .decode import ArrayDecoder, Decoder, RecordArray, TensorDecoder, decoder_name, is_same_decoder, resolve
 from .fields import Fields, StoredFields, differing_records
 from .indexed import OnError, make_dataset
-from .payloads import check_pillow
 
 
 def open(  # noqa: A001 - mmapds.open is the public name
@@ -114,7 +101,6 @@ def open(  # noqa: A001 - mmapds.open is the public name
 
 
 def open_stored(path: str, roots: Roots, io: Io) -> Index | SavedView:
-    """Open an index or a saved view."""
     try:
         return Index(path, roots, io)
     except SavedViewFoundError:
@@ -122,7 +108,6 @@ def open_stored(path: str, roots: Roots, io: Io) -> Index | SavedView:
 
 
 def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoChoice) -> list[Index | SavedView]:
-    """Open the indexes of sources, and saved views."""
     indexes: list[Index | SavedView] = []
     missing: list[str] = []
     directory = os.getcwd()
@@ -152,14 +137,9 @@ def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoC
 
 def _index_path(path: str) -> str:
     """Return the path of a source's index: beside it or, for a link, beside the file that it leads to."""
-    if names_index(path):
-        return path
-    beside = path + INDEX_SUFFIX
-    if not os.path.lexists(beside) and os.path.islink(path):
-        followed = os.path.realpath(path) + INDEX_SUFFIX
-        if os.path.exists(followed):
-            return followed
-    return beside
+    beside = path if names_index(path) else path + INDEX_SUFFIX
+    followed = os.path.realpath(path) + INDEX_SUFFIX if os.path.islink(path) else beside
+    return beside if os.path.lexists(beside) or not os.path.exists(followed) else followed
 
 
 def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Sequence[Index | SavedView]) -> None:
@@ -203,8 +183,8 @@ def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Dec
     """Return the decoder that the user means: the one given, or else that of the format."""
     for index in indexes:
         formats.check_decoder(index, given)
-    if given == "pil":
-        check_pillow()
+    if given == "pil" and find_spec("PIL") is None:
+        raise Error("decode = 'pil' needs Pillow; run: pip install 'mmapds[images]'")
     if given is not None and given != "torch" and not isinstance(given, Fields):
         return given
     found = [_decoder_of(index, given if isinstance(given, Fields) else None) for index in indexes]
@@ -216,13 +196,15 @@ def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Dec
                 f"{index.path}: expected records for decode = {decoder_name(found[0])}, as in {indexes[0].path}, found "
                 f"records for {decoder_name(decode)}; give decode="
             )
-    return TensorDecoder(found[0]) if given == "torch" else found[0]
+    return TensorDecoder(resolve(found[0])) if given == "torch" else found[0]
 
 
 def _decoder_of(index: Index, fields: Fields | None) -> str | Decoder:
     """Return the decoder of an index, as its format says; or that of the fields that a user wants of its records."""
     with index.reporting_malformed_metadata():
         sample = formats.of_index(index).decoder(index.parameters)
-        if fields is None:
-            return format_decoder(sample)
-        return StoredFields(fields, sample.schema, index.path) if isinstance(sample, FieldsOf) else fields
+        if isinstance(sample, FieldsOf):
+            return ArrayDecoder(sample.schema) if fields is None else StoredFields(fields, sample.schema, index.path)
+        if fields is not None:
+            return fields
+        return RecordArray(sample.dtype, sample.shape) if isinstance(sample, ArrayOf) else sample

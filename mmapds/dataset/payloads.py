@@ -6,7 +6,6 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -16,17 +15,17 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import Error, check_memory, warn
+from ..errors import check_memory, warn
 from ..formats import tar
 
 MOST_BYTES = "MMAPDS_MAX_NPZ_BYTES"
 """The environment variable for how many bytes the arrays of an npz may take, where it is compressed; else 1 GiB."""
 
 
-def members_of(record: bytes, url: str) -> dict[str, Any]:
+def members_of(record: bytes, location: Any) -> dict[str, Any]:
     """Return `{"__key__": ..., "__url__": ..., extension: bytes, ...}`, extensions in lower case."""
     key, members = tar.members(record)
-    found: dict[str, Any] = {"__key__": key, "__url__": url}
+    found: dict[str, Any] = {"__key__": key, "__url__": location.source}
     for extension, begin, end in members:
         extension = extension.lower()
         if extension in found:
@@ -35,7 +34,7 @@ def members_of(record: bytes, url: str) -> dict[str, Any]:
     return found
 
 
-def sample_of(record: bytes, url: str, *, rgb: bool = False) -> dict[str, Any]:
+def sample_of(record: bytes, location: Any, *, rgb: bool = False) -> dict[str, Any]:
     """Return a sample whose members are decoded by what follows the last dot of their extension.
 
     Members whose extension is not in the tables, pickles among them, stay bytes.
@@ -43,7 +42,7 @@ def sample_of(record: bytes, url: str, *, rgb: bool = False) -> dict[str, Any]:
     Args:
       rgb: convert images to RGB; else they have the mode of their file, and stay bytes without Pillow.
     """
-    sample = members_of(record, url)
+    sample = members_of(record, location)
     decode_members(sample, _rgb if rgb else _image_or_bytes)
     return sample
 
@@ -121,7 +120,12 @@ def _rgb(data: bytes) -> Any:
 
 
 def _image_or_bytes(data: bytes) -> Any:
-    return _image(data) if _has_pillow() else data
+    try:
+        import PIL.Image  # noqa: F401 - optional
+    except ImportError:
+        warn("images stay bytes without Pillow; run: pip install 'mmapds[images]'")
+        return data
+    return _image(data)
 
 
 _TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
@@ -137,24 +141,6 @@ _EXTENSIONS: dict[Callable[[bytes], Any], str] = {
     _arrays: "npz",
 }
 _DECODERS = {name: decode for decode, names in _EXTENSIONS.items() for name in names.split()}
-
-
-def check_pillow() -> None:
-    """Raise Error unless images can be decoded."""
-    try:
-        import PIL.Image  # noqa: F401 - optional
-    except ImportError:
-        raise Error("decode = 'pil' needs Pillow; run: pip install 'mmapds[images]'") from None
-
-
-@cache
-def _has_pillow() -> bool:
-    try:
-        check_pillow()
-    except Error:
-        warn("images stay bytes without Pillow; run: pip install 'mmapds[images]'")
-        return False
-    return True
 
 
 # ---- tf.train.Example ---------------------------------------------------------------------------------------------
@@ -206,17 +192,11 @@ def _feature(record: bytes, parts: list[tuple[int, int]]) -> Feature:
             if number == 1:
                 values.append((at, stop))
     if kind == 2:
-        return _joined([_floats(record, at, stop) for at, stop in values], np.float32)
+        return _joined([np.frombuffer(memoryview(record)[at:stop], "<f4") for at, stop in values], np.float32)
     if kind == 3:
         integers = [np.frombuffer(_native.varints(record, at, stop), np.int64) for at, stop in values]
         return _joined(integers, np.int64)
     return [record[at:stop] for at, stop in values]
-
-
-def _floats(record: bytes, at: int, stop: int) -> NDArray[np.float32]:
-    if (stop - at) % 4:
-        raise ValueError(f"byte {at}: expected floats of 4 bytes in a float_list, found {stop - at} bytes")
-    return np.frombuffer(record, "<f4", (stop - at) // 4, at)
 
 
 def _joined(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
@@ -260,12 +240,9 @@ def _varint(record: bytes, at: int, end: int) -> tuple[int, int]:
     if at < end and record[at] < 128:  # most are of one byte
         return record[at], at + 1
     value = 0
-    for shift in range(0, 70, 7):
-        if at >= end:
-            raise ValueError(f"byte {at}: expected the rest of an integer, found the end of the message")
-        byte = record[at]
+    for shift, byte in zip(range(0, 70, 7), record[at : min(at + 10, end)], strict=False):
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value & (2**64 - 1), at
-    raise ValueError(f"byte {at - 10}: expected an integer of up to 10 bytes, found a longer one")
+    raise ValueError(f"byte {at}: expected the last of up to 10 bytes of an integer, found more or the message's end")

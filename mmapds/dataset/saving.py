@@ -1,9 +1,8 @@
 """What files hold of a view: saved views, and columns, length orders and blocks of indexes, read where they lie."""
 
 import os
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from ..index.lengths import FileOrder, LengthOrder, Numbers
 from ..index.verify import Findings, place_beside
 from ..storage.compressed_blocks import BlockTable
 from ..storage.current import check_now
-from ..storage.index_file import LENGTH_SECTIONS, Index, SavedView, mark_of, relative_to_index
+from ..storage.index_file import LENGTH_SECTIONS, Base, Index, SavedView, mark_of, relative_to_index
 from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE, U64, order_type, scratch
 from ..storage.sections import COLUMN
@@ -45,25 +44,20 @@ class SavedRows(Rows):
         return self.file.records
 
     def many(self, positions: Int64s) -> Int64s:
-        with self._reporting_damage():
+        try:
             if self._held is not None:
                 found = self._held.many(positions)
             else:
                 found, section = np.empty(len(positions), np.int64), self.file.sections["rows"]
                 place = section.offset, BY_DTYPE[section.dtype].width, section.items
                 self.file.map.take(*place, np.ascontiguousarray(positions), found)
-        if len(found) and (largest := int(found.view(np.uint64).max())) >= self.file.total:
-            raise self.file.damaged(f"section 'rows': record {largest} is out of range for {self.file.total} records")
-        return found
-
-    @contextmanager
-    def _reporting_damage(self) -> Iterator[None]:
-        try:
-            yield
         except ValueError:
             raise self.file.damaged("section 'row_ranks': expected the counts of 'row_bits', found others") from None
         except EOFError:
             raise self.file.cut_short() from None
+        if len(found) and (largest := int(found.view(np.uint64).max())) >= self.file.total:
+            raise self.file.damaged(f"section 'rows': record {largest} is out of range for {self.file.total} records")
+        return found
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.file.absolute(self.file.path), self.file.checksum, self.file.io)
@@ -94,7 +88,6 @@ def unfolded(members: Sequence[Index | SavedView]) -> tuple[list[Index], Rows | 
 
 
 def save(path: StrPath, indexes: Sequence[Index], rows: Rows, columns: Sequence[str]) -> None:
-    """Write a saved view of some rows of indexes; see `Dataset.save`."""
     target = os.fspath(path)
     with locked(target):
         if os.path.lexists(target):
@@ -107,14 +100,10 @@ def save(path: StrPath, indexes: Sequence[Index], rows: Rows, columns: Sequence[
             records = sum(index.records for index in indexes)
             as_bits = len(rows) * order_type(records).width > -(-records // 8) and ascends(rows)
             _write_sections(writer, indexes, rows, columns, as_bits=as_bits)
-            bases = [
-                {
-                    "path": relative_to_index(index.absolute(index.path), writer.target),
-                    "records": index.records,
-                    "mark": mark_of(index, columns),
-                }
-                for index in indexes
-            ]
+            bases = []
+            for index in indexes:
+                path = relative_to_index(index.absolute(index.path), writer.target)
+                bases.append(Base(path, index.records, mark_of(index, columns))._asdict())
             writer.commit({"bases": bases, "builder": f"mmapds {__version__}"}, len(rows))
 
 
@@ -179,55 +168,28 @@ def _whole(indexes: Sequence[Index]) -> list[_Part]:
     return [_Part(index, 0, index.records) for index in indexes]
 
 
-class _Parts:
-    """Parts one after another; positions count all of their records."""
-
-    def __init__(self, parts: list[_Part]) -> None:
-        self._parts = parts
-        self._starts = list(accumulate((part.end - part.begin for part in parts), initial=0))
-
-    def cut(self, rows: RangeRows, first: int) -> list[_Part] | None:
-        """Return what lies at a range of positions, which counts from `first`; None where it has gaps."""
-        if rows.range.step != 1:
-            return None
-        begin, end = first + rows.range.start, first + rows.range.stop
-        found, number = [], bisect_right(self._starts, begin) - 1
-        while begin < end:
-            of, low, _ = self._parts[number]
-            start, stop = self._starts[number], min(end, self._starts[number + 1])
-            if begin < stop:
-                found.append(_Part(of, low + begin - start, low + stop - start))
-            begin, number = stop, number + 1
-        return found
-
-    def of(self, rows: Rows, first: int = 0) -> list[_Part] | None:
-        """Return the runs of neighbours that a selection is made of, whose record 0 is `first`; None for any other."""
-        if isinstance(rows, SavedRows):
-            return [_Part(rows.file, 0, len(rows))]
-        if isinstance(rows, RangeRows):
-            return self.cut(rows, first)
-        if isinstance(rows, NestedRows) and isinstance(rows.inner, RangeRows):
-            outer = self.of(rows.outer, first)
-            return None if outer is None else _Parts(outer).cut(rows.inner, 0)
-        if not isinstance(rows, ChainedRows):
-            return None
-        found: list[_Part] = []
-        for begin, each in rows.chained:
-            own = self.of(each, first + begin)
-            if own is None:
-                return None
-            found += own
-        return found
-
-
-def _parts_of(indexes: Sequence[Index], rows: Rows | None) -> list[_Part] | None:
-    """Return the runs of neighbours that a selection of all records is made of; None if it is not made of any."""
-    whole = _whole(indexes)
-    return whole if rows is None else _Parts(whole).of(rows)
+def _runs(indexes: Sequence[Index], rows: Rows, first: int = 0) -> list[_Part] | None:
+    """Return the runs of neighbours that rows are made of, whose record 0 is `first`; None for any other rows."""
+    if isinstance(rows, SavedRows):
+        return [_Part(rows.file, 0, len(rows))]
+    if isinstance(rows, ChainedRows):
+        every = [_runs(indexes, each, first + begin) for begin, each in rows.chained]
+        return None if None in every else [run for runs in every for run in runs or ()]
+    parts: list[_Part] | None = _whole(indexes)
+    if isinstance(rows, NestedRows):
+        parts, rows, first = _runs(indexes, rows.outer, first), rows.inner, 0
+    if parts is None or not isinstance(rows, RangeRows) or rows.range.step != 1:
+        return None
+    begin, end = first + rows.range.start, first + rows.range.stop
+    starts = list(accumulate((part.end - part.begin for part in parts[:-1]), initial=0))
+    here = slice(bisect_right(starts, begin) - 1, max(bisect_left(starts, end), bisect_right(starts, begin)))
+    return [
+        _Part(of, low + max(begin - start, 0), min(low + end - start, high))
+        for (of, low, high), start in zip(parts[here], starts[here], strict=False)
+    ]
 
 
 def _numbers(parts: Sequence[_Part], name: str) -> Numbers:
-    """Return a column of parts of indexes."""
     arrays = []
     for index, begin, end in parts:
         dtype, data = index.column(name)
@@ -235,28 +197,23 @@ def _numbers(parts: Sequence[_Part], name: str) -> Numbers:
     return Numbers(arrays, name)
 
 
-def column(indexes: Sequence[Index], rows: Rows | None, name: str) -> NDArray[Any]:
-    """Return the numbers of some rows of a column; see `Dataset.column`."""
-    parts = _parts_of(indexes, rows)
+def column(indexes: Sequence[Index], rows: Rows, name: str) -> NDArray[Any]:
+    parts = _runs(indexes, rows)
     if parts and all(name in part.of.columns for part in parts):
         return _numbers(parts, name).array
     every = _numbers(_whole(indexes), name)
-    if rows is None or not len(rows):
-        return np.empty(0, every.dtype)
-    if isinstance(rows, RangeRows) and len(indexes) == 1:
-        return ArrayRows(every.array).part(rows.range).array
     found = np.frombuffer(scratch(len(rows) * every.dtype.itemsize), every.dtype, len(rows))
     for begin, records in pieces(rows):
         found[begin : begin + len(records)] = every.at(records)
     return found
 
 
-def length_order(indexes: Sequence[Index], rows: Rows | None, dataset: Any) -> LengthOrder | None:
+def length_order(indexes: Sequence[Index], rows: Rows, dataset: Any) -> LengthOrder | None:
     """Return the length order of some rows, whose pickle has the dataset of them; see `Dataset.length_order`."""
-    parts = _parts_of(indexes, rows)
+    runs = _runs(indexes, rows) or ()
+    parts = [run for run in runs if run.begin < run.end] or [run for run in runs if not run.of.records][:1]
     if not parts or sum(end - begin < of.records for of, begin, end in parts) > _MOST_CUT:
         return None
-    parts = [part for part in parts if part.begin < part.end] or parts[:1]  # a run has a record or more
     ordered = []
     for index, begin, end in parts:
         lengths = index.columns.get("length")
@@ -269,8 +226,10 @@ def length_order(indexes: Sequence[Index], rows: Rows | None, dataset: Any) -> L
     return LengthOrder(ordered, _numbers(parts, "length"), (attrgetter("length_order"), (dataset,)))
 
 
-def block_starts(indexes: Sequence[Index], rows: Rows | None) -> NDArray[np.int64]:
+def block_starts(indexes: Sequence[Index], rows: Rows) -> NDArray[np.int64]:
     """Return the position of the first record that begins in each block, and the length; see `Dataset.block_starts`."""
+    if not isinstance(rows, RangeRows) or rows.range.step != 1:
+        raise Error("block_starts: expected all records or a slice of neighbours, found another view")
     found, first = [], 0
     for index in indexes:
         for number, source in enumerate(index.sources):
@@ -280,10 +239,8 @@ def block_starts(indexes: Sequence[Index], rows: Rows | None) -> NDArray[np.int6
             found.append(first + _block_starts(index, number))
             first += source.records
     starts = np.concatenate([*found, [first]]).astype(np.int64)
-    if rows is None:
+    if len(rows) == first:
         return starts
-    if not isinstance(rows, RangeRows) or rows.range.step != 1:
-        raise Error("block_starts: expected all records or a slice of neighbours, found another view")
     begin, end = rows.range.start, rows.range.stop
     return np.concatenate([[begin], starts[(starts > begin) & (starts < end)], [end]]).astype(np.int64) - begin
 
@@ -292,10 +249,8 @@ def _block_starts(index: Index, number: int) -> NDArray[np.int64]:
     """Return the first record that begins in each block of a source, counted in the source."""
     table, records = BlockTable(index, number), index.sources[number].records
     bounds = np.asarray(table.bounds(0, table.count))
-    found, done = np.full(len(bounds), records, np.int64), 0
+    found = np.zeros(len(bounds), np.int64)
     for begin in range(0, records, _PIECE):
         starts = np.frombuffer(index.bounds(number, begin, min(begin + _PIECE, records)), np.uint64)
-        end = int(np.searchsorted(bounds, starts[-1], "right"))
-        found[done:end] = begin + np.searchsorted(starts, bounds[done:end])
-        done = end
+        found += np.searchsorted(starts, bounds)
     return found

@@ -30,7 +30,6 @@ class Rows(ABC):
         """Return the numbers of the records at some positions."""
 
     def one(self, position: int) -> int:
-        """Return the number of the record at a position."""
         return int(self.many(np.array([position], np.int64))[0])
 
     def part(self, positions: range) -> "Rows":
@@ -45,10 +44,12 @@ class RangeRows(Rows):
         if len(rows) < 2:  # their step may be of any size
             rows = range(rows[0], rows[0] + 1) if rows else range(0)
         self.range = rows
-        self.one = rows.__getitem__  # type: ignore[assignment, method-assign]
 
     def __len__(self) -> int:
         return len(self.range)
+
+    def one(self, position: int) -> int:
+        return self.range[position]
 
     def many(self, positions: Int64s) -> Int64s:
         return self.range.start + self.range.step * positions
@@ -56,9 +57,6 @@ class RangeRows(Rows):
     def part(self, positions: range) -> "RangeRows":
         start, step = self.range.start, self.range.step
         return RangeRows(range(start + step * positions.start, start + step * positions.stop, step * positions.step))
-
-    def __reduce__(self) -> tuple[type, tuple[range]]:
-        return RangeRows, (self.range,)
 
 
 class PermutedRows(Rows):
@@ -178,11 +176,7 @@ class ChainedRows(Rows):
 def pieces(rows: Rows) -> Iterator[tuple[int, Int64s]]:
     """Yield the numbers that rows select, some at a time, each with its first position."""
     for begin in range(0, len(rows), _PIECE):
-        end = min(begin + _PIECE, len(rows))
-        if isinstance(rows, ArrayRows):  # whose numbers lie together: several times as fast
-            yield begin, rows.array[begin:end].astype(np.int64, copy=False)
-        else:
-            yield begin, rows.many(np.arange(begin, end, dtype=np.int64))
+        yield begin, rows.many(np.arange(begin, min(begin + _PIECE, len(rows)), dtype=np.int64))
 
 
 def positions_of(rows: Rows, records: Sequence[int]) -> Iterator[int]:

@@ -7,6 +7,7 @@ import numpy as np
 from google.protobuf.unknown_fields import UnknownFieldSet
 from tfrecord import example_pb2
 
+from mmapds.dataset.catalog import Location
 from mmapds.dataset.payloads import sample_of, tf_example
 from tests.support.samples import npy, npz
 from tests.support.tars import archive
@@ -65,7 +66,7 @@ def check_example(data):
 def check_members(record):
     """Decode a sample of a tar: a ValueError, or a dict."""
     with suppress(ValueError):
-        assert isinstance(sample_of(memoryview(record), "a.tar"), dict)
+        assert isinstance(sample_of(memoryview(record), Location("a.tar", 0, 0)), dict)
 
 
 def one(random):
