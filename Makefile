@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.built
 PIP     = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip --disable-pip-version-check
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-asan test-tsan test-ray test-report clean
+.PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-trainers test-asan test-tsan test-ray test-report clean
 
 # Files of tests are shared out to as many processes as there are cores, 8 at the most: each of some loads torch.
 test: $(STAMP)
@@ -33,8 +33,8 @@ demo: $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.demo)
 	$(VENV)/bin/python examples/train_stdlib.py --out demo
 	$(VENV)/bin/python examples/train_packed.py --out demo
 
-bench: $(STAMP)
-	$(VENV)/bin/python -m pytest -q -W ignore bench/bench_*.py
+bench: build/trainers/installed
+	build/trainers/bin/python -m pytest -q -W ignore bench/bench_*.py
 
 # make bench-against COMMIT=... [PATHS=Sampler] : the hot paths with this tree and with another commit, in turn
 bench-against: $(STAMP)
@@ -59,6 +59,15 @@ build/ray/installed: $(STAMP)
 	$(environment)
 	$(PIP) --python $(@D) install -q 'ray>=2.30' # whose wheel is large
 	touch $@
+
+build/trainers/installed: $(STAMP)
+	$(environment)
+	$(PIP) --python $(@D) install -q --group trainers
+	touch $@
+
+# Lightning, transformers, accelerate, grain and others: each in several processes, with checkpoints that go on
+test-trainers: build/trainers/installed
+	build/trainers/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile tests/trainers
 
 test-ray: build/ray/installed
 	build/ray/bin/python -m pytest -q -n0 -m ray tests/test_ray.py
@@ -111,11 +120,18 @@ build/%/installed: $(STAMP)
 build/asan/installed: SANITIZERS = address,undefined
 build/tsan/installed: SANITIZERS = thread
 
+# All that can be tried, in hours: every test with many examples, sanitizers, trainers, clusters, a browser, fuzzing, torture
+test-all: $(STAMP)
+	HYPOTHESIS_PROFILE=thorough $(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory test-trainers test-ray test-report test-tsan test-asan
+	$(MAKE) --no-print-directory fuzz RUNS=$(or $(RUNS),1000000)
+	$(MAKE) --no-print-directory torture SECONDS=$(or $(SECONDS),1800)
+
 # make test-asan [TESTS="tests/test_json.py ..."]. The allocator of the sanitizer can hang in a child that is forked while other
-# threads allocate, which stateful loaders do, so their tests are left out, and so are those of trainers.
+# threads allocate, which stateful loaders do, so their tests are left out.
 test-asan: build/asan/installed
 	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" build/asan/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile \
-	  -k "not stateful and not torchdata" --ignore=tests/stacks $(TESTS)
+	  -k "not stateful and not torchdata" $(TESTS)
 
 test-tsan: build/tsan/installed
 	setarch -R env LD_PRELOAD="$(call runtime,libtsan.so)" build/tsan/bin/python -m pytest -q tests/test_threads.py

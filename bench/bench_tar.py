@@ -4,7 +4,6 @@ import random
 import tarfile
 
 import pytest
-from webdataset.tariterators import group_by_keys, tar_file_expander
 
 import mmapds
 from bench.support.data import DATA, once
@@ -49,6 +48,8 @@ def by_tarfile(path):
 
 
 def by_webdataset(path):
+    from webdataset.tariterators import group_by_keys, tar_file_expander  # make bench installs it, make test does not
+
     with open(path, "rb") as stream:
         return list(group_by_keys(tar_file_expander([{"url": path, "stream": stream}])))
 

@@ -10,10 +10,10 @@ import mmapds
 pytest.register_assert_rewrite("tests.support")
 from tests.support import wheel  # noqa: E402 - its assertions are rewritten
 
-# A commit passes or fails, whenever it is tested: examples are the same each time. `HYPOTHESIS_PROFILE=explore` draws
-# others. How long an example takes tells how busy the machine is.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None)
+# A commit passes or fails whenever it is tested: its few examples are the same each time. `thorough` draws many others.
+# How long an example takes tells how busy the machine is.
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 

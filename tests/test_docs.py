@@ -282,7 +282,7 @@ def test_the_rest_of_the_training_page_runs():
         exec(code, names)
     assert names["stream"].first_step == 10
     assert sum(map(len, names["stream"])) == 5000 - 10 * 32
-    for code in blocks("docs/training.md", "py"):  # of stacks that tests of their own run
+    for code in blocks("docs/training.md", "py"):  # of trainers; tests of their own run it
         compile(code, "docs/training.md", "exec")
 
 

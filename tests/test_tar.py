@@ -4,7 +4,6 @@ import os
 import random
 import subprocess
 import tarfile
-import warnings
 from pathlib import Path
 
 import pytest
@@ -21,19 +20,15 @@ from tests.support.messages import check
 from tests.support.tars import (
     DIALECTS,
     archive,
-    by_webdataset,
-    check_against_webdataset,
+    by_tarfile,
+    check_against_tarfile,
+    key_of,
     members_of,
     pax,
     sized,
     special,
     with_checksum,
 )
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from webdataset.tariterators import base_plus_ext
-
 
 # ---- as others write them ------------------------------------------------------------------------------------
 
@@ -49,7 +44,7 @@ LONGEST = "d" * 300 + "/"  # for which ustar has no room
 def test_tarfile(write, dialect, directory):
     path = write(archive(members_of(directory=directory), dialect), "a.tar")
     mmapds.build(path)
-    ds = check_against_webdataset(path)
+    ds = check_against_tarfile(path)
     assert len(ds) == 20
     assert ds[3]["__key__"] == f"{directory}s0003"
     verify(Index(f"{path}.mmx"))
@@ -69,7 +64,7 @@ def test_members_large_and_small(write, dialect):
             files.append((f"{directory}{i:03}.{extension}", rng.randbytes(size)))
     path = write(archive(files, dialect), "a.tar")
     mmapds.build(path)
-    assert len(check_against_webdataset(path)) == 400
+    assert len(check_against_tarfile(path)) == 400
     cut = Path(path).read_bytes()[:6_000_000]
     with pytest.raises(
         mmapds.FormatError, match=r"a.tar: record \d+ \(byte \d+\): expected a whole sample, found .* byte 6000000"
@@ -91,7 +86,7 @@ def test_tar_the_program(tmp_path, dialect):
     run = ["tar", f"--format={dialect}", "--sort=name", "-cf", path, "-C", root, "."]
     subprocess.run(run, check=True, capture_output=True)
     mmapds.build(path)
-    ds = check_against_webdataset(path)
+    ds = check_against_tarfile(path)
     assert len(ds) == 5
     assert [len(mmapds.open(path, decode="wds")[i]["txt"]) for i in range(5)] == [0, 300, 600, 900, 1200]
 
@@ -106,7 +101,7 @@ def test_any_members(tmp_path, files, dialect):
     path = tmp_path / "a.tar"
     path.write_bytes(archive(files, dialect))
     try:
-        wanted = by_webdataset(path)
+        wanted = by_tarfile(path)
     except ValueError as error:
         assert "duplicate file name" in str(error)  # noqa: PT017 - only one of the two outcomes
         with pytest.raises(
@@ -123,7 +118,7 @@ def test_any_members(tmp_path, files, dialect):
 def test_keys_are_those_of_webdataset(name):
     header = bytearray(sized(name, b"").tobuf(tarfile.USTAR_FORMAT))
     _, _, key, found = _native.tar_members(bytes(header), 1)
-    wanted = base_plus_ext(name)
+    wanted = key_of(name)
     assert (key, found[0][0] if found else None) == wanted
 
 
@@ -148,7 +143,7 @@ def test_members_that_belong_to_no_sample(write):
     for dialect in DIALECTS:
         path = write(archive(files, dialect), "a.tar")
         mmapds.build(path, force=True)
-        ds = check_against_webdataset(path)
+        ds = check_against_tarfile(path)
         assert [sample["__key__"] for sample in ds] == ["a", "__meta__", "d/"]
         assert list(ds[1])[2:] == ["json", "txt"]
 
@@ -187,7 +182,7 @@ def test_what_lies_behind_the_end_is_named(write, tmp_path):
             mmapds.build(path, force=True)
         assert [str(each.message) for each in caught] == [line]
         check(line)
-        assert len(check_against_webdataset(path)) == 2
+        assert len(check_against_tarfile(path)) == 2
         assert command(path, "--force").stderr == f"warning: {line}\n"
         assert command(path).stderr == ""
     paths = [path, write(whole + whole, "b.tar"), write(whole + bytes(99), "c.tar"), write(whole[:-1024], "d.tar")]
@@ -202,7 +197,7 @@ def test_names_in_any_bytes(write):
     data = archive([("s.jpg", b"1"), ("t.jpg", b"2")], "gnu").replace(b"s.jpg", b"\xff.jpg", 1)
     path = write(with_checksum(data, 0), "a.tar")
     mmapds.build(path)
-    ds = check_against_webdataset(path)
+    ds = check_against_tarfile(path)
     assert ds[0]["__key__"] == "\udcff"
 
 
@@ -211,7 +206,7 @@ def test_extended_headers_that_say_nothing_of_a_member(write):
     assert data[156:157] == b"g"
     path = write(data, "a.tar")
     mmapds.build(path)
-    assert check_against_webdataset(path)[0]["jpg"] == b"1"
+    assert check_against_tarfile(path)[0]["jpg"] == b"1"
 
 
 # ---- sizes ---------------------------------------------------------------------------------------------------
@@ -264,7 +259,7 @@ def test_sizes_in_every_notation(write, field):
     data = archive([("a.txt", b"1"), ("b.txt", b"2" * 600), ("c.txt", b"3")], "gnu")
     path = write(with_size(data, 1024, field), "a.tar")
     mmapds.build(path)
-    assert check_against_webdataset(path)[1]["txt"] == b"2" * 600
+    assert check_against_tarfile(path)[1]["txt"] == b"2" * 600
 
 
 def test_checksums_of_signed_bytes(write):
@@ -273,7 +268,7 @@ def test_checksums_of_signed_bytes(write):
     data[148:156] = b"%06o\0 " % signed
     path = write(bytes(data), "a.tar")
     mmapds.build(path)
-    assert check_against_webdataset(path)[0]["__key__"] == "é"
+    assert check_against_tarfile(path)[0]["__key__"] == "é"
 
 
 # ---- what is damaged -----------------------------------------------------------------------------------------
@@ -366,7 +361,7 @@ def test_extended_headers(write, record, message):
             mmapds.build(path)
     else:
         mmapds.build(path)
-        check_against_webdataset(path)
+        check_against_tarfile(path)
 
 
 def test_what_cannot_be_read_in_place(write):
@@ -391,7 +386,7 @@ def test_an_extension_twice(write):
         ):
             mmapds.build(path)
         with pytest.raises(ValueError, match="duplicate file name"):
-            by_webdataset(path)
+            by_tarfile(path)
 
 
 def test_threads_scan_shards_side_by_side(tmp_path):

@@ -1,8 +1,8 @@
-"""Tars: made by tarfile, and read as webdataset reads them."""
+"""Tars: made by tarfile, and read with it by the rules of WebDataset."""
 
 import io
+import re
 import tarfile
-import warnings
 
 import mmapds
 
@@ -61,23 +61,35 @@ def pax(*records):
     return header + body.ljust(-(-len(body) // 512) * 512, b"\0") + archive([("a.txt", b"12345")], "ustar")
 
 
-def by_webdataset(*paths):
-    """All samples as webdataset reads them; it leaves files open where it fails, so this opens them itself."""
-    with warnings.catch_warnings():  # the tests of an installed wheel make tars without webdataset
-        warnings.simplefilter("ignore")
-        from webdataset.tariterators import group_by_keys, tar_file_expander
+def key_of(name):
+    """The key and the extension of a member: the path up to the first dot of its base name, and what follows."""
+    match = re.match(r"((?:.*/)?[^.]+)\.([^/]*)$", name)
+    return match.groups() if match else (None, None)
 
+
+def by_tarfile(*paths):
+    """All samples by the rules of WebDataset, read with tarfile."""
     samples = []
     for path in map(str, paths):
-        with open(path, "rb") as stream:
-            samples += group_by_keys(tar_file_expander([{"url": path, "stream": stream}]))
+        sample = {}
+        with tarfile.open(path) as tar:
+            for member in filter(tarfile.TarInfo.isreg, tar):
+                key, extension = key_of(member.name)
+                if key is None or re.match(r"__[^/]*__(/|$)", member.name):  # such names hold what describes the tar
+                    continue
+                if sample.get("__key__") != key:
+                    sample = {"__key__": key, "__url__": path}
+                    samples.append(sample)
+                if extension.lower() in sample:
+                    raise ValueError("duplicate file name")
+                sample[extension.lower()] = tar.extractfile(member).read()
     return samples
 
 
-def check_against_webdataset(path):
-    """Open an indexed tar, check that it gives and finds what webdataset gives, and return the dataset."""
+def check_against_tarfile(path):
+    """Open an indexed tar, check that it gives and finds what tarfile gives, and return the dataset."""
     ds = mmapds.open(path)
-    samples = by_webdataset(path)
+    samples = by_tarfile(path)
     assert list(ds) == samples
     assert [list(sample) for sample in ds] == [list(sample) for sample in samples]
     firsts = {}

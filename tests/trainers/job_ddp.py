@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import mmapds
-from tests.support.stacks import EPOCHS, KINDS, Job, Model, ids_of, loader_options
+from tests.support.trainers import EPOCHS, KINDS, Job, Model, ids_of, loader_options
 
 EVERY = 5  # steps between checkpoints
 

@@ -1,7 +1,7 @@
 """What tests of training stacks share: processes as torchrun starts them, a small task, and checks of what was read.
 
-A job is a module of `tests/stacks` that every process runs. It goes through many scenarios, because starting processes
-takes longest, and writes what its rank read; each test looks at one scenario.
+A job is a module of `tests/trainers` that every process runs. It goes through many scenarios, because starting
+processes takes longest, and writes what its rank read; each test looks at one scenario.
 """
 
 import json
@@ -41,7 +41,7 @@ def launch(job, world, folder, *arguments, killed=None):
     # The processes connect to this store, as to that of torchrun, so that no other program can take the port meanwhile.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     logs = [folder / f"{job}-{rank}.log" for rank in range(world)]
-    command = [sys.executable, "-m", f"tests.stacks.{job}", folder, *arguments]
+    command = [sys.executable, "-m", f"tests.trainers.{job}", folder, *arguments]
     processes = []
     try:
         for rank, log in enumerate(logs):

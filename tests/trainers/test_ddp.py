@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from tests.stacks.job_ddp import EVERY
-from tests.support.stacks import EPOCHS, KINDS, N, Results, launch
+from tests.support.trainers import EPOCHS, KINDS, N, Results, launch
+from tests.trainers.job_ddp import EVERY
 
 
 @pytest.fixture(scope="module")

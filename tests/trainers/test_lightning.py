@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from tests.stacks.job_lightning import LAUNCHED, PARTS, PROCESSES, RESUMED
-from tests.support.stacks import EPOCHS, KINDS, N, Results, launch
+from tests.support.trainers import EPOCHS, KINDS, N, Results, launch
+from tests.trainers.job_lightning import LAUNCHED, PARTS, PROCESSES, RESUMED
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 import mmapds
 from mmapds.integrations.transformers import SameSteps
-from tests.support import stacks
-from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, loader_options
+from tests.support import trainers
+from tests.support.trainers import BATCH, EPOCHS, KINDS, Job, loader_options
 
 PROCESSES, LAUNCHED = 2, 3
 WITH_DATASET = ("dataset", *KINDS)
@@ -25,7 +25,7 @@ PARTS = [  # worlds, and the steps that parts end after: within an epoch of 26 s
 LOADERS = [*((kind, True) for kind in KINDS), ("batch", False)]  # of ours and of torch's
 
 
-class Model(stacks.Model):
+class Model(trainers.Model):
     """Records the batches of each epoch that it is trained on."""
 
     def __init__(self, job, name, part):
@@ -54,7 +54,7 @@ class Epochs(TrainerCallback):
 
 
 def collate(samples):
-    return {"ids": stacks.ids_of(samples)}
+    return {"ids": trainers.ids_of(samples)}
 
 
 class OwnLoader(Trainer):

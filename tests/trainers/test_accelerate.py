@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from tests.stacks.job_accelerate import CONFIGURATIONS, LAUNCHED, LOADERS, PROCESSES
 from tests.support.messages import check
-from tests.support.stacks import BATCH, EPOCHS, KINDS, MAX_TOKENS, N, Results, launch
+from tests.support.trainers import BATCH, EPOCHS, KINDS, MAX_TOKENS, N, Results, launch
+from tests.trainers.job_accelerate import CONFIGURATIONS, LAUNCHED, LOADERS, PROCESSES
 
 PADDING = {"sampler": 3 * BATCH - 1, "batch": 3 * BATCH - 1, "tokens": MAX_TOKENS}  # accelerate repeats whole batches
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.stacks.job_trainer import LAUNCHED, LOADERS, PARTS, PROCESSES, WITH_DATASET
 from tests.support.messages import check
-from tests.support.stacks import BATCH, N, Results, launch
+from tests.support.trainers import BATCH, N, Results, launch
+from tests.trainers.job_trainer import LAUNCHED, LOADERS, PARTS, PROCESSES, WITH_DATASET
 
 NAMES = [f"{kind}, {'ours' if ours else 'settable'}" for kind, ours in LOADERS]
 WHOLE_BATCHES = PROCESSES * BATCH - 1  # accelerate fills up the last batches

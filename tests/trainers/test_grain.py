@@ -15,7 +15,8 @@ import mmapds
 from mmapds import orders
 from mmapds.integrations.grain import DataSource, OrderSampler
 from tests.support.commands import python
-from tests.support.stacks import BATCH, EPOCHS, N
+from tests.support.docs import blocks
+from tests.support.trainers import BATCH, EPOCHS, N
 
 
 class Backwards(orders.Sequential):
@@ -199,3 +200,10 @@ def test_shards_share_out_every_record_once(ds):
     assert len(found[0]) == len(found[1])
     assert set(counted(*found)) == set(range(N))
     assert counted(*found).total() == EPOCHS * N + 1  # 609 records, and one that fills up the last step
+
+
+def test_the_example_of_the_training_page(ds):
+    (code,) = [text for text in blocks("docs/training.md", "py") if "import grain\n" in text]
+    names = {"ds": ds}
+    exec(code, names)
+    assert next(names["batches"]).shape == (32,)

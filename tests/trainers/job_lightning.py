@@ -12,7 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds.integrations.lightning import ResumeAtAnyWorldSize
-from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loader_options
+from tests.support.trainers import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loader_options
 
 PROCESSES, LAUNCHED = 2, 3
 RESUMED = ("ours", "stateful", "stateful with workers")

@@ -8,7 +8,7 @@ from accelerate.state import AcceleratorState, GradientState
 from torch.utils.data import DataLoader
 
 import mmapds
-from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loader_options
+from tests.support.trainers import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loader_options
 
 PROCESSES, LAUNCHED = 2, 3
 CONFIGURATIONS = {
