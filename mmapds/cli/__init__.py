@@ -52,7 +52,11 @@ def run(work: Callable[[], int | None]) -> int:
     except BrokenPipeError:
         status = _CLOSED_PIPE
     except Exception as error:
-        status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, _described(error)
+        status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, one_line(error)
+        if not message or not isinstance(error, Error | ImportError | MemoryError):
+            if sys.flags.dev_mode:
+                raise
+            message = f"{type(error).__name__}: {message} (python -X dev -m mmapds shows where)"
     try:
         sys.stdout.flush()
     except OSError:  # the interpreter writes the rest of its buffer to nowhere when it exits
@@ -62,16 +66,6 @@ def run(work: Callable[[], int | None]) -> int:
         with suppress(BrokenPipeError):
             print(message, file=sys.stderr)
     return status
-
-
-def _described(error: Exception) -> str:
-    """Return an error in a line; what mmapds does not expect is raised again under `python -X dev`."""
-    line = one_line(error)
-    if line and isinstance(error, Error | ImportError | MemoryError):
-        return line
-    if sys.flags.dev_mode:
-        raise error
-    return f"{type(error).__name__}: {line} (python -X dev -m mmapds shows where)"
 
 
 def one_line(error: Exception) -> str:

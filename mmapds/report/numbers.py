@@ -187,12 +187,8 @@ def quantiles(values: Array, counts: Array) -> Facts:
     places = [max(int(np.ceil(share * int(ends[-1]))), 1) for share in QUANTILES]
     found = values[np.searchsorted(ends, places)].tolist()
     named = {f"{share * 100:g} %": value for share, value in zip(QUANTILES, found, strict=True)}
-    return {
-        "min": values[0].item(),
-        **named,
-        "max": values[-1].item(),
-        "mean": float(np.average(values, weights=counts)),
-    }
+    mean = float(np.average(values, weights=counts))
+    return {"min": values[0].item(), **named, "max": values[-1].item(), "mean": mean}
 
 
 def edges_of(values: Array, counts: Array) -> list[int]:
@@ -216,7 +212,6 @@ def length_facts(values: Array, counts: Array, unit: str, chosen: list[int]) -> 
     first = max(min(max(found["50 %"], 1).bit_length(), last), last - _BUDGETS + 1)
     budgets = sorted({2**power for power in range(first, last + 1)} | set(chosen))
     curve = np.unique(np.rint(np.geomspace(max(edges[0], 1.0), max(edges[-1] - 1, 1.0), _BUDGET_CURVE)))
-
     records, total = int(counts.sum()), float(max(tokens.sum(), 1))
 
     def cut_off(budget: int) -> Facts:
@@ -377,7 +372,7 @@ def read_facts(epoch: Epoch, dataset: Dataset, record_bytes: float) -> Facts:
     for at in np.linspace(0, len(blocks) - 1, count).astype(np.int64).tolist():
         first = blocks[at][: epoch.sizes[at][: epoch.wanted.ranks].sum()]
         steps.append(step_facts([dataset.where(record) for record in first.tolist()]))
-    mean: dict[str, float] = {name: float(np.mean([each[name] for each in steps])) for name in steps[0]}
+    mean = {name: float(np.mean([each[name] for each in steps])) for name in steps[0]}
     return {
         "measured": {"steps": len(steps)},
         "steps": steps,

@@ -62,7 +62,7 @@ def page(facts: Facts) -> str:
     environment.filters |= {"name_of": name_of, "total": lambda counts: number(sum(counts.values()))}
     plans, labels, charts = facts["plans"], _labels(facts["plans"]), count()
     found = verdicts(facts, labels)
-    draw = {each.__name__: each for each in (lengths, budgets, batches, costs, density, gaps)}
+    draw = {each.__name__: each for each in (lengths, budgets, bars, costs, density, gaps)}
 
     def chart(kind: str, *numbers: Any) -> Markup:
         return Markup(svg(f"chart{next(charts)}", draw[kind], *numbers))
@@ -224,9 +224,9 @@ def svg(name: str, draw: Callable[..., None], *numbers: Any) -> str:
 def lengths(axes: Any, histogram: Facts, unit: str) -> None:
     """Draw how records, and the tokens in them, are distributed over lengths."""
     labels = (histogram["edges"], f"length of a record, {unit}", f"records or {unit}")
-    _bars(axes, histogram["records"], *labels, label="records", **_FILLED)
+    bars(axes, histogram["records"], *labels, **_FILLED, label="records")
     line: Any = {"baseline": None, "color": _COLOURS["two"], "linewidth": 1.8}
-    _bars(axes, histogram["share_of_total"], *labels, label=unit, **line)
+    bars(axes, histogram["share_of_total"], *labels, label=unit, **line)
 
 
 def budgets(axes: Any, curve: Sequence[Facts], chosen: Sequence[int], unit: str) -> None:
@@ -241,9 +241,16 @@ def budgets(axes: Any, curve: Sequence[Facts], chosen: Sequence[int], unit: str)
     axes.set(xlabel=f"longest record allowed, {unit}", ylabel=f"% of all {unit} lost", ylim=(0, 102))
 
 
-def batches(axes: Any, numbers: Facts, across: str, whole: str) -> None:
-    """Draw how a number of each batch is distributed."""
-    _bars(axes, numbers["batches"], numbers["edges"], across, whole, **_FILLED)
+def bars(axes: Any, counts: Sequence[float], edges: Sequence[int], across: str, whole: str, **style: Any) -> None:
+    """Draw a histogram, on a logarithmic axis where bins grow. A wide bar is lower, so that its area is its share."""
+    heights = 100 * np.array(counts, np.float64) / max(sum(counts), 1)
+    is_log = len(edges) > 2 and edges[-2] > _GROWING * max(edges[1], 1)
+    bounds = np.maximum(np.array(edges, np.float64), 0.7 if is_log else 0)
+    widths = np.diff(np.log2(bounds)) if is_log else np.diff(bounds)
+    widths[widths == 0] = 1  # float64 rounds neighbours of large numbers to one
+    axes.stairs(heights / (widths if is_log else widths / widths.min()), bounds, **(style or _FILLED))
+    _label_lengths(axes, bounds, is_log=is_log)
+    axes.set(xlabel=across, ylabel="% per doubling" if is_log else f"% of {whole}")
 
 
 def costs(axes: Any, strip: Sequence[Sequence[float]]) -> None:
@@ -278,18 +285,6 @@ def gaps(axes: Any, found: dict[str, Facts]) -> None:
     axes.set(xlim=(0, 6), xlabel="gap to the next record, mean = 1", ylabel="% of longer gaps")
     axes.set(yscale="log", ylim=(0.2, 130), yticks=[1, 10, 100], yticklabels=["1", "10", "100"])
     axes.minorticks_off()
-
-
-def _bars(axes: Any, counts: Sequence[float], edges: Sequence[int], across: str, whole: str, **style: Any) -> None:
-    """Draw a histogram, on a logarithmic axis where bins grow. A wide bar is lower, so that its area is its share."""
-    heights = 100 * np.array(counts, np.float64) / max(sum(counts), 1)
-    is_log = len(edges) > 2 and edges[-2] > _GROWING * max(edges[1], 1)
-    bounds = np.maximum(np.array(edges, np.float64), 0.7 if is_log else 0)
-    widths = np.diff(np.log2(bounds)) if is_log else np.diff(bounds)
-    widths[widths == 0] = 1  # float64 rounds neighbours of large numbers to one
-    axes.stairs(heights / (widths if is_log else widths / widths.min()), bounds, **style)
-    _label_lengths(axes, bounds, is_log=is_log)
-    axes.set(xlabel=across, ylabel="% per doubling" if is_log else f"% of {whole}")
 
 
 def _label_lengths(axes: Any, bounds: Any, *, is_log: bool) -> None:
