@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import mmapds as package
 from mmapds.cli.commands import main
-from mmapds.dataset.printed import printed
+from mmapds.dataset.decode import printed
 from tests.support.commands import python
 from tests.support.samples import npy
 from tests.support.tars import archive

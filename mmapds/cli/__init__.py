@@ -170,7 +170,7 @@ def print_line(text: str, style: str = "") -> None:
 
 
 def print_json(text: str) -> None:
-    """Print lines of JSON, which `printed` has made."""
+    """Print lines of JSON, which `shown` has made."""
     print(_drawn(text, highlight=True) if len(text) <= _HIGHLIGHTED else text)
 
 

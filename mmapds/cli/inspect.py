@@ -10,9 +10,8 @@ from typing import Any, cast
 from rich.filesize import decimal
 
 from .. import formats
-from ..dataset.indexed import IndexedDataset
+from ..dataset.indexed import IndexedDataset, shown, undecoded
 from ..dataset.opening import open as open_dataset
-from ..dataset.printed import shown, undecoded
 from ..dataset.saving import examine_view
 from ..errors import ColumnError, Error, counted, plain_counted
 from ..index.build import check_workers, summarise

@@ -1,7 +1,11 @@
-"""Decoders: from the bytes of a record to a sample."""
+"""Decoders: from the bytes of a record to a sample; and how a sample is shown to people."""
 
 from __future__ import annotations  # help() shows them as they are written
 
+import codecs
+import json
+import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
@@ -10,7 +14,7 @@ import numpy as np
 import orjson
 
 from ..arrays.schema import Schema
-from ..errors import DecodeError, Error, FormatError, says_no_memory
+from ..errors import DecodeError, Error, FormatError, counted, printable, says_no_memory
 from ..storage.numbers import plain_dtype
 from . import payloads
 from .batch import Columns, StoredField, as_tensor, expect_read_only, numpy_dtype
@@ -252,3 +256,89 @@ def array_columns(decode: Decoder) -> Any:
     """Return the decoder of named arrays in a decoder, as `Columns`; None for any other decoder."""
     inner = decode.inner if isinstance(decode, TensorDecoder) else decode
     return inner if isinstance(inner, Columns) and is_marked(inner, "takes_view") else None
+
+
+# ---- how a sample is shown: nothing in it steers a terminal -----------------------------------------------------
+
+_STRING, _TEXT = 240, 2_000  # characters that are shown of a string, and of a record of text
+_NUMBERS, _ITEMS = 40, 8  # that are shown of lists of numbers, and of other lists
+_ARRAY, _BYTES, _DUMPED = 6, 40, 256  # numbers of an array, bytes of a value, bytes of a record
+
+_LETTERS = bytes(byte if 0x20 <= byte < 0x7F else 0x2E for byte in range(256))  # of a hex dump
+_NOTE = "\ue000"  # begins what stands for a value and is not JSON: it is printed without quotes
+_NOTES = re.compile(rf'"{_NOTE}(?:[^"\\]|\\.)*"')
+_LISTS_OF_NUMBERS = re.compile(r'\[\n\s+([^][{}"]*?)\n\s*\]')  # only the layout has ends of lines
+
+
+def printed(sample: Any, *, full: bool = False) -> str:
+    """Return a sample as text in lines: bytes as text where they are, else as a hex dump; all else as JSON.
+
+    Long strings, lists and bytes are cut, and arrays are shown by their type, shape and first numbers.
+
+    Args:
+      full: cut nothing.
+    Raises:
+      Exception: JSON cannot say it: it has text beyond Unicode, or a number too long, or it is nested too deep.
+    """
+    size = len(sample) if isinstance(sample, str | bytes | memoryview) else 0
+    shown, unit = size if full else _TEXT, "characters" if isinstance(sample, str) else "bytes"
+    if isinstance(sample, str):
+        text = sample[:shown]
+    elif isinstance(sample, bytes | memoryview):
+        found = _as_text(sample, shown)
+        shown = shown if found is not None or full else _DUMPED
+        rows = [bytes(sample[at : min(at + 16, shown)]) for at in range(0, min(size, shown), 16)]
+        dump = "\n".join(
+            f"{16 * number:08x}  {row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}  {row.translate(_LETTERS).decode()}"
+            for number, row in enumerate(rows)
+        )
+        text = dump if found is None else found
+    else:
+        text = json.dumps(_short(sample, full), indent=2, ensure_ascii=False)
+        text = _NOTES.sub(lambda found: printable(json.loads(found[0])[1:]), text)
+        text = _LISTS_OF_NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
+    rest = f"\n… {size:,} {unit} in all; --full prints them" if size > shown else ""
+    return "\n".join(map(printable, text.split("\n"))) + rest
+
+
+def _short(value: Any, full: bool) -> Any:
+    """Return what JSON can write for a value."""
+    if isinstance(value, str):
+        short = f"{json.dumps(value[:_STRING], ensure_ascii=False)}… {len(value):,} characters"
+        return value if full or len(value) <= _STRING else _NOTE + short
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _short(each, full) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        most = _NUMBERS if all(isinstance(each, int | float) for each in value) else _ITEMS
+        shown = [_short(each, full) for each in (value if full else value[:most])]
+        return shown + [f"{_NOTE}… {len(value):,} items in all"] * (len(value) > len(shown))
+    if isinstance(value, bytes | memoryview):
+        beginning = _as_text(value, len(value) if full else _BYTES)
+        if beginning is None:
+            beginning = bytes(value if full else value[: _BYTES // 2]).hex(" ")
+        return f"{_NOTE}{counted(len(value), 'byte')} {beginning}".rstrip()
+    if hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "reshape"):
+        return _NOTE + _array(value, full)
+    return _NOTE + repr(value)[:_STRING]
+
+
+def _array(array: Any, full: bool) -> str:
+    kind = f"{str(array.dtype).removeprefix('torch.')} {tuple(array.shape)}"
+    if full:
+        return f"{kind} {json.dumps(array.tolist(), default=str)}"
+    first = array.reshape(-1)[:_ARRAY].tolist()
+    shown = [f"{each:.6g}" if isinstance(each, float) else json.dumps(each, default=str) for each in first]
+    more = ["…"] * (math.prod(array.shape) > _ARRAY)
+    return f"{kind} [{', '.join(shown + more)}]" if array.shape else f"{kind} {shown[0]}"
+
+
+def _as_text(data: bytes | memoryview, limit: int) -> str | None:
+    """Return how bytes begin, as text; None if they are not text in UTF-8."""
+    head = bytes(data[:limit])
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head, len(head) == len(data))
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text

@@ -28,8 +28,10 @@ from .decode import (
     is_marked,
     is_same_decoder,
     is_short_of_memory,
+    printed,
     reason_of,
     resolve,
+    takes_view,
 )
 from .fields import Fields, StoredFields
 from .views import ChainedRows, RangeRows, Rows, as_position, batch_of, checked, composed, is_position, positions_of
@@ -37,6 +39,7 @@ from .views import ChainedRows, RangeRows, Rows, as_position, batch_of, checked,
 OnError = Literal["raise", "skip"]
 """What to do with records that cannot be decoded."""
 _ROWS_COMPARED = 65_536  # of a view, by its fingerprint
+_LARGE = 1 << 24  # bytes of a record that is shown as it lies
 _ENOUGH = 100  # records, of which none can be decoded, that make an error
 
 
@@ -362,3 +365,28 @@ class IndexedDataset(Samples, Dataset):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_dataset, (self._catalog, self._given_decode, self._on_error, self._rows)
+
+
+# ---- samples that are shown ---------------------------------------------------------------------------------------
+
+
+def undecoded(dataset: IndexedDataset) -> IndexedDataset:
+    """Return the records of a dataset as they lie; of a large one in a file, only what is looked at is read."""
+    return make_dataset(dataset._catalog, takes_view(lambda record: record), rows=dataset._rows)
+
+
+def shown(dataset: IndexedDataset, position: int, record: Any, *, full: bool = False) -> tuple[str, Error | None]:
+    """Return a sample as `printed`, and the error of its decoder, if that refuses the record.
+
+    The record, which is that of `undecoded`, stands for a sample that cannot be printed, or is large.
+    """
+    sample, refused = record, None
+    try:
+        if full or dataset._gives_arrays or len(record) <= _LARGE:
+            sample = dataset[position]
+    except (DecodeError, FormatError) as error:
+        refused = error
+    try:
+        return printed(sample, full=full), refused
+    except Exception:  # of what JSON cannot say: text beyond Unicode, a number too long, lists nested too deep
+        return printed(record, full=full), refused

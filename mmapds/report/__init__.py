@@ -18,9 +18,8 @@ import numpy as np
 from .. import __version__
 from ..bench import bench
 from ..dataset.decode import Decoder
-from ..dataset.indexed import IndexedDataset
+from ..dataset.indexed import IndexedDataset, shown, undecoded
 from ..dataset.opening import open as open_dataset
-from ..dataset.printed import shown, undecoded
 from ..errors import Error, FormatError, shortened
 from ..index.inspect import SIZES, coverage, describe, pieces, states_of
 from ..index.lengths import LengthOrder, read_lengths
