@@ -17,7 +17,7 @@ from ..errors import check_memory
 from ..storage.compressed_blocks import SMALLEST, BlockError, BlockStart, Edges, not_decoded, packed_point
 from ..storage.sections import WINDOW
 
-SPACING = 1 << 20  # bytes of content between two access points, at least; the next block of deflate then begins one
+SPACING = 1 << 20  # bytes of content between access points, at least: the next block of deflate then begins a block
 _HELD = 256 << 10  # bytes of content of small members that are yielded at once
 _STEP = SPACING + _HELD + _native.INFLATE_SLACK  # bytes that there is room for
 _ROOM = 2 * _STEP
