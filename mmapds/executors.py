@@ -129,7 +129,9 @@ class Engine(NamedTuple):
         try:
             os.makedirs(directory, exist_ok=True)
         except OSError as error:
-            raise Error(f"{directory}: cannot make a directory for parts ({reason(error)})") from None
+            raise Error(
+                f"{directory}: cannot make a directory for parts ({reason(error)}); give another place"
+            ) from None
         running: dict[Any, Task] = {}
         try:
             for task in tasks:
@@ -166,10 +168,7 @@ class Engine(NamedTuple):
 def run_task(version: str, _run: str, path: str, function: Any, arguments: Any, is_of_command: bool = False) -> Any:
     """Run a task in a worker, on any host; return the error that it met, as engines would retry what is raised.
 
-    Args:
-      version: of mmapds where the build was started.
-      _run: differs in each build, as Dask takes equal calls for one.
-      is_of_command: whether messages name options as a command line takes them.
+    `_run` differs in each build, as Dask takes equal calls for one.
     """
     host = f" (on host {os.uname().nodename})"
     if version != __version__:

@@ -301,12 +301,10 @@ def _append_columns(writer: Writer, columns: Columns) -> bool:
     with writer._losing_the_file():
         for records, starts in columns.pieces(writer._at):
             writer._file.write(records)
-            with writer._file.writing():
-                writer._spools[0].append(_native.NUMBER_U64, starts)
+            writer._spools[0].append(_native.NUMBER_U64, starts)
             writer._at += len(records)
-        with writer._file.writing():
-            for spool, (kind, cells) in zip(writer._spools[1:], numbers, strict=True):
-                spool.append(kind, cells)
+        for spool, (kind, cells) in zip(writer._spools[1:], numbers, strict=True):
+            spool.append(kind, cells)
     writer._records += columns.count
     return True
 

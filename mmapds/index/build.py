@@ -196,11 +196,6 @@ def _built(request: Request, place: str, given: str | list[str]) -> BuildResult:
     return BuildResult(summary, fresh=False)
 
 
-def _planned(request: Request, place: str, given: str | list[str]) -> tuple[Job, Plan]:
-    job = _job(request, place, given)
-    return job, [Scan(job.sources)] if request.force else new_plan(job, request)
-
-
 def _is_current(request: Request, job: Job, plan: Plan) -> bool:
     """Whether the index that is there has all that a job wants, of sources that are the same."""
     before = job.before
@@ -209,8 +204,8 @@ def _is_current(request: Request, job: Job, plan: Plan) -> bool:
     return request.by_sample or not job.hashes or all(source.xxh3_128 for source in before.sources)
 
 
-def _job(request: Request, place: str, given: str | list[str]) -> Job:
-    """Return what is to be at a place.
+def _planned(request: Request, place: str, given: str | list[str]) -> tuple[Job, Plan]:
+    """Return what is to be at a place, and where its records come from.
 
     For one source, and for an index that is given itself, the format and the options that are left open are those of
     the index there. For such an index, so are the sources.
@@ -235,7 +230,8 @@ def _job(request: Request, place: str, given: str | list[str]) -> Job:
     parameters = chosen.parameters(options, members)
     measuring = request.measuring(before, parameters.get("columns"))
     hashes = request.hash or (before is not None and any(source.xxh3_128 for source in before.sources))
-    return Job(place, sources, chosen, parameters, measuring, before, hashes)
+    job = Job(place, sources, chosen, parameters, measuring, before, hashes)
+    return job, [Scan(sources)] if request.force else new_plan(job, request)
 
 
 def _inherited(before: Index, *, is_same: bool) -> dict[str, Any]:

@@ -33,11 +33,7 @@ Tables = tuple[NDArray[Any], NDArray[np.uint32], NDArray[Any]]
 
 
 class Numbers:
-    """A column of one index or of many, one after another, read where it lies; a copy where integers become floats.
-
-    Raises:
-      ColumnError: the smallest type that all parts have in common does not hold an integer of one of them.
-    """
+    """A column of one index or of many, one after another, read where it lies; a copy where integers become floats."""
 
     def __init__(self, arrays: Sequence[NDArray[Any]], name: str = "length") -> None:
         self._arrays = [np.ascontiguousarray(array) for array in arrays]
@@ -70,7 +66,7 @@ class Numbers:
 
 
 def _common_type(arrays: Sequence[NDArray[Any]], name: str) -> np.dtype[Any]:
-    """Return the type that an index of all sources would give a column; see `Numbers`."""
+    """Return the type that one index would give a column; raise ColumnError where it rounds an integer."""
     types = {array.dtype for array in arrays}
     kinds = {each.kind for each in types}
     if len(types) == 1:
@@ -143,11 +139,8 @@ class LengthOrder:
     The order of many is that of one index of all their sources: the records of one length are a run of each file, in
     turn. So a table of these runs is all there is to make; it has an entry for each distinct length of each file.
 
-    Args:
-      lengths: of all records.
-      remake: a function and its arguments that make it again in another process, for pickles.
-    Raises:
-      FormatError: the lengths of a part are not those of its records.
+    It raises FormatError where the lengths of a part are not those of its records. Pickles have `remake`, if it is
+    given: a function that makes the order again, and its arguments.
     """
 
     def __init__(self, parts: Sequence[FileOrder], lengths: Numbers, remake: tuple[Any, ...] | None = None) -> None:
@@ -240,12 +233,9 @@ def _first_at_least(numbers: NDArray[Any], low: Int64s, high: Int64s, wanted: in
 
 
 def read_lengths(given: Any, targets: Any, cache: StrPath | None) -> LengthOrder:
-    """Return lengths and their order; both are those of the indexes, if these have them.
+    """Return the lengths of a dataset, or those given, and their order: that of its indexes, if these have one.
 
-    Args:
-      given: an mmapds dataset, or the lengths.
-      targets: second lengths, or None; of each record, the larger length counts.
-      cache: where to keep the order of lengths that are not those of indexes.
+    If there are second lengths, the larger one of each record counts; the order is then kept in the cache, if any.
     """
     if hasattr(type(given), "length_order"):
         stored: LengthOrder | None = given.length_order if targets is None and len(given) else None
@@ -342,8 +332,7 @@ def _cached(path: str, records: int, mark: str) -> Sequence[NDArray[Any]] | None
 
 
 class _CacheWriter(SectionWriter):
-    MAGIC, SUFFIX = _CACHE, ""
-    NAME = "the order cache"
+    MAGIC, SUFFIX, NAME = _CACHE, "", "the order cache"
 
 
 class _Cache(SectionFile):

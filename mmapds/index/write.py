@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from .. import __version__, _native, formats
+from .. import __version__, _native
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
 from ..executors import Engine, Task, groups, part_name
 from ..formats.expressions import Measuring
@@ -116,11 +116,7 @@ def written(
 ) -> "_Writing":
     """Write an index beside its place; it is removed unless its `writer` puts it there.
 
-    Args:
-      workers: threads that scan.
-      engine: what scans whole sources in the place of these threads; the end of a source that grew is scanned here.
-    Raises:
-      Error: see `Engine.run`; or the index cannot be written.
+    An engine scans whole sources in the place of threads; the end of a source that grew is scanned here.
     """
     tasks: list[Task] = []
     if engine is not None:
@@ -399,26 +395,18 @@ def _tasks(job: Job, numbers: range, engine: Engine) -> Iterator[Task]:
         in_turn = job.chosen.per_source
         parameters = {name: each[own] if name in in_turn else each for name, each in job.parameters.items()}
         absolute = [source._replace(path=os.path.abspath(source.path)) for source in job.sources[own]]
-        arguments = absolute, job.chosen.name, parameters, job.measuring.describe(), job.hashes
-        path = os.path.join(engine.directory_for(job.index_path), part_name(arguments, INDEX_SUFFIX))
-        yield Task(path, build_part, (*arguments, engine.workers))
+        described = job.measuring.describe()
+        covered = absolute, job.chosen.name, parameters, described, job.hashes
+        path = os.path.join(engine.directory_for(job.index_path), part_name(covered, INDEX_SUFFIX))
+        part = Job(path, absolute, job.chosen, parameters, Measuring.of(described), hashes=job.hashes, is_part=True)
+        yield Task(path, build_part, (absolute, part, engine.workers))
 
 
-def build_part(
-    path: str,
-    sources: list[Source],
-    format_name: str,
-    parameters: dict[str, Any],
-    measuring: Mapping[str, Any],
-    hashes: bool,
-    workers: int,
-) -> None:
+def build_part(path: str, sources: list[Source], job: Job, workers: int) -> None:
     """Write the index of some sources, in a worker; they must be there with the size and time that they had."""
     for source in sources:
         check_unchanged(source)
-    chosen = formats.by_name(format_name)
-    job = Job(path, sources, chosen, parameters, Measuring.of(measuring), hashes=hashes, is_part=True)
-    with written(job, [Scan(sources)], workers).writer as writer:
+    with written(job._replace(index_path=path), [Scan(sources)], workers).writer as writer:
         writer.place()
 
 
@@ -445,9 +433,8 @@ def _write_keys(writer: IndexWriter, spool: Spool) -> None:
     dtype, order = order_type(spool.count).dtype, sort_digits(by_record, U32.width, 32, writer.scratch)
     ordered = np.frombuffer(order, dtype, spool.count)
     writer.write_array("key_records", dtype, memoryview(order)[: ordered.nbytes])
-    writer.begin_section("key_hashes", U32.dtype)
-    for begin in range(0, spool.count, _KEYS):
-        writer.write(by_record[ordered[begin : begin + _KEYS]].data)
+    pieces = (by_record[ordered[begin : begin + _KEYS]].data for begin in range(0, spool.count, _KEYS))
+    writer.write_section("key_hashes", U32.dtype, pieces)
 
 
 def _hashes_by_record(index: Index, scratch: Callable[[int], mmap.mmap]) -> mmap.mmap:

@@ -175,14 +175,9 @@ class Replacement:
                 os.fsync(fd)
             os.close(fd)
 
-    @property
-    def is_own(self) -> bool:
-        """Whether there is something to close; not in a forked child, as its parent still writes."""
-        return hasattr(self, "file") and not self.file.closed
-
     def close(self) -> None:
-        """Close the file, and remove it unless it was moved to its place."""
-        if self.is_own:
+        """Close the file, and remove it unless it was moved to its place; a forked child has it closed already."""
+        if hasattr(self, "file") and not self.file.closed:
             with suppress(OSError):  # it was moved; else the next writer removes it
                 os.unlink(self.temporary)
             with suppress(OSError):

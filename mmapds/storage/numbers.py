@@ -48,12 +48,9 @@ BY_CELL = {number_type.cell: number_type for number_type in (U64, I64, F64)}
 
 
 def plain_dtype(given: Any) -> "np.dtype[Any]":
-    """Return the dtype that a file names; every such name comes here before bytes of a file become an array.
+    """Return the dtype that a file names; raise ValueError unless it is of plain numbers, or of strings of one size.
 
     NumPy makes an array of objects of any bytes, and follows them as pointers when an entry is looked at.
-
-    Raises:
-      ValueError: NumPy has no such type, or its values are neither plain numbers nor strings of one size.
     """
     import numpy as np  # which indexing does without
 
@@ -69,12 +66,9 @@ def plain_dtype(given: Any) -> "np.dtype[Any]":
 
 
 def as_numbers(values: Any, first: int = 0) -> "NDArray[Any]":
-    """Return numbers as an array, without rounding the integers of a list, as NumPy does beside floats.
+    """Return numbers as an array; raise ColumnError where NumPy would round an integer of a list, as beside floats.
 
-    Args:
-      first: the record that the first of them belongs to.
-    Raises:
-      ColumnError: float64 does not hold an integer of a list that also has floats or negative numbers.
+    The message counts records from `first` on.
     """
     import numpy as np  # which indexing does without
 

@@ -23,7 +23,7 @@ class SectionWriter(Replacement):
     """Writes a file of sections beside its final place, and moves it there when it is complete."""
 
     MAGIC: bytes
-    KIND = 0
+    kind = 0
     """What kind of such files it is, a number in the header; readers refuse kinds that they do not know."""
     SUFFIX: str
     NAME: str  # what messages call such a file
@@ -32,7 +32,6 @@ class SectionWriter(Replacement):
         if not path.endswith(self.SUFFIX) or os.path.isdir(path):
             raise Error(f"{path}: cannot write {self.NAME} here: expected a file name that ends in {self.SUFFIX}")
         self.path = path
-        self.kind = self.KIND
         self._sections: dict[str, dict[str, Any]] = {}
         self._name = self._dtype = ""  # of the section that was begun last
         self.section_begin = 0
@@ -194,12 +193,11 @@ class SectionWriter(Replacement):
 class IndexWriter(SectionWriter):
     """Writes an index."""
 
-    MAGIC, SUFFIX = INDEX_MAGIC, INDEX_SUFFIX
-    NAME = "the index"
+    MAGIC, SUFFIX, NAME = INDEX_MAGIC, INDEX_SUFFIX, "the index"
 
 
 class ViewWriter(SectionWriter):
     """Writes a saved view."""
 
-    MAGIC, SUFFIX, KIND = INDEX_MAGIC, INDEX_SUFFIX, 1
-    NAME = "the view"
+    MAGIC, SUFFIX, NAME = INDEX_MAGIC, INDEX_SUFFIX, "the view"
+    kind = 1
