@@ -214,7 +214,7 @@ sys.exit(cli.run(work))
 UNWOUND = "\n    ".join(("try:", "    os.kill(os.getpid(), signal.SIGTERM)", "finally:", "    print('removed')"))
 REFUSED = "OSError: [Errno 28] No space left on device (python -X dev -m mmapds shows where)"
 ON_A_TERMINAL = """sys.stderr.isatty = lambda: True
-    with cli.progress_on(["a.jsonl"]) as progress:
+    with cli.Progress(["a.jsonl"], quiet=False) as progress:
         for number in range(10_000):
             progress.print("a line of an index")
 """

@@ -56,7 +56,7 @@ def test_a_bar_never_goes_beyond_its_end(monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(cli, "_DELAY", 0)
     monkeypatch.setattr(cli, "_EVERY", 0)
-    with cli.Progress("a", total=lambda: 10) as bar:
+    with cli.Progress(["a"], lambda _: 10, quiet=False) as bar:
         for count, expected in ((4, 4), (5, 9), (5, 10)):
             bar.update(count)
             assert bar._bar.tasks[0].completed == expected

@@ -82,13 +82,15 @@ def print_aside(line: str) -> None:
 class Progress:
     """Counts work, and draws a bar with the amount, the rate and the time that is left where stderr is a terminal.
 
-    It counts bytes, or what `unit` says. `total` is called when the bar is drawn first. Threads may share it.
+    It counts bytes, or what `unit` says. Sizes are looked up when the bar is drawn first. Threads may share it.
     """
 
-    def __init__(self, title: str, *, unit: str = "B", total: Callable[[], int | None], quiet: bool = False) -> None:
+    def __init__(
+        self, sources: Sequence[str], size_of: Callable[[str], int] | None = None, *, unit: str = "B", quiet: bool
+    ) -> None:
         self._is_quiet = quiet
         self._is_hidden = quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb"
-        self._title, self._unit, self._find_total = title, unit, total
+        self._sources, self._size_of, self._unit = sources, size_of, unit
         self._total: int | None = None
         self._done = 0
         self._begun = time.perf_counter()
@@ -126,15 +128,20 @@ class Progress:
         from rich import console, progress  # start-up time
 
         if self._bar is None:
-            self._total = self._find_total() if self._total is None else self._total
+            title = os.path.basename(self._sources[0]) if len(self._sources) == 1 else f"{len(self._sources):,} sources"
+            if self._total is None and self._size_of is not None:
+                self._total = 0
+                for path in self._sources:
+                    with suppress(Error, OSError):  # the work says what is wrong
+                        self._total += self._size_of(path)
             names = "description", "fields[shown]"
-            title, amounts = (progress.TextColumn(f"{{task.{name}}}", markup=False) for name in names)
-            columns = title, progress.BarColumn(), amounts, progress.TimeRemainingColumn()
+            what, amounts = (progress.TextColumn(f"{{task.{name}}}", markup=False) for name in names)
+            columns = what, progress.BarColumn(), amounts, progress.TimeRemainingColumn()
             stderr = console.Console(stderr=True)
             self._bar = progress.Progress(
                 *columns, console=stderr, auto_refresh=False, transient=True, redirect_stdout=False
             )
-            self._bar.add_task(self._title, total=self._total, shown="")
+            self._bar.add_task(printable(title), total=self._total, shown="")
         self._bar.start()
         done = self._done if self._total is None else min(self._done, self._total)
         whole = "" if self._total is None else f" of {self._amount(self._total)}"
@@ -146,22 +153,6 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self.clear()
-
-
-def progress_on(sources: Sequence[str], size_of: Callable[[str], int] | None = None, **options: Any) -> Progress:
-    """Return a progress bar of sources, and of the sum of their sizes; options are those of the class."""
-
-    def total() -> int | None:
-        if size_of is None:
-            return None
-        size = 0
-        for path in sources:
-            with suppress(Error, OSError):  # the work says what is wrong
-                size += size_of(path)
-        return size
-
-    title = os.path.basename(sources[0]) if len(sources) == 1 else f"{len(sources):,} sources"
-    return Progress(printable(title), total=total, **options)
 
 
 def print_line(text: str, style: str = "") -> None:

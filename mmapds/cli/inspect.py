@@ -19,7 +19,7 @@ from ..index.inspect import CALLED, SIZES, Number, coverage, describe, format_of
 from ..index.verify import Findings, examine, work
 from ..storage.index_file import Index, SavedView
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
-from . import Cell, Progress, UsageError, one_line, print_aside, print_json, print_line, print_table, progress_on
+from . import Cell, Progress, UsageError, one_line, print_aside, print_json, print_line, print_table
 
 _LISTED = 10  # sources without --all
 _BAR = 40  # columns of the longest bar
@@ -47,7 +47,7 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index
     roots, failed = Roots(options.roots, paths), False
     documents: list[dict[str, Any]] = []
     found: dict[Index, dict[str, Any]] = {}
-    with progress_on(paths, lambda path: work(Index(index_path(path))), quiet=options.quiet) as progress:
+    with Progress(paths, lambda path: work(Index(index_path(path))), quiet=options.quiet) as progress:
         for path in paths:
             document: dict[str, Any] = {"path": index_path(path)}
             documents.append(document)

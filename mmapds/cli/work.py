@@ -17,7 +17,7 @@ from ..executors import Engine
 from ..index.build import BuildResult, Request, build_each, check_workers, complaints, summarise
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice
-from . import Cell, UsageError, print_aside, print_line, print_table, progress_on
+from . import Cell, Progress, UsageError, print_aside, print_line, print_table
 
 _OF_COLUMNS = ("length", "column", "missing", "validate", "bad", "hash")
 _OF_BUILDING = ("format", *_OF_COLUMNS, "force", "grown", "dask", "ray", "parts", *formats.OPTIONS)
@@ -71,7 +71,7 @@ def index(options: argparse.Namespace) -> None:
     engine = Engine.of(executor, options.parts, options.workers or 1)
     request = request._replace(options=_given(options, formats.OPTIONS), roots=roots, engine=engine)
     reads = 2 if options.hash else 1
-    with progress_on(paths, lambda path: reads * _size_of(path, roots), quiet=options.quiet) as progress:
+    with Progress(paths, lambda path: reads * _size_of(path, roots), quiet=options.quiet) as progress:
         started = time.perf_counter()
         results: list[BuildResult] = []
         try:
@@ -130,7 +130,7 @@ def convert(options: argparse.Namespace) -> None:
     if options.fields:
         given["fields"] = [name.strip() for name in options.fields.split(",")]
     executor = _executor(options)
-    with progress_on(options.sources, unit="records", quiet=options.quiet) as progress:
+    with Progress(options.sources, unit="records", quiet=options.quiet) as progress:
         done = convert(**given, executor=executor, progress=progress.update)
         seconds = time.perf_counter() - started
         size = os.path.getsize(done.path)
@@ -171,7 +171,7 @@ def seekable(options: argparse.Namespace) -> None:
     target, sources = Counter(map(os.path.realpath, written)).most_common(1)[0]
     if sources > 1:
         raise Error(f"{target}: expected one source for it, found {sources}; give them one by one")
-    with progress_on(paths, os.path.getsize, quiet=options.quiet) as progress:
+    with Progress(paths, os.path.getsize, quiet=options.quiet) as progress:
         for path in paths:
             started = time.perf_counter()
             done = seekable(path, **_given(options, signature(seekable).parameters), progress=progress.update)
