@@ -27,12 +27,12 @@ from .storage.sources import (
     SEEKABLE,
     Source,
     StrPath,
+    changed,
     check_unchanged,
     inspect,
     named,
     open_source,
     reason,
-    shrank,
     unreadable,
     without_codec,
 )
@@ -207,7 +207,7 @@ def _text_of(source: Source, workers: int, window: int) -> Iterator[tuple[bytes,
         for part, pieces in content:
             yield b"".join(pieces), part.scanned
     except EOFError:
-        raise shrank(source) from None
+        raise changed(source) from None
     except OSError as error:
         raise unreadable(source.path, error) from None
 

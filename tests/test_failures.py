@@ -206,7 +206,7 @@ def test_what_is_not_a_regular_file_is_never_replaced(write, tmp_path, monkeypat
     mmapds.build(write(list(range(20)), "a.jsonl"))
     os.mkfifo(out)
     for _ in ("a FIFO", "a link to an open file"):
-        with pytest.raises(mmapds.Error, match=r"\(expected a regular file, found another\)") as error:
+        with pytest.raises(mmapds.Error, match=r"expected a regular file, found (another|a FIFO)") as error:
             WRITERS[out](out)
         check(str(error.value))
         assert sorted(os.listdir()) == sorted(["a.jsonl", "a.jsonl.mmx", out])

@@ -90,18 +90,19 @@ def test_piece_by_piece_the_numbers_are_the_same(write, monkeypatch):
     paths = [write([{"n": (7 * k * k) % 1001} for k in range(count)], f"{count}.jsonl") for count in (1, 300, 0, 77)]
     mmapds.build(paths, columns={"n": "n"})
     indexes = [Index(f"{path}.mmx") for path in paths]
-    whole = {name: measure(indexes, name, int) for name in ("n", SIZES)}
+    whole = {name: measure(indexes, name) for name in ("n", SIZES)}
     bins = {name: histogram(indexes, name, whole[name]) for name in whole}
     expected = np.concatenate([np.frombuffer(index.column("n")[1], "<u4") for index in indexes])
-    assert (whole["n"].total, whole["n"].finite) == (expected.sum(), 378)
+    assert (whole["n"]["total"], whole["n"]["sampled"], whole["n"]["is_sample"]) == (expected.sum(), 378, False)
     monkeypatch.setattr(numbers, "_PIECE", 10)
-    assert {name: measure(indexes, name, int) for name in whole} == whole
+    assert {name: measure(indexes, name) for name in whole} == whole
     assert {name: histogram(indexes, name, whole[name]) for name in whole} == bins
     monkeypatch.setattr(numbers, "_SAMPLE", 50)
-    sampled = measure(indexes, "n", int)
-    assert sampled._replace(percentiles=(), sampled=0) == whole["n"]._replace(percentiles=(), sampled=0)
-    assert sampled.sampled == len(expected[::8])
-    assert sampled.percentiles[1] == np.quantile(expected[::8], 0.5, method="inverted_cdf")
+    sampled = measure(indexes, "n")
+    exact = ("type", "min", "max", "mean", "total")
+    assert [sampled[name] for name in exact] == [whole["n"][name] for name in exact]
+    assert (sampled["sampled"], sampled["is_sample"]) == (len(expected[::8]), True)
+    assert sampled["median"] == np.quantile(expected[::8], 0.5, method="inverted_cdf")
 
 
 @pytest.mark.parametrize(

@@ -229,9 +229,7 @@ def test_where_the_last_record_of_a_group_ends(write, hashed):
     forged = bytearray(Path(f"{path}.mmx").read_bytes()[section.offset :][: section.size])
     forged[62] -= 3
     write_groups(f"{path}.mmx", forged, seal=True)
-    with pytest.raises(
-        mmapds.FormatError, match=r"DAMAGED: bounds of .*: expected each group to end where the next one begins"
-    ):
+    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: offsets\[7\] = \d+, expected \d+"):
         verify(Index(f"{path}.mmx"))
 
 

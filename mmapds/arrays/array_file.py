@@ -1,7 +1,6 @@
 """The .mma file around records of named arrays. See docs/array-file.md."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from operator import lt
 from typing import Any
@@ -9,11 +8,11 @@ from typing import Any
 from xxhash import xxh3_64
 
 from .. import _native
-from ..errors import FormatError, SourceError
+from ..errors import FormatError
 from ..storage.lock import remove_leftovers
 from ..storage.numbers import BY_DTYPE, COLUMN_TYPES, F64, I64, U8, U32, U64, Spool
 from ..storage.sections import COLUMN, SectionFile
-from ..storage.sources import kind_of_file, open_file, unreadable
+from ..storage.sources import open_file, unreadable
 from ..storage.writer import SectionWriter
 from .schema import Schema
 
@@ -36,9 +35,6 @@ class Head:
             self.map = open_file(path, scan=True)
         except OSError as error:
             raise unreadable(path, error) from None
-        except ValueError:
-            kind = kind_of_file(os.stat(path).st_mode)
-            raise SourceError(f"{path}: expected a regular file, found {kind}") from None
         view = self.map.read(0, min(self.map.size, _HEADER + _SIZES))
         self._check_magic(view)
         version = int.from_bytes(view[8:12], "little")
@@ -97,22 +93,14 @@ class ArrayFile(ArraySections):
         """Name of each column to its expression."""
         if "records" not in self.sections:
             raise self.damaged("expected a section 'records', found none")
-        self._check_numbers("offsets", ("<u4", "<u8"))
+        self.check_numbers("offsets", ("<u4", "<u8"), self.records)
+        self.verify_sections("offsets")
         for field in head.schema.fields:
             if field.column:
                 held = (F64,) if field.is_scalar and field.number_type == F64.cell else (U32, U64, I64)
                 allowed = held if self.records else COLUMN_TYPES  # no numbers have no type of their own
-                self._check_numbers(COLUMN + field.column, tuple(each.dtype for each in allowed))
-
-    def _check_numbers(self, name: str, dtypes: tuple[str, ...]) -> None:
-        """Check a section that holds a number for each record."""
-        section = self.sections.get(name)
-        if section is None or section.items != self.records:
-            found = "no such section" if section is None else section.items
-            raise self.damaged(f"section {name!r}: expected {self.records} numbers, found {found}")
-        if section.dtype not in dtypes:
-            raise self.damaged(f"section {name!r}: expected numbers of {' or '.join(dtypes)}, found {section.dtype}")
-        self.verify_sections(name)
+                self.check_numbers(COLUMN + field.column, [each.dtype for each in allowed], self.records)
+                self.verify_sections(COLUMN + field.column)
 
     @property
     def end(self) -> int:

@@ -15,9 +15,9 @@ from ..dataset.opening import open as open_dataset
 from ..dataset.saving import examine_view
 from ..errors import ColumnError, Error, counted, plain_counted
 from ..index.build import check_workers, summarise
-from ..index.inspect import CALLED, SIZES, Number, coverage, describe, format_of, histogram, measure, opened, states_of
+from ..index.inspect import CALLED, SIZES, Number, coverage, describe, format_of, histogram
 from ..index.verify import Findings, examine, work
-from ..storage.index_file import Index, SavedView
+from ..storage.index_file import Index, SavedView, open_stored
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
 from . import Cell, Progress, UsageError, one_line, print_aside, print_json, print_line, print_table
 
@@ -52,9 +52,9 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index
             document: dict[str, Any] = {"path": index_path(path)}
             documents.append(document)
             try:
-                index = opened(path, roots)
-                states = states_of(index)
-                document |= describe(index, states)
+                index = open_stored(index_path(path), roots, given=path)
+                described, problems = describe(index)
+                document |= described
                 lines = _lines_of(index, document)
                 if verifies:
                     findings = _examined(index, options.workers, progress)
@@ -63,7 +63,7 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index
                     lines = [f"{lines[0]}; {counted(len(problems), 'problem') if problems else 'verified'}"]
                     lines += [f"  not checked: {what}" for what in findings.not_checked]
                 else:
-                    problems = [state.error for state in states if state.error is not None][:1]
+                    del problems[1:]
                 if isinstance(index, Index):
                     found[index] = document
                     lines = lines if verifies else []
@@ -115,7 +115,7 @@ def _print_info(indexes: list[Index], documents: list[dict[str, Any]], options: 
     size, content = facts["bytes"], sum(summarise(index).content for index in indexes)
     rows = [("records", f"{facts['records']:,}"), ("sources", f"{facts['sources']:,}"), ("bytes", _size(size))]
     rows += [("decoded", _size(content))] if content != size else []
-    rows += [("format", text) for text in sorted({format_of(index) for index in indexes})]
+    rows += [("format", text) for text in sorted({format_of(document) for document in documents})]
     rows += [("left out", counted(facts["left_out"], "record"))] if facts["left_out"] else []
     print_table([((name, "dim"), text) for name, text in rows], left=(0, 1))
     _print_title("sources")
@@ -130,7 +130,8 @@ def _print_info(indexes: list[Index], documents: list[dict[str, Any]], options: 
     if facts["records"]:
         _print_title("columns")
         _print_columns(facts["columns"])
-        _print_histogram(indexes, wanted, wanted if wanted in names else SIZES)
+        number = names.index(wanted) + 1 if wanted in names else 0
+        _print_histogram(wanted, histogram(indexes, wanted if number else SIZES, facts["columns"][number]))
 
 
 def _print_columns(columns: Sequence[dict[str, Any]]) -> None:
@@ -143,8 +144,7 @@ def _print_columns(columns: Sequence[dict[str, Any]]) -> None:
         print_line(f"  percentiles of {counted(min(sampled), 'record')}, evenly spaced", "dim")
 
 
-def _print_histogram(indexes: list[Index], title: str, column: str | None) -> None:
-    bins = histogram(indexes, column, measure(indexes, column, lambda _: None))
+def _print_histogram(title: str, bins: Sequence[tuple[Number, Number | None, int]]) -> None:
     counts = [count for *_, count in bins]
     _print_title(f"{title}, {counted(sum(counts), 'record')}")
     rows: list[list[Cell]] = []

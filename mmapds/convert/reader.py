@@ -17,10 +17,9 @@ from ..dataset import payloads
 from ..dataset.decode import Decoder
 from ..dataset.indexed import IndexedDataset
 from ..dataset.opening import open as open_dataset
-from ..dataset.opening import open_stored
 from ..errors import DecodeError, FormatError, SourceError, StaleIndexError
 from ..formats.tar import Tar
-from ..storage.index_file import Index
+from ..storage.index_file import Index, open_stored
 from ..storage.numbers import plain_dtype
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath
 
@@ -204,7 +203,7 @@ class IndexedReader(Reader):
             samples = open_dataset(paths, decode=decode, access="sequential", roots=roots)
             self._samples = cast(IndexedDataset, samples)
             self.total: int | None = len(self._samples)
-            stored = open_stored(paths[0], Roots(roots, paths), "mmap")
+            stored = open_stored(paths[0], Roots(roots, paths), given=paths[0])
             index = stored if isinstance(stored, Index) else stored.open_base(0)
             self.schema = _index_schema(index, self._samples.sources[0]) if decode is None else None
             self._as_record = _tar_record if index.format == Tar.name and decode is None else _record

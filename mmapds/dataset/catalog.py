@@ -18,7 +18,7 @@ from ..errors import Error, FormatError, SourceError, StaleIndexError, shortened
 from ..storage.compressed_blocks import BlockTable
 from ..storage.current import check_source, stat_source
 from ..storage.index_file import Index
-from ..storage.sources import IoChoice, Roots, io_of, kind_of_file, open_file, reason
+from ..storage.sources import IoChoice, Roots, io_of, open_file, reason
 
 _ADVICE = {"auto": _native.ADVISE_RANDOM, "random": _native.ADVISE_RANDOM, "sequential": _native.ADVISE_SEQUENTIAL}
 
@@ -108,15 +108,11 @@ class Catalog:
     def open(self, member: int) -> tuple[_native.Map | BlockReader, _native.Map, int, int, int, int, int]:
         """Open a source for the core, and say how its records lie there; a compressed one by a reader of its blocks."""
         index, number = self.members[member]
-        path = index.readable_path(number)
-        absolute = index.absolute(path)
+        absolute = index.absolute(index.readable_path(number))
         try:
             opened = open_file(absolute, io_of(self.io, absolute))
         except OSError as error:
             raise index.unreadable(number, reason(error)) from None
-        except ValueError:
-            kind = kind_of_file(os.stat(absolute).st_mode)
-            raise SourceError(f"{path}: expected a regular file, found {kind} (a source of {index.path})") from None
         check_source(index, number, opened.size, opened.mtime_ns)
         content: _native.Map | BlockReader = opened
         if index.sources[number].compression is None:

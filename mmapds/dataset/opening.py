@@ -8,15 +8,13 @@ from importlib.util import find_spec
 
 from .. import formats
 from ..compression.reader import CACHE
-from ..errors import Error, IndexMissingError, SourceError, StaleIndexError, build_command, warn
+from ..errors import Error, IndexMissingError, SourceError, build_command, warn
 from ..formats.format import ArrayOf, FieldsOf
 from ..index.build import Request, build_and_warn
 from ..storage import current
-from ..storage.index_file import Index, SavedView, is_saved_view, names_index
-from ..storage.sections import SavedViewFoundError
+from ..storage.index_file import Index, SavedView, is_saved_view, names_index, open_stored
 from ..storage.sources import (
     INDEX_SUFFIX,
-    Io,
     IoChoice,
     Roots,
     StrPath,
@@ -100,13 +98,6 @@ def open(  # noqa: A001 - mmapds.open is the public name
 # ---- indexes --------------------------------------------------------------------------------------------------------
 
 
-def open_stored(path: str, roots: Roots, io: Io) -> Index | SavedView:
-    try:
-        return Index(path, roots, io)
-    except SavedViewFoundError:
-        return SavedView(path, roots, io)
-
-
 def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoChoice) -> list[Index | SavedView]:
     indexes: list[Index | SavedView] = []
     missing: list[str] = []
@@ -114,15 +105,10 @@ def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoC
     for path in paths:
         index_path = _index_path(path)
         try:
-            index = open_stored(index_path, roots, io_of(io, os.path.join(directory, index_path)))
+            how = io_of(io, os.path.join(directory, index_path))
+            indexes.append(open_stored(index_path, roots, how, given=path))
         except IndexMissingError:
             missing.append(path)
-            continue
-        if isinstance(index, Index):
-            index.check_covers(path)
-        elif not path.endswith(INDEX_SUFFIX):
-            raise StaleIndexError(f"{index.path}: STALE: expected the index of {path}, found a saved view; rename it")
-        indexes.append(index)
     if missing:
         first, more = missing[0], f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         if os.path.exists(first):

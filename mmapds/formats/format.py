@@ -10,7 +10,7 @@ from ..compression.content import Data, Part, content_of, in_flight
 from ..errors import FormatError
 from ..storage.compressed_blocks import BlockStart
 from ..storage.sections import IndexedSource
-from ..storage.sources import Source, shrank
+from ..storage.sources import Source, changed
 from ..storage.workers import in_order
 from .expressions import Measuring
 
@@ -256,4 +256,4 @@ def _pieces(number: int, source: Source, workers: int, new_walk: Callable[[], Wa
             yield walk.piece()._replace(source=number, scanned=left, end=end, skipped=cut, blocks=part.starts)
             walk.found = 0
     except EOFError:
-        raise shrank(source) from None
+        raise changed(source) from None

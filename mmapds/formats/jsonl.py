@@ -17,7 +17,7 @@ from .. import _native
 from ..compression.content import WINDOW, Data, Part, content_of, in_flight, line_number, parts_of, workers_for
 from ..storage.compressed_blocks import BlockStart
 from ..storage.sections import IndexedSource
-from ..storage.sources import Source, shrank, unreadable
+from ..storage.sources import Source, changed, unreadable
 from ..storage.workers import ahead, in_order
 from .expressions import Measured, Measuring, UnmeasuredError
 from .format import End, Format, Layout, Parameters, Piece, Sample, Sources, reserve_words
@@ -110,7 +110,7 @@ def _tasks(sources: Sequence[Source], workers: int, size: int, *, measured: bool
             with closing(ahead(found) if source.codec else found) as tasks:
                 yield from tasks
         except EOFError:
-            raise shrank(source) from None
+            raise changed(source) from None
 
 
 def _whole_lines(
@@ -143,7 +143,7 @@ def _scan(measuring: Measuring, task: _Task, slot: _Slot) -> tuple[_Task, Measur
     try:
         return task, _measured(measuring, task, slot) if measuring else _starts(part, slot)
     except EOFError:
-        raise shrank(source) from None
+        raise changed(source) from None
     except OSError as error:
         raise unreadable(source.path, error) from None
 

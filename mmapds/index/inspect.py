@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from ..errors import Error, SourceError, StaleIndexError
 from ..storage import current
 from ..storage.index_file import Index, SavedView
-from ..storage.sections import SavedViewFoundError
-from ..storage.sources import Roots, index_path
 from .build import summarise
 
 SIZES = None
@@ -29,167 +27,117 @@ _BINS = 12
 Number = int | float
 
 
-class State(NamedTuple):
-    """Whether a source of an index, or an index of a saved view, is as it was."""
-
-    word: str
-    text: str
-    """What people read in a list."""
-    error: Error | None = None
-    """What opening raises."""
+State = tuple[str, str, Error | None]
+"""A word for a source of an index, or an index of a saved view; what people read of it; and what opening raises."""
 
 
-def opened(path: str, roots: Roots) -> Index | SavedView:
-    """Open the index of a source, or a saved view; raises as they do."""
-    try:
-        index = Index(index_path(path), roots)
-    except SavedViewFoundError:
-        return SavedView(index_path(path), roots)
-    index.check_covers(path)
-    return index
-
-
-def states_of(index: Index | SavedView) -> list[State]:
-    """Return the state of each source of an index, or of each index of a saved view."""
+def describe(index: Index | SavedView) -> tuple[dict[str, Any], list[Error]]:
+    """Return what an index covers, as JSON, and the errors of what is not as it was; docs/checks.md lists the keys."""
     if isinstance(index, SavedView):
-        return [_state_of_base(index, number) for number in range(len(index.bases))]
-    return [state_of(index, number) for number in range(len(index.sources))]
+        states = [_state_of_base(index, number) for number in range(len(index.bases))]
+        listed = [{"path": index.path_of(base.path), "records": base.records} for base in index.bases]
+        document = {"format": "view", "records": index.records, "columns": dict.fromkeys(index.columns)}
+        document["indexes"] = listed
+    else:
+        states = [_state_of_source(index, number) for number in range(len(index.sources))]
+        listed = [_source(index, number) for number in range(len(index.sources))]
+        summary = summarise(index)
+        document = {
+            "format": index.format,
+            "parameters": {name: each for name, each in index.parameters.items() if name not in ("columns", "idx")},
+            "records": index.records,
+            "bytes": summary.size,
+            "smallest": summary.smallest,
+            "largest": summary.largest,
+            "left_out": summary.skipped,
+            "bad": summary.bad,
+            "columns": {name: index.expressions.get(name) for name in index.columns},
+            "hashed": all(source.xxh3_128 for source in index.sources),
+            "sources": listed,
+        }
+    for each, (word, text, _) in zip(listed, states, strict=True):
+        each |= {"state": word, "message": text}
+    return document, [error for *_, error in states if error is not None]
 
 
-def state_of(index: Index, number: int) -> State:
-    """Return whether a source is as it was when it was indexed."""
+def _source(index: Index, number: int) -> dict[str, Any]:
+    source = index.sources[number]
+    found = {"path": index.source_path(number), "records": source.records, "bytes": source.size}
+    if source.bad.lines:
+        found["bad"] = [{"line": line, "byte": byte} for line, byte in source.bad.first]
+    return found
+
+
+def _state_of_source(index: Index, number: int) -> State:
     try:
         index.readable_path(number)
     except SourceError:  # not a problem: people look at an index of others before they trust it
-        return State("outside", "OUTSIDE, not looked at; give --root DIRECTORY if you trust who made the index")
+        return "outside", "OUTSIDE, not looked at; give --root DIRECTORY if you trust who made the index", None
     try:
         found = current.check_now(index, number)
     except StaleIndexError as error:
-        return State("stale", str(error).removeprefix(f"{index.path}: "), error)
+        return "stale", str(error).removeprefix(f"{index.path}: "), error
     except SourceError as error:
         what = str(error).removeprefix(f"{index.source_path(number)}: ").removesuffix(f" (a source of {index.path})")
-        return State("missing", f"MISSING: {what.partition('; run: ')[0]}", error)
+        return "missing", f"MISSING: {what}", error
     if found.st_mtime_ns == index.sources[number].mtime_ns:
-        return State("unchanged", "unchanged")
-    return State("touched", "another time, the same fingerprint")
+        return "unchanged", "unchanged", None
+    return "touched", "another time, the same fingerprint", None
 
 
 def _state_of_base(view: SavedView, number: int) -> State:
-    """Return whether an index and its sources are as a saved view needs them."""
     path = view.base_path(number)
     try:
         base = view.open_base(number)
         for source in range(len(base.sources)):
             current.check_now(base, source)
     except StaleIndexError as error:
-        return State("stale", str(error).removeprefix(f"{view.path}: ").removeprefix(f"{path}: "), error)
+        return "stale", str(error).removeprefix(f"{view.path}: ").removeprefix(f"{path}: "), error
     except Error as error:
-        return State("unusable", str(error), error)
-    return State("unchanged", "unchanged")
+        return "unusable", str(error), error
+    return "unchanged", "unchanged", None
 
 
-def describe(index: Index | SavedView, states: Sequence[State]) -> dict[str, Any]:
-    """Return what an index covers, as JSON; docs/checks.md lists the keys.
-
-    Args:
-      states: of each source, or of each index of a saved view.
-    """
-    if isinstance(index, SavedView):
-        bases = [
-            {"path": index.base_path(number), "records": base.records, "state": state.word, "message": state.text}
-            for number, (base, state) in enumerate(zip(index.bases, states, strict=True))
-        ]
-        columns = dict.fromkeys(index.columns)
-        return {"format": "view", "records": index.records, "columns": columns, "indexes": bases}
-    summary, expressions = summarise(index), index.expressions
-    sources: list[dict[str, Any]] = []
-    for number, (source, state) in enumerate(zip(index.sources, states, strict=True)):
-        sources.append({"path": index.source_path(number), "records": source.records, "bytes": source.size})
-        if source.bad.lines:
-            sources[-1]["bad"] = [{"line": line, "byte": byte} for line, byte in source.bad.first]
-        sources[-1] |= {"state": state.word, "message": state.text}
-    return {
-        "format": index.format,
-        "parameters": _parameters(index),
-        "records": index.records,
-        "bytes": summary.size,
-        "smallest": summary.smallest,
-        "largest": summary.largest,
-        "left_out": summary.skipped,
-        "bad": summary.bad,
-        "columns": {name: expressions.get(name) for name in index.columns},
-        "hashed": all(source.xxh3_128 for source in index.sources),
-        "sources": sources,
-    }
-
-
-def format_of(index: Index) -> str:
-    """Return the format of an index and its parameters, in a line."""
-    return ", ".join([index.format, *(f"{name} {value}" for name, value in _parameters(index).items())])
-
-
-def _parameters(index: Index) -> dict[str, Any]:
-    return {name: value for name, value in index.parameters.items() if name not in ("columns", "idx")}
+def format_of(document: dict[str, Any]) -> str:
+    """Return the format of an index and its parameters, in a line, of what `describe` says."""
+    return ", ".join([document["format"], *(f"{name} {each}" for name, each in document["parameters"].items())])
 
 
 # ---- statistics --------------------------------------------------------------------------------------------------
 
 
-class Statistics(NamedTuple):
-    """What is known of a column; `least`, `most`, `mean` and `percentiles` are 0 where it has no finite number."""
+def measure(indexes: Sequence[Index], name: str | None) -> dict[str, Any]:
+    """Return the statistics of a column that all indexes have, or of `SIZES`, by the names that tables have for them.
 
-    type: str
-    least: Number
-    most: Number
-    mean: float
-    total: Number | None
-    """None where it is larger than float64 holds."""
-    finite: int
-    """How many numbers are finite."""
-    others: int
-    """How many are not."""
-    percentiles: tuple[Number, ...]
-    """Those of `PERCENTILES`; of a sample, where there are many numbers."""
-    sampled: int
-    """How many numbers the percentiles are of."""
-
-
-def made_of(indexes: Sequence[Index], name: str) -> str:
-    """Return the expression or the function that made a column of all indexes; "several" where they differ."""
-    meanings = {index.meaning(name) for index in indexes}
-    return meanings.pop() if len(meanings) == 1 else "several"
-
-
-def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], object]) -> Statistics:
-    """Return the statistics of a column that all indexes have, or of the sizes of their records.
-
-    Args:
-      name: of the column; `SIZES` for those.
-      report: called with the number of bytes that were read since the last call.
+    All are of finite numbers, and 0 without any. Of many numbers, percentiles are those of a sample. A total is None
+    where float64 does not hold it.
     """
     step = max(math.ceil(sum(index.records for index in indexes) / _SAMPLE), 1)
     extremes: list[Number] = []
-    sample: list[NDArray[Any]] = []
+    sample = [np.empty(0)]
     total: int | np.longdouble = 0
-    count = others = 0
+    count = 0
     for piece, times in pieces(indexes, name):
-        finite = _finite(piece)
-        others += len(piece) - len(finite)
-        sample.append(finite[-count % step :: step].copy() if times == 1 else np.repeat(finite, -(-times // step)))
-        report(piece.nbytes)
+        finite = piece[np.isfinite(piece)]
         if len(finite):
+            sample.append(finite[-count % step :: step].copy() if times == 1 else np.repeat(finite, -(-times // step)))
             extremes += [finite.min().item(), finite.max().item()]
             total += _sum(finite) * times
             count += len(finite) * times
-    whole = np.concatenate(sample) if sample else np.empty(0)
-    found = [0] * len(PERCENTILES)
-    if len(whole):
-        found = np.quantile(whole, list(PERCENTILES.values()), method="inverted_cdf").tolist()
     types = sorted({np.dtype(index.column(name)[0]).name for index in indexes}) if name is not SIZES else []
-    least, most = min(extremes, default=0), max(extremes, default=0)
-    mean = float(total / max(count, 1))
-    shown = total if isinstance(total, int) else float(total) if np.isfinite(np.float64(total)) else None
-    return Statistics(", ".join(types), least, most, mean, shown, count, others, tuple(found), len(whole))
+    found, sampled = [0] * len(PERCENTILES), sum(map(len, sample))
+    if sampled:
+        found = np.quantile(np.concatenate(sample[1:]), list(PERCENTILES.values()), method="inverted_cdf").tolist()
+    return {
+        "type": ", ".join(types),
+        "min": min(extremes, default=0),
+        "max": max(extremes, default=0),
+        "mean": float(total / max(count, 1)),
+        **dict(zip(PERCENTILES, found, strict=True)),
+        "total": total if isinstance(total, int) else float(total) if np.isfinite(np.float64(total)) else None,
+        "sampled": sampled,
+        "is_sample": sampled < count,
+    }
 
 
 def coverage(
@@ -201,30 +149,26 @@ def coverage(
     indexes and sources.
     """
     sources = [source for each in documents for source in each["sources"]]
-    others = [each for each in sources if each["state"] not in _CURRENT]
+    changed = sum(each["state"] not in _CURRENT for each in sources)
     have_left_out = any(source.skipped for index in indexes for source in index.sources)
-    of = "records, with framing" + " and left-out records behind" * have_left_out
-    shared = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
-    columns: list[dict[str, Any]] = [
-        {"name": CALLED, "of": of},
-        *({"name": name, "of": made_of(indexes, name)} for name in shared),
-    ]
-    for column, name in zip(columns, (SIZES, *shared), strict=True):
-        numbers = measure(indexes, name, lambda _: None)
-        column |= {"type": numbers.type, "min": numbers.least, "max": numbers.most, "mean": numbers.mean}
-        column |= zip(PERCENTILES, numbers.percentiles, strict=True)
-        column |= {"total": numbers.total, "not_finite": numbers.others, "sampled": numbers.sampled}
-        column["is_sample"] = numbers.sampled < numbers.finite
+    columns = [{"name": CALLED, "of": "records, with framing" + " and left-out records behind" * have_left_out}]
+    columns[0] |= measure(indexes, SIZES)
+    for name in indexes[0].columns:
+        if all(name in index.columns for index in indexes):
+            meanings = {index.meaning(name) for index in indexes}
+            of = meanings.pop() if len(meanings) == 1 else "several"
+            columns.append({"name": name, "of": of, **measure(indexes, name)})
+    totals = {name: sum(each[name] for each in documents) for name in ("records", "bytes", "left_out", "bad")}
     return {
         "indexes": [index.path for index in indexes][:most],
         "formats": sorted({index.format for index in indexes}),
-        "records": sum(each["records"] for each in documents) if records is None else records,
-        **{name: sum(each[name] for each in documents) for name in ("bytes", "left_out", "bad")},
-        "records_of_indexes": sum(each["records"] for each in documents),
+        **totals,
+        "records": totals["records"] if records is None else records,
+        "records_of_indexes": totals["records"],
         "sources": len(sources),
-        "changed": len(others),
+        "changed": changed,
         "states": dict(sorted(Counter(each["state"] for each in sources).items())),
-        "is_current": not others,
+        "is_current": not changed,
         "listed": sorted(sources, key=lambda each: each["state"] == "unchanged")[:most],
         "sizes_have_left_out": have_left_out,
         "columns": columns,
@@ -232,27 +176,27 @@ def coverage(
 
 
 def histogram(
-    indexes: Sequence[Index], name: str | None, numbers: Statistics
+    indexes: Sequence[Index], name: str | None, numbers: dict[str, Any]
 ) -> list[tuple[Number, Number | None, int]]:
-    """Return bins of a column: where each begins and ends, and how many numbers it has. The last one may have no end.
+    """Return bins of what `measure` found: where each begins and ends, and its count. The last one may have no end.
 
     Bins begin at round numbers, and are as wide as suits 99 % of the numbers. Those of integers end at the last one.
     """
-    is_whole = isinstance(numbers.least, int)
-    high = int(numbers.percentiles[-1]) if is_whole else numbers.percentiles[-1]
-    if not numbers.finite or not math.isfinite(high - numbers.least):
+    least, high = numbers["min"], numbers["99 %"]
+    is_whole = isinstance(least, int)
+    if not numbers["sampled"] or not math.isfinite(high - least):
         return []
-    step: Number = _round((high - numbers.least) / _BINS)
+    step: Number = _round((high - least) / _BINS)
     if is_whole:
         step = max(int(step), 1)
-    first = numbers.least // step * step if step else numbers.least
+    first = least // step * step if step else least
     bins = max(int((high - first) // step) + 1, 1) if step else 1
     edges = [first + step * number for number in range(bins + 1)]
-    is_open = bool(step) and numbers.most >= edges[-1]
+    is_open = bool(step) and numbers["max"] >= edges[-1]
+    begins = np.array(edges[1 : bins + is_open], np.uint64 if is_whole and least >= 0 else None)
     counts = [0] * (bins + is_open)
-    begins = np.array(edges[1 : len(counts)], np.uint64 if is_whole and numbers.least >= 0 else None)
     for piece, times in pieces(indexes, name):
-        places = np.searchsorted(begins, _finite(piece), side="right")
+        places = np.searchsorted(begins, piece[np.isfinite(piece)], side="right")
         found = np.bincount(places, minlength=len(counts)).tolist()
         counts = [count + more * times for count, more in zip(counts, found, strict=True)]
     ends = [*(end - 1 if is_whole else end for end in edges[1:]), None]
@@ -265,10 +209,6 @@ def _round(width: float) -> float:
         return 0
     power = 10.0 ** math.floor(math.log10(width))
     return next((factor * power for factor in (1, 2, 5) if factor * power >= width), 10 * power)
-
-
-def _finite(numbers: NDArray[Any]) -> NDArray[Any]:
-    return numbers[np.isfinite(numbers)] if numbers.dtype.kind == "f" else numbers
 
 
 def _sum(numbers: NDArray[Any]) -> int | np.longdouble:

@@ -4,7 +4,7 @@ import json
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
@@ -19,13 +19,13 @@ from ..storage.current import COVERED, check_content, each, fingerprint, full_ha
 from ..storage.index_file import Index, SavedView
 from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE
-from ..storage.sections import BLOCK_SECTIONS, BOUNDS, COLUMN, GROUP, SectionFile
+from ..storage.sections import BLOCK_SECTIONS, BOUNDS, COLUMN, SectionFile
 from ..storage.sources import Source
 from ..storage.workers import cores
 from .write import Job, Report, Scan, reading, written
 
 _TOTALS = ("records", "lines", "smallest", "largest", "skipped", "first", "bad", "width")
-_CHECKS = {COLUMN: "columns", "length_": "length_order", "key_": "keys", "row": "rows"}
+_CHECKS = {BOUNDS: "records", COLUMN: "columns", "length_": "length_order", "key_": "keys", "row": "rows"}
 """How names of sections begin, and the check of these."""
 _PIECE = 1 << 20  # bytes that are compared at a time
 _RECORDS = 1 << 17  # records whose bounds are compared at a time
@@ -76,50 +76,47 @@ class Findings:
             report(section.size)
 
     def compare(self, again: SectionFile) -> None:
-        """Take in the first number that differs of each section that `again` has; bounds and blocks aside."""
-        for name in again.sections:
-            if name != BOUNDS and name not in BLOCK_SECTIONS:
-                self._compare_section(again, name)
+        """Take in the first number that differs of each section that `again` has, those of blocks aside."""
+        for name, section in again.sections.items():
+            if name not in BLOCK_SECTIONS:
+                check = next(check for begin, check in _CHECKS.items() if name.startswith(begin))
+                with self.catching(check):
+                    self.index.check_numbers(name, (section.dtype,), section.items)
+                    self._compare_section(again, name, check)
 
-    def _compare_section(self, again: SectionFile, name: str) -> None:
-        section, expected = self.index.sections.get(name), again.sections[name]
-        check = next(check for begin, check in _CHECKS.items() if name.startswith(begin))
-        if section is None or (section.dtype, section.items) != (expected.dtype, expected.items):
-            found = "none" if section is None else f"{section.items} of type {section.dtype}"
-            what = f"expected {expected.items} numbers of type {expected.dtype}, found {found}"
-            self.add(check, f"section {name!r}: {what}")
-            return
-        places = (self.index, section.offset), (again, expected.offset)
-        if (byte := _first_difference(*places, expected.size)) is None:
-            return
+    def _compare_section(self, again: SectionFile, name: str, check: str) -> None:
+        section, expected = self.index.sections[name], again.sections[name]
         _, width, code, _ = BY_DTYPE[expected.dtype]
-        item = byte // width
-        one, other = (memoryview(file.read(at + item * width, width)).cast(code)[0] for file, at in places)
-        source, record = None, item if check == "columns" else None
+        for begin in range(0, expected.size, _PIECE):
+            size = min(_PIECE, expected.size - begin)
+            own, other = self.index.read(section.offset + begin, size), again.read(expected.offset + begin, size)
+            if own != other:
+                at = _first_difference(own, other) // width
+                one, another = (memoryview(piece).cast(code)[at] for piece in (own, other))
+                self._add_item(check, name, begin // width + at, f"{one}, expected {another}")
+                return
+
+    def _add_item(self, check: str, name: str, item: int, found: str) -> None:
+        source, record, where = None, item if check == "columns" else None, ""
         if record is not None and isinstance(self.index, Index):
             number = bisect_right(self.index.firsts, item) - 1
             source, record = self.index.source_path(number), item - self.index.firsts[number]
-        where = f" (record {record} of {source})" if source else ""
-        self.add(check, f"{name}[{item}] = {one}, expected {other}{where}", source, record)
+            where = f" (record {record} of {source})"
+        self.add(check, f"{name}[{item}] = {found}{where}", source, record)
 
     def describe(self) -> dict[str, Any]:
         """Return them as JSON."""
-        problems = [problem._asdict() | {"message": str(problem.error)} for problem in self.problems]
-        return {
-            "verified": not self.problems,
-            "problems": [{name: value for name, value in each.items() if name != "error"} for each in problems],
-            "counts": Counter(problem.check for problem in self.problems),
-            "not_checked": self.not_checked,
-        }
+        problems = [
+            {"check": each.check, "source": each.source, "record": each.record, "message": str(each.error)}
+            for each in self.problems
+        ]
+        counts = Counter(each.check for each in self.problems)
+        return {"verified": not problems, "problems": problems, "counts": counts, "not_checked": self.not_checked}
 
 
-def _first_difference(one: tuple[SectionFile, int], other: tuple[SectionFile, int], size: int) -> int | None:
-    """Return the first byte in which two files differ from two places on; None where `size` bytes are the same."""
-    for begin in range(0, size, _PIECE):
-        pieces = [file.read(at + begin, min(_PIECE, size - begin)) for file, at in (one, other)]
-        if pieces[0] != pieces[1]:
-            return begin + next(at for at, pair in enumerate(zip(*pieces, strict=True)) if pair[0] != pair[1])
-    return None
+def _first_difference(one: Iterable[int], other: Iterable[int]) -> int:
+    """Return where two sequences of one length differ first, which are not the same."""
+    return next(at for at, (own, another) in enumerate(zip(one, other, strict=True)) if own != another)
 
 
 def verify(index: Index) -> None:
@@ -237,22 +234,18 @@ def _compare(findings: Findings, index: Index, again: Index) -> None:
 
 
 def _check_bounds(findings: Findings, index: Index, again: Index, number: int) -> None:
-    """Compare where the records of a source begin and end; the same records have the same bytes there."""
-    path, found, expected = index.source_path(number), index.sources[number], again.sources[number]
-    records = min(found.records, expected.records)
+    """Compare where the records of a source begin and end."""
+    path = index.source_path(number)
+    records = min(each.sources[number].records for each in (index, again))
     for begin in range(0, records + 1 if index.has_bounds else 0, _RECORDS):
         own, other = (file.bounds(number, begin, min(begin + _RECORDS, records + 1)) for file in (index, again))
         if own != other:
-            at = next(at for at, (one, another) in enumerate(zip(own, other, strict=True)) if one != another)
+            at = _first_difference(own, other)
             record = begin + at
             what = f"record {record} of {path} begins" if record < records else f"the last record of {path} ends"
             what = f"{what} at byte {own[at]}, expected byte {other[at]}"
             findings.add("records", what, path, min(record, records - 1))
             return
-    places = (index, index.bounds_at(number)), (again, again.bounds_at(number))
-    is_alike = (found.records, found.width) == (expected.records, expected.width)
-    if is_alike and _first_difference(*places, found.groups * GROUP) is not None:
-        findings.add("records", f"bounds of {path}: expected each group to end where the next one begins", path)
 
 
 def _check_blocks(index: Index, again: Index, number: int) -> None:

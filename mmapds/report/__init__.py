@@ -21,7 +21,7 @@ from ..dataset.decode import Decoder
 from ..dataset.indexed import IndexedDataset, shown, undecoded
 from ..dataset.opening import open as open_dataset
 from ..errors import Error, FormatError, shortened
-from ..index.inspect import SIZES, coverage, describe, pieces, states_of
+from ..index.inspect import SIZES, coverage, describe, pieces
 from ..index.lengths import LengthOrder, read_lengths
 from ..orders.permutation import Permutation
 from ..storage.index_file import Index
@@ -124,7 +124,7 @@ def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wa
     indexes, by_length = [Index(each.path, each.roots) for each in dataset._catalog.indexes], None
     if len(dataset) and "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
         by_length = read_lengths(dataset, None, None)
-    documents = [describe(index, states_of(index)) for index in indexes]
+    documents = [describe(index)[0] for index in indexes]
     covered, has_plans = coverage(indexes, documents, len(dataset), _LISTED), len(dataset) > 0
     record_bytes = covered["bytes"] / max(covered["records_of_indexes"], 1) if covered["is_current"] else None
     is_shown = samples and has_plans and covered["is_current"]

@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeVar
 
 from xxhash import xxh3_64, xxh3_128
 
-from ..errors import Error, SourceError, StaleIndexError
+from ..errors import Error, StaleIndexError
 from .index_file import Index
-from .sources import Source, changed, kind_of_file, open_regular, reason, unreadable
+from .sources import Source, changed, not_regular, open_regular, reason, unreadable
 from .workers import cores, in_order
 
 CHECKS = ("stat", "sample", "full", "none")  # how sources can be compared: see `check`
@@ -59,7 +59,7 @@ def full_hash(path: str, report: Callable[[int], object] = lambda _: None) -> Di
     except OSError as error:
         raise unreadable(path, error) from None
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-        raise changed(Source(path, before.st_size, before.st_mtime_ns), after.st_size)
+        raise changed(Source(path, before.st_size, before.st_mtime_ns))
     return Digest(before.st_size, before.st_mtime_ns, digest.hexdigest())
 
 
@@ -150,6 +150,5 @@ def stat_source(index: Index, number: int) -> os.stat_result:
     except OSError as error:
         raise index.unreadable(number, reason(error)) from None
     if not stat.S_ISREG(found.st_mode):
-        kind = kind_of_file(found.st_mode)
-        raise SourceError(f"{path}: expected a regular file, found {kind} (a source of {index.path})")
+        raise not_regular(path, found.st_mode)
     return found

@@ -13,13 +13,11 @@ from xxhash import xxh3_64
 from ..errors import (
     ColumnError,
     Error,
-    FormatError,
     IndexMissingError,
     SourceError,
     StaleIndexError,
     build_command,
     counted,
-    either,
     listed,
     quoted,
 )
@@ -37,14 +35,13 @@ from .sections import (
     IndexedSource,
     Rule,
     SavedViewFoundError,
-    Section,
     SectionFile,
     check_fields,
     is_count,
     records_in_group,
     unpacked,
 )
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, Io, Roots, is_inside, kind_of_file, open_file, reason, way_to_index
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, Io, Roots, is_inside, open_file, reason, way_to_index
 
 _INDEX_NAME = re.compile(rf"{re.escape(INDEX_SUFFIX)}({TEMPORARY})?\Z")
 RECORD_NUMBERS = (U32.dtype, U64.dtype)
@@ -64,7 +61,6 @@ SECTION_TYPES: dict[str, tuple[str, ...]] = {
 }
 """The types of these sections, where an index has them."""
 _VIEW_SECTIONS = {**LENGTH_SECTIONS, "rows": RECORD_NUMBERS, "row_bits": (U64.dtype,), "row_ranks": (U64.dtype,)}
-_NO_SECTION = Section("", 0, 0, "")
 _COLUMN_DTYPES = tuple(each.dtype for each in COLUMN_TYPES)
 OF_COMPRESSED = 2  # the kind of an index of which a source is compressed, or more
 BITS_BLOCK = 2048  # records that an entry of the directory of bits is for
@@ -118,15 +114,14 @@ class IndexFile(SectionFile):
         self.io = io
         self._real_home: str | None = None
         try:
-            opened = open_file(os.path.join(self.opened_in, path), io)
+            opened = open_file(self.absolute(path), io)
         except FileNotFoundError:
             raise IndexMissingError(f"{path}: no such index; {way_to_index(path)}") from None
         except OSError as error:
             raise Error(f"{path}: {reason(error)}") from None
-        except ValueError:
-            kind = kind_of_file(os.stat(os.path.join(self.opened_in, path)).st_mode)
-            raise FormatError(f"{path}: NOT AN INDEX: expected a regular file, found {kind}") from None
         super().__init__(path, opened)
+
+    def _take(self, metadata: dict[str, Any]) -> None:
         self.columns = {
             name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
         }
@@ -135,18 +130,14 @@ class IndexFile(SectionFile):
     def _check_sections(self, types: Mapping[str, tuple[str, ...]], wanted: dict[str, int]) -> None:
         """Raise FormatError unless known sections have their types, and those that are wanted as many numbers."""
         if not self.sections.keys().isdisjoint(LENGTH_SECTIONS):
-            lengths = self.sections.get("length_values", _NO_SECTION).items
+            self.check_numbers("length_values", LENGTH_SECTIONS["length_values"])
             wanted |= {COLUMN + "length": self.records, "length_order": self.records}
-            wanted |= {"length_values": lengths, "length_counts": lengths}
+            wanted["length_counts"] = self.sections["length_values"].items
         for name in dict.fromkeys((*wanted, *self.sections)):
-            section = self.sections.get(name, _NO_SECTION)
-            known, items = types.get(name, (section.dtype,)), wanted.get(name, section.items)
             if name.startswith(COLUMN):
-                known, items = _COLUMN_DTYPES, self.records
-            if section.dtype not in known or section.items != items:
-                found = f"{section.items} of type {section.dtype}" if section.dtype else "none"
-                expected = f"{items} numbers of type {' or '.join(known)}"
-                raise self.damaged(f"section {name!r}: expected {expected}, found {found}")
+                self.check_numbers(name, _COLUMN_DTYPES, self.records)
+            elif name in types:
+                self.check_numbers(name, types[name], wanted.get(name))
 
     def column(self, name: str) -> tuple[str, memoryview]:
         """Return the type and the bytes of a column, mapped; raise ColumnError where the file does not have it."""
@@ -176,14 +167,8 @@ class IndexFile(SectionFile):
         return os.path.join(home, relative)
 
     def check_reach(self, path: str) -> None:
-        """Raise SourceError unless a file that this one leads to may be read; see `mmapds.storage.sources`."""
-        real = os.path.realpath(self.absolute(path))
-        if not is_inside(real, self.home) and not self.roots.admit(real):
-            root = os.path.dirname(real)
-            raise SourceError(
-                f"{self.path}: expected files below its own directory that are not hidden, found {real}; "
-                f"{either(f'add --root {quoted(root)}', f'open it with roots={[root]}')} (if you trust it)"
-            )
+        """Raise SourceError unless a file that this one leads to may be read."""
+        self.roots.check(self.absolute(path), self.path, self.home)
 
 
 class Index(IndexFile):
@@ -194,34 +179,31 @@ class Index(IndexFile):
     check = "stat"
     """How sources were compared, one of `current.CHECKS`; with "none", they are not when they are first read."""
 
-    def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
+    def _take(self, metadata: dict[str, Any]) -> None:
         self._folders: dict[str, bool] = {}  # of sources: whether all plain files there lie inside
         self._starts: dict[str, list[int]] = {}
         self.recognised: dict[int, int] = {}
         """Number of a source whose content was compared and is the same, to the time of change that it had."""
-        super().__init__(path, roots, io)
-        with self.reporting_malformed_metadata():
-            metadata = {"functions": {}, "parameters": {}, "columns": NOTHING} | self.metadata
-            check_fields("", _METADATA, metadata)
-            self.format: str = metadata["format"]
-            self.parameters: dict[str, Any] = metadata["parameters"]
-            check_fields(" among parameters", _PARAMETERS, {"record_bytes": 1, "columns": {}} | self.parameters)
-            self.functions: dict[str, str] = metadata["functions"]
-            """What the functions that computed columns are known by, by column: see `mmapds.add_column`."""
-            self.measuring: dict[str, Any] = metadata["columns"]
-            """How the columns were measured: see `Measuring.describe`."""
-            check_fields(" among columns", _MEASURING, {"bad": "error"} | self.measuring)
-            self.expressions: dict[str, str] = self.measuring["expressions"]
-            """The columns that were measured, each with its expression."""
-            sources = [IndexedSource.parse(source) for source in metadata["sources"]]
-        self.sources = sources
-        self.firsts = list(accumulate((source.records for source in sources), initial=0))
+        super()._take(metadata)
+        metadata = {"functions": {}, "parameters": {}, "columns": NOTHING} | metadata
+        check_fields("", _METADATA, metadata)
+        self.format: str = metadata["format"]
+        self.parameters: dict[str, Any] = metadata["parameters"]
+        check_fields(" among parameters", _PARAMETERS, {"record_bytes": 1, "columns": {}} | self.parameters)
+        self.functions: dict[str, str] = metadata["functions"]
+        """What the functions that computed columns are known by, by column: see `mmapds.add_column`."""
+        self.measuring: dict[str, Any] = metadata["columns"]
+        """How the columns were measured: see `Measuring.describe`."""
+        check_fields(" among columns", _MEASURING, {"bad": "error"} | self.measuring)
+        self.expressions: dict[str, str] = self.measuring["expressions"]
+        """The columns that were measured, each with its expression."""
+        self.sources = [IndexedSource.parse(source) for source in metadata["sources"]]
+        self.firsts = list(accumulate((source.records for source in self.sources), initial=0))
         """The number of the first record of each source, and that of all records."""
         if (held := self.firsts[-1]) != self.records:
             raise self.damaged(f"expected {self.records} records, as the header says, found {held} in the sources")
         self.has_bounds = BOUNDS in self.sections or "record_bytes" not in self.parameters
         self._check_sections(SECTION_TYPES, self._numbers_of_sections())
-        self._metadata = None  # what is needed of them is held already, and a dataset may have thousands of indexes
 
     def _numbers_of_sections(self) -> dict[str, int]:
         """Return how many numbers the sections have that must be there; raise FormatError for contradictions."""
@@ -264,17 +246,13 @@ class Index(IndexFile):
         groups = self.read(self.bounds_at(number) + first * GROUP, (last - first + 1) * GROUP)
         return unpacked(width, groups)[begin - first * each : end - first * each]
 
-    def end(self, number: int) -> int:
-        """Return the byte where the last record of a source ends, or where the first one would begin."""
-        source = self.sources[number]
-        if not self.has_bounds:
-            return source.first + source.records * int(self.parameters["record_bytes"])
-        return int(self.bounds(number, source.records, source.records + 1)[0])
-
     def extent(self, number: int) -> int:
         """Return how many bytes the records of a source take, framing included, without what lies before and after."""
-        first = self.bounds(number, 0, 1)[0] if self.has_bounds else self.sources[number].first
-        return self.end(number) - first
+        records = self.sources[number].records
+        if not self.has_bounds:
+            return records * int(self.parameters["record_bytes"])
+        first, end = (self.bounds(number, at, at + 1)[0] for at in (0, records))
+        return int(end - first)
 
     # ---- where sources lie -------------------------------------------------------------------------------------
 
@@ -311,15 +289,6 @@ class Index(IndexFile):
         with suppress(OSError):  # the name first, as datasets have indexes by the thousands
             return found == path or os.path.samefile(self.absolute(found), self.absolute(path))
         return False
-
-    def check_covers(self, given: str) -> None:
-        """Raise StaleIndexError if a source was given, not this index, and the index is not of that source alone."""
-        if not names_index(given) and not self.covers(given):
-            found = self.source_path(0) if len(self.sources) == 1 else f"{len(self.sources):,} sources"
-            command = build_command([given])
-            raise StaleIndexError(
-                f"{self.path}: STALE: expected the index of {given}, found one of {found}; run: {command}"
-            )
 
     def check_size(self, number: int, size: int) -> None:
         """Raise StaleIndexError unless a source has the size that it had when it was indexed."""
@@ -393,13 +362,12 @@ class SavedView(IndexFile):
 
     NAME, KINDS = "A SAVED VIEW", (1,)
 
-    def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
-        super().__init__(path, roots, io)
+    def _take(self, metadata: dict[str, Any]) -> None:
+        super()._take(metadata)
         self.bases: list[Base] = []
-        with self.reporting_malformed_metadata():
-            for base in self.metadata["bases"]:
-                check_fields(" of a base", _BASE, base)
-                self.bases.append(Base(*map(base.__getitem__, Base._fields)))
+        for base in metadata["bases"]:
+            check_fields(" of a base", _BASE, base)
+            self.bases.append(Base(*map(base.__getitem__, Base._fields)))
         self.total = sum(base.records for base in self.bases)
         """Records of all bases, which rows are numbers of."""
         if not self.bases or self.total >= 2**63:
@@ -447,3 +415,21 @@ def is_saved_view(path: str) -> bool:
         except Error:
             pass
     return False
+
+
+def open_stored(path: str, roots: Roots | None = None, io: Io = "mmap", *, given: str) -> Index | SavedView:
+    """Open an index or a saved view; raise StaleIndexError unless that is what the user named, or its index."""
+    try:
+        index = Index(path, roots, io)
+    except SavedViewFoundError:
+        if not names_index(given):
+            raise StaleIndexError(
+                f"{path}: STALE: expected the index of {given}, found a saved view; rename it"
+            ) from None
+        return SavedView(path, roots, io)
+    if not names_index(given) and not index.covers(given):
+        found = index.source_path(0) if len(index.sources) == 1 else f"{len(index.sources):,} sources"
+        raise StaleIndexError(
+            f"{path}: STALE: expected the index of {given}, found one of {found}; run: {build_command([given])}"
+        )
+    return index

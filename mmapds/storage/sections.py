@@ -93,18 +93,22 @@ class SectionFile:
         self._verified: set[str] = set()  # sections that have their checksums
         self.records, self.checksum, self.kind, text = self._read_header()
         with self.reporting_malformed_metadata():
-            self._metadata: dict[str, Any] | None = json.loads(text)
-            sections = self.metadata["sections"]
-            self.sections = {intern(name): self._check_section(name, **each) for name, each in sections.items()}
+            metadata = json.loads(text)
+            sections = metadata["sections"].items()
+            self.sections = {intern(name): self._section_of(name, **each) for name, each in sections}
+            self._take(metadata)
+
+    def _take(self, metadata: dict[str, Any]) -> None:
+        """Take from the metadata what this kind of file has besides sections."""
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata as JSON has them; read from the file again where the object does not keep them."""
-        found: dict[str, Any] = self._metadata if self._metadata is not None else json.loads(self._read_header()[3])
+        """The metadata as JSON has them, read from the file again: a dataset may have thousands of indexes."""
+        found: dict[str, Any] = json.loads(self._read_header()[3])
         return found
 
     def _read_header(self) -> tuple[int, int, int, bytes]:
-        """Return the number of records, the checksum, the kind, and the metadata."""
+        """Return the number of records, the checksum, the kind, and the metadata, once the whole header is checked."""
         size = self.map.size
         header = self.read(0, min(size, HEADER.size))
         if header[:8] != self.MAGIC or size < HEADER.size:
@@ -129,7 +133,7 @@ class SectionFile:
             raise self.damaged(f"{what}: expected {checksum:016x}, found {found:016x}")
         return records, checksum, kind, text
 
-    def _check_section(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
+    def _section_of(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
         (count,) = shape
         section = Section(BY_DTYPE[dtype].dtype, count, offset, xxh3)
         fits = is_count(count) and is_count(offset) and not offset % ALIGNMENT
@@ -137,6 +141,14 @@ class SectionFile:
             found = f"{shortened(count)} of type {dtype} from byte {shortened(offset)}"
             raise self.damaged(f"section {name!r}: expected numbers within {self.map.size} bytes, found {found}")
         return section
+
+    def check_numbers(self, name: str, dtypes: Sequence[str], items: int | None = None) -> None:
+        """Raise FormatError unless a section has one of these types and, if that is given, as many numbers."""
+        section = self.sections.get(name)
+        if section is None or section.dtype not in dtypes or items not in (None, section.items):
+            found = "none" if section is None else f"{section.items} of type {section.dtype}"
+            expected = f"{'' if items is None else f'{items} '}numbers of type {' or '.join(dtypes)}"
+            raise self.damaged(f"section {name!r}: expected {expected}, found {found}")
 
     @contextmanager
     def reporting_malformed_metadata(self) -> Iterator[None]:
@@ -204,7 +216,7 @@ class SectionFile:
     def verify_sections(self, *names: str) -> None:
         """Read sections, by default all, and check them against their checksums, unless that is done."""
         for name in names or self.sections:
-            for _ in () if name in self._verified else self.pieces(name):
+            for _ in self.pieces(name, 0, 0):
                 pass
 
 
@@ -218,11 +230,6 @@ WIDTHS = (2, 3, 4, 8)  # bytes that a distance may have; in a source, the fewest
 def records_in_group(width: int) -> int:
     """Return how many records have both their bounds in a group."""
     return (GROUP - U64.width) // width
-
-
-def groups_of(width: int, records: int) -> int:
-    """Return how many groups the bounds of a source take."""
-    return records // records_in_group(width) + 1
 
 
 def unpacked(width: int, groups: "bytes | memoryview") -> memoryview:
@@ -282,7 +289,7 @@ class IndexedSource(NamedTuple):
     @property
     def groups(self) -> int:
         """How many groups its bounds take."""
-        return groups_of(self.width, self.records) if self.width else 0
+        return self.records // records_in_group(self.width) + 1 if self.width else 0
 
     @property
     def block_bounds(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 from braceexpand import braceexpand
 
 from .. import _native
-from ..errors import Error, SourceError, another_name, build_command, quoted, warn
+from ..errors import Error, SourceError, another_name, build_command, either, quoted, warn
 
 StrPath = str | os.PathLike[str]
 Io = Literal["mmap", "pread"]  # how the bytes of a file are read
@@ -199,39 +199,42 @@ class Roots:
     """What the user allows an index to name outside its own directory: all below directories, and named files."""
 
     def __init__(self, given: StrPath | Iterable[StrPath] = (), named: Iterable[str] = ()) -> None:
-        self._working = os.getcwd()
-        self._given = [os.fspath(path) for path in listed(given)]
-        self._named = [path for path in named if not path.endswith(INDEX_SUFFIX)]  # as indexes are not sources
+        working = os.getcwd()
+        self._given = [os.path.join(working, path) for path in listed(given)]
+        everywhere = os.environ.get(_ROOTS, "").split(os.pathsep)
+        self._everywhere = [os.path.join(working, path) for path in everywhere if path]
+        self._named = [os.path.join(working, path) for path in named if not path.endswith(INDEX_SUFFIX)]
         self._allowed: tuple[list[str], set[str]] | None = None  # real paths: most indexes have no use for them
         self._used: set[str] = set()
 
-    def admit(self, real: str) -> bool:
-        """Whether the user allows a file; its path has no links."""
+    def check(self, path: str, index: str, home: str) -> None:
+        """Raise SourceError unless a file that an index names may be read; `home` is its real directory."""
+        real = os.path.realpath(path)
+        if is_inside(real, home):
+            return
         if self._allowed is None:
-            everywhere = [path for path in os.environ.get(_ROOTS, "").split(os.pathsep) if path]
-            self._allowed = self._real([*self._given, *everywhere]), set(self._real(self._named))
+            given, named = (map(os.path.realpath, paths) for paths in (self._given + self._everywhere, self._named))
+            self._allowed = list(given), set(named)
         directories, files = self._allowed
-        roots = [directory for directory in directories if is_below(real, directory)]
+        roots = [directory for directory in directories if real.startswith(os.path.join(directory, ""))]
         roots += [os.path.dirname(real)] * (real in files)
         self._used.update(roots[:1])
-        return bool(roots)
+        if not roots:
+            root = os.path.dirname(real)
+            raise SourceError(
+                f"{index}: expected files below its own directory that are not hidden, found {real}; "
+                f"{either(f'add --root {quoted(root)}', f'open it with roots={[root]}')} (if you trust it)"
+            )
 
     def lasting(self) -> set[str]:
         """Return the roots that a process needs that opens the same indexes by their own paths, as real paths."""
-        return {*self._real(self._given), *self._used}
-
-    def _real(self, paths: list[str]) -> list[str]:
-        return [os.path.realpath(os.path.join(self._working, path)) for path in paths]
-
-
-def is_below(path: str, directory: str) -> bool:
-    """Whether a file lies in a directory or below; neither path has links."""
-    return path.startswith(directory if directory == "/" else f"{directory}/")
+        return {*map(os.path.realpath, self._given), *self._used}
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Whether a file lies in a directory or below, and no name on the way to it begins with a dot."""
-    return is_below(path, directory) and "/." not in path[len(directory) - (directory == "/") :]
+    """Whether a file lies in a directory or below, and no name on the way there has a dot first; both without links."""
+    below = os.path.join(directory, "")
+    return path.startswith(below) and "/." not in path[len(below) - 1 :]
 
 
 # ---- a file as a source -----------------------------------------------------------------------------------------
@@ -268,7 +271,12 @@ def open_regular(path: str) -> BinaryIO:
     if stat.S_ISREG(mode):
         return open(descriptor, "rb")
     os.close(descriptor)
-    raise SourceError(f"{path}: expected a regular file, found {kind_of_file(mode)}")
+    raise not_regular(path, mode)
+
+
+def not_regular(path: str, mode: int) -> SourceError:
+    """Return the error to raise for what is not a regular file."""
+    return SourceError(f"{path}: expected a regular file, found {_KINDS.get(stat.S_IFMT(mode), 'a special file')}")
 
 
 def unreadable(path: str, error: OSError) -> SourceError:
@@ -307,23 +315,21 @@ def compressed(path: str, codec: str, format_name: str = "") -> SourceError:
 
 def check_unchanged(source: Source) -> None:
     """Raise SourceError if a source's size or time has changed since it was inspected."""
-    try:
+    with suppress(OSError):
         now = os.stat(source.path)
+        if (now.st_size, now.st_mtime_ns) == (source.size, source.mtime_ns):
+            return
+    raise changed(source)
+
+
+def changed(source: Source) -> SourceError:
+    """Return the error to raise for a source that changed while it was read."""
+    try:
+        size = os.path.getsize(source.path)
     except OSError as error:
-        raise unreadable(source.path, error) from None
-    if (now.st_size, now.st_mtime_ns) != (source.size, source.mtime_ns):
-        raise changed(source, now.st_size)
-
-
-def changed(source: Source, size: int) -> SourceError:
-    """Return the error to raise for a source that changed while it was read, and has `size` bytes now."""
+        return unreadable(source.path, error)
     how = f"expected {source.size} bytes, found {size}" if size != source.size else "same size, another time"
     return SourceError(f"{source.path}: changed while it was read: {how}")
-
-
-def kind_of_file(mode: int) -> str:
-    """Return what a file is that is not a regular one."""
-    return _KINDS.get(stat.S_IFMT(mode), "a special file")
 
 
 # ---- opening files to read --------------------------------------------------------------------------------------
@@ -350,16 +356,18 @@ def open_file(path: str, io: Io = "mmap", *, scan: bool = False) -> _native.Map:
       scan: the file must be a buffer: one that cannot be mapped is read into memory.
     Raises:
       OSError: it cannot be opened, or there is no memory for it.
-      ValueError: it is not a regular file.
+      SourceError: it is not a regular file.
       EOFError: it became shorter while it was read into memory.
     """
-    if io == "pread":
-        return _native.Map(path, _native.IO_PREAD)
     try:
-        return _native.Map(path)
+        return _native.Map(path, _native.IO_PREAD) if io == "pread" else _native.Map(path)
     except FileNotFoundError:
         raise
+    except ValueError:
+        raise not_regular(path, os.stat(path).st_mode) from None
     except OSError as error:
+        if io == "pread":
+            raise
         try:
             opened = _native.Map(path, _native.IO_COPY if scan else _native.IO_PREAD)
         except OSError:
@@ -378,15 +386,7 @@ def open_source(source: Source, *, scan: bool = True) -> _native.Map:
     except OSError as error:
         raise unreadable(source.path, error) from None
     except EOFError:
-        raise shrank(source) from None
+        raise changed(source) from None
     if opened.size != source.size:
-        raise changed(source, opened.size)
+        raise changed(source)
     return opened
-
-
-def shrank(source: Source) -> SourceError:
-    """Return the error to raise for a source that became shorter while it was read."""
-    try:
-        return changed(source, os.path.getsize(source.path))
-    except OSError as error:
-        return unreadable(source.path, error)
