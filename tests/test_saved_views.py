@@ -230,7 +230,7 @@ def test_a_view_is_stale_when_its_base_has_other_records(folder):
     with pytest.raises(StaleIndexError, match=r"a.jsonl was .* bytes when indexed"):
         mmapds.open(folder / "v.mmx")
     mmapds.build(folder / "a.jsonl", force=True)
-    message = r"v.mmx: STALE: .*a.jsonl.mmx has other .* \(700 records then, 701 now\)$"
+    message = r"v.mmx: STALE: .*a.jsonl.mmx has other .* \(records: 700 then, 701 now\)$"
     with pytest.raises(StaleIndexError, match=message):
         mmapds.open(folder / "v.mmx")
     with pytest.raises(StaleIndexError):

@@ -212,25 +212,22 @@ def opened(path: str) -> Iterator[BinaryIO]:
       FormatError: what is read of it is damaged.
     """
     damage: tuple[type[Exception], ...] = EOFError, zlib.error, standard_gzip.BadGzipFile
-    codec = ""
-    try:
-        with open_regular(path) as file:
-            codec = codec_of(file.read(4))
-            file.seek(0)
-            content: Any = file
-            if codec == "zstd":
-                module = zstd.codec(path)
-                damage += (module.ZstdError,)
-                content = module.ZstdFile(file)
-            elif codec == "gzip":
-                content = standard_gzip.GzipFile(fileobj=file)
+    with open_regular(path) as file:
+        codec = codec_of(file.read(4))
+        file.seek(0)
+        content: Any = file
+        if codec == "zstd":
+            module = zstd.codec(path)
+            damage += (module.ZstdError,)
+            content = module.ZstdFile(file)
+        elif codec == "gzip":
+            content = standard_gzip.GzipFile(fileobj=file)
+        try:
             with content:
                 yield content
-    except damage as error:
-        check_memory(error)
-        raise FormatError(f"{path}: not {codec}: {error}; copy the file again") from None
-    except OSError as error:
-        raise unreadable(path, error) from None
+        except damage as error:
+            check_memory(error)
+            raise FormatError(f"{path}: not {codec}: {error}; copy the file again") from None
 
 
 def head_of(path: str, size: int) -> bytes:

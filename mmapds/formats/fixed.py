@@ -9,7 +9,7 @@ from .. import _native
 from ..errors import FormatError, option, shortened
 from ..storage.numbers import plain_dtype
 from ..storage.sections import IndexedSource
-from ..storage.sources import Source, open_regular, unreadable
+from ..storage.sources import Source, open_regular
 from .expressions import Measuring
 from .format import TRUNCATED, ArrayOf, End, Format, Layout, Option, OptionError, Parameters, Piece, Sample, Sources
 
@@ -154,18 +154,18 @@ def _npy_header(path: str) -> tuple[tuple[int, ...], Any, int]:
     from numpy.lib import format as npy  # start-up time: indexing other formats does without
 
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    try:
-        with open_regular(path) as file:
+    with open_regular(path) as file:
+        try:
             version = npy.read_magic(file)
             if version not in readers:
                 raise ValueError(f"expected version 1.0 or 2.0, found {version[0]}.{version[1]}")
             shape, fortran, dtype = readers[version](file)
             first = file.tell()
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except Exception as error:  # numpy parses the header as Python, which fails in many ways
-        reason = str(error).partition("\n")[0]  # what follows is advice for users of numpy.load
-        raise FormatError(f"{path}: not an .npy file: {reason}") from None
+        except OSError:
+            raise
+        except Exception as error:  # numpy parses the header as Python, which fails in many ways
+            reason = str(error).partition("\n")[0]  # what follows is advice for users of numpy.load
+            raise FormatError(f"{path}: not an .npy file: {reason}") from None
     if not shape or (fortran and len(shape) > 1 and prod(shape) > 1):
         found = "Fortran order" if shape else "one number"
         raise FormatError(f"{path}: expected an array in C order, of one axis or more, found {found}")

@@ -35,7 +35,7 @@ from ..storage.lock import locked
 from ..storage.numbers import F64, I64, U32, U64
 from ..storage.sections import IndexedSource, SavedViewFoundError
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, compressed, index_path, inspect, named, open_regular
-from ..storage.workers import cores
+from ..storage.workers import cores, in_threads
 from .write import Grown, Job, Plan, Report, Scan, Stored, written
 
 _NAMED = 3  # sources in a warning
@@ -111,7 +111,7 @@ def summarise(index: Index) -> Summary:
             first_bad = f"{index.source_path(number)}:{line} (byte {byte})"
         if not source.records:
             empty.append(index.source_path(number))
-    size, content = sum(source.size for source in sources), sum(source.content_size for source in sources)
+    size, content = sum(source.size for source in sources), sum((source.compression or source).size for source in sources)
     smallest = min((source.smallest for source in sources if source.records), default=0)
     largest = max((source.largest for source in sources), default=0)
     mean = sum(map(index.extent, range(len(sources)))) / max(index.records, 1)
@@ -367,7 +367,7 @@ def _known(job: Job, before: Index, request: Request) -> list[int | None]:
             found[place] = number
             if not (same_size and same_time and request.by_sample):
                 asked.append((place, source.path, then, job.chosen.is_text and not same_size))
-    for (place, *_), same in zip(asked, current.each(_is_same, asked, workers=current.WAITING), strict=True):
+    for (place, *_), same in zip(asked, in_threads(_is_same, asked, workers=current.WAITING), strict=True):
         found[place] = found[place] if same else None
     return found
 

@@ -15,13 +15,13 @@ from ..errors import Error
 from ..formats.expressions import Measuring
 from ..formats.format import Format, OptionError
 from ..storage.compressed_blocks import BlockTable, unpacked_point
-from ..storage.current import COVERED, check_content, each, fingerprint, full_hash, stat_source
+from ..storage.current import COVERED, check_content, fingerprint, full_hash, stat_source
 from ..storage.index_file import Index, SavedView
 from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE
 from ..storage.sections import BLOCK_SECTIONS, BOUNDS, COLUMN, SectionFile
 from ..storage.sources import Source
-from ..storage.workers import cores
+from ..storage.workers import cores, in_threads
 from .write import Job, Report, Scan, reading, written
 
 _TOTALS = ("records", "lines", "smallest", "largest", "skipped", "first", "bad", "width")
@@ -34,14 +34,10 @@ _RECORDS = 1 << 17  # records whose bounds are compared at a time
 class Problem(NamedTuple):
     """Something that is wrong with an index or its sources."""
 
-    check: str
-    """What was compared; docs/checks.md lists the names."""
-    error: Error
-    """Its text is the message."""
-    source: str | None = None
-    """The path of the source, if it is about one."""
-    record: int | None = None
-    """The number of the record, in the source or else in the view, if it is about one."""
+    check: str  # what was compared; docs/checks.md lists the names
+    error: Error  # its text is the message
+    source: str | None = None  # the path of the source, if it is about one
+    record: int | None = None  # the number of the record, in the source or else in the view, if it is about one
 
 
 class Findings:
@@ -126,22 +122,17 @@ def verify(index: Index) -> None:
 
 
 def examine(index: Index, *, workers: int | None = None, report: Report = lambda _: None) -> Findings:
-    """Check the checksums of an index, and the content of its sources; then index these again, and compare.
+    """Check an index and the content of its sources; then index these again beside it, and compare the two.
 
-    The new index is written beside this one, or to a temporary directory where that is impossible, and removed. Of
-    whatever differs, the first record is named. Columns that Python computed have their checksum alone.
-
-    Args:
-      workers: threads; all cores by default.
-      report: called with the number of bytes that were read since the last call, of `work(index)` in all.
-    Raises:
-      Error: the new index cannot be written.
+    Of whatever differs, the first record is named. Columns that Python computed have their checksum alone. `report` is
+    called with the number of bytes that were read since the last call, of `work(index)` in all.
     """
     workers = workers or cores()
     findings = Findings(index)
     findings.check_sections(report)
     sources: list[Source] = []
-    for source, problems in each(partial(_check_source, index, report), range(len(index.sources)), workers=workers):
+    checked = in_threads(partial(_check_source, index, report), range(len(index.sources)), workers=workers)
+    for source, problems in checked:
         findings.problems += problems
         sources += [source] if source else []
     if len(sources) < len(index.sources):

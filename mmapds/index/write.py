@@ -15,7 +15,7 @@ from ..executors import Engine, Task, groups, part_name
 from ..formats.expressions import Measuring
 from ..formats.format import Format, Piece
 from ..storage.compressed_blocks import BlocksWriter
-from ..storage.current import each, fingerprint, full_hash
+from ..storage.current import fingerprint, full_hash
 from ..storage.index_file import OF_COMPRESSED, Index, relative_to_index
 from ..storage.numbers import BY_DTYPE, U32, U64, Spool, order_type, sort_digits
 from ..storage.sections import (
@@ -29,6 +29,7 @@ from ..storage.sections import (
     unpacked,
 )
 from ..storage.sources import INDEX_SUFFIX, Roots, Source, changed, check_unchanged
+from ..storage.workers import in_threads
 from ..storage.writer import IndexWriter
 
 Report = Callable[[int], object]
@@ -307,10 +308,10 @@ class _Writing:
         """Add the hash of each source that has none; threads share out whole sources."""
         lacking = [number for number, source in enumerate(self._done) if not source.xxh3_128]
         sources = [self._job.sources[number] for number in lacking]
-        digests = each(lambda source: full_hash(source.path, self._report), sources, workers=workers)
+        digests = in_threads(lambda source: full_hash(source.path, self._report), sources, workers=workers)
         for number, source, digest in zip(lacking, sources, digests, strict=True):
             if (digest.size, digest.mtime_ns) != (source.size, source.mtime_ns):
-                raise changed(source, digest.size)
+                raise changed(source)
             self._done[number] = self._done[number]._replace(xxh3_128=digest.hex)
 
 

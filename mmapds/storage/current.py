@@ -2,23 +2,21 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from xxhash import xxh3_64, xxh3_128
 
 from ..errors import Error, StaleIndexError
 from .index_file import Index
-from .sources import Source, changed, not_regular, open_regular, reason, unreadable
-from .workers import cores, in_order
+from .sources import Source, check_unchanged, not_regular, open_regular, reason
+from .workers import cores, in_threads
 
 CHECKS = ("stat", "sample", "full", "none")  # how sources can be compared: see `check`
 BLOCKS, BLOCK = 16, 1 << 14  # how many blocks a fingerprint covers, and their bytes: few, as each is a seek
 COVERED = BLOCKS * BLOCK  # bytes: a fingerprint covers the whole of a source that is not larger
 WAITING = 16  # threads that sample sources: they wait for the disk or the network more than they compute
 _PIECE = 1 << 20
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 
 
 class Digest(NamedTuple):
@@ -31,52 +29,35 @@ class Digest(NamedTuple):
 
 def fingerprint(path: str, size: int | None = None) -> Digest:
     """Return xxh3-64 of a file's size, or the first `size` bytes of it, and of 16 blocks of 16 KiB, evenly spaced."""
-    try:
-        with open_regular(path) as file:
-            found = os.fstat(file.fileno())
-            size = found.st_size if size is None else size
-            digest = xxh3_64(size.to_bytes(8, "little"))
-            begins: Sequence[int] = range(0, size, BLOCK)
-            if size > COVERED:
-                begins = [block * (size - BLOCK) // (BLOCKS - 1) for block in range(BLOCKS)]
-            for begin in begins:  # in small pieces, as the memory of large ones would be new each time
-                digest.update(os.pread(file.fileno(), min(BLOCK, size - begin), begin))
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with open_regular(path) as file:
+        found = os.fstat(file.fileno())
+        size = found.st_size if size is None else size
+        digest = xxh3_64(size.to_bytes(8, "little"))
+        begins: Sequence[int] = range(0, size, BLOCK)
+        if size > COVERED:
+            begins = [block * (size - BLOCK) // (BLOCKS - 1) for block in range(BLOCKS)]
+        for begin in begins:  # in small pieces, as the memory of large ones would be new each time
+            digest.update(os.pread(file.fileno(), min(BLOCK, size - begin), begin))
     return Digest(size, found.st_mtime_ns, digest.hexdigest())
 
 
 def full_hash(path: str, report: Callable[[int], object] = lambda _: None) -> Digest:
     """Return xxh3-128 of all bytes of a file; report how many were read since the last call."""
     digest, piece = xxh3_128(), memoryview(bytearray(_PIECE))
-    try:
-        with open_regular(path) as file:
-            before = os.fstat(file.fileno())
-            while count := os.readv(file.fileno(), [piece]):
-                digest.update(piece[:count])
-                report(count)
-            after = os.fstat(file.fileno())
-    except OSError as error:
-        raise unreadable(path, error) from None
-    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-        raise changed(Source(path, before.st_size, before.st_mtime_ns))
-    return Digest(before.st_size, before.st_mtime_ns, digest.hexdigest())
-
-
-def each(work: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int) -> Iterator[Result]:
-    """Yield `work(task)` for every task, in order, computed by threads."""
-    workers = max(min(workers, len(tasks)), 1)
-    return in_order(lambda task, _: work(task), tasks, workers=workers, slots=[None] * (workers + 2))
+    with open_regular(path) as file:
+        found = os.fstat(file.fileno())
+        while count := os.readv(file.fileno(), [piece]):
+            digest.update(piece[:count])
+            report(count)
+    check_unchanged(Source(path, found.st_size, found.st_mtime_ns))
+    return Digest(found.st_size, found.st_mtime_ns, digest.hexdigest())
 
 
 def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]]:
     """Compare every source with what it was when it was indexed; `check_source` then knows which are the same.
 
-    Args:
-      how: "stat" compares sizes and times and, where a time is another, the fingerprint; "sample" compares all
-        fingerprints; "full" the hashes of whole sources; "none" nothing.
-    Returns:
-      The sources of another time of which no more than a sample was compared: an index, and the number there.
+    See docs/checks.md for `how`. Return the sources of another time of which no more than a sample was compared: an
+    index, and the number there.
     """
     touched: list[tuple[Index, int]] = []
     others: list[tuple[Index, int]] = []
@@ -98,7 +79,7 @@ def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]
 def _compare(sources: Sequence[tuple[Index, int]], *, full: bool = False) -> None:
     """Compare fingerprints or, if `full`, hashes; raise as `check` does."""
     paths = [index.absolute(index.readable_path(number)) for index, number in sources]
-    digests = each(full_hash if full else fingerprint, paths, workers=cores() if full else WAITING)
+    digests = in_threads(full_hash if full else fingerprint, paths, workers=cores() if full else WAITING)
     for (index, number), found in zip(sources, digests, strict=True):
         check_content(index, number, found, full=full)
         index.recognised[number] = found.mtime_ns

@@ -4,24 +4,13 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
 
-from ..errors import (
-    ColumnError,
-    Error,
-    IndexMissingError,
-    SourceError,
-    StaleIndexError,
-    build_command,
-    counted,
-    listed,
-    quoted,
-)
-from .lock import TEMPORARY
+from ..errors import ColumnError, Error, IndexMissingError, SourceError, StaleIndexError, build_command, listed, quoted
+from .lock import TEMPORARY, is_same_file
 from .numbers import COLUMN_TYPES, U32, U64
 from .sections import (
     BLOCK_SECTIONS,
@@ -43,7 +32,6 @@ from .sections import (
 )
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, Io, Roots, is_inside, open_file, reason, way_to_index
 
-_INDEX_NAME = re.compile(rf"{re.escape(INDEX_SUFFIX)}({TEMPORARY})?\Z")
 RECORD_NUMBERS = (U32.dtype, U64.dtype)
 LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
     "length_order": RECORD_NUMBERS,
@@ -95,7 +83,7 @@ def relative_to_index(source: str, index: str) -> str:
 
 def names_index(path: str) -> bool:
     """Whether a path is that of an index, or of one that is written and not in its place yet, not that of a source."""
-    return _INDEX_NAME.search(path) is not None
+    return re.search(rf"{re.escape(INDEX_SUFFIX)}({TEMPORARY})?\Z", path) is not None
 
 
 class IndexFile(SectionFile):
@@ -285,10 +273,8 @@ class Index(IndexFile):
         """Whether it is the index of one source, and that is this file, by its name or through links."""
         if len(self.sources) != 1:
             return False
-        found = self.source_path(0)
-        with suppress(OSError):  # the name first, as datasets have indexes by the thousands
-            return found == path or os.path.samefile(self.absolute(found), self.absolute(path))
-        return False
+        found = self.source_path(0)  # the name first, as datasets have indexes by the thousands
+        return found == path or is_same_file(self.absolute(found), self.absolute(path))
 
     def check_size(self, number: int, size: int) -> None:
         """Raise StaleIndexError unless a source has the size that it had when it was indexed."""
@@ -400,7 +386,7 @@ class SavedView(IndexFile):
         if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
             raise StaleIndexError(
                 f"{self.path}: STALE: {path} has other records or columns than when the view was saved "
-                f"({counted(base.records, 'record')} then, {index.records:,} now)"
+                f"(records: {base.records} then, {index.records} now)"
             )
         return index
 

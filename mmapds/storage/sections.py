@@ -48,9 +48,7 @@ def is_count(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    if type(value) is not str or "\0" in value:
-        return False
-    return value.isascii() or bool(value.encode())  # raises a ValueError for a lone surrogate
+    return type(value) is str and "\0" not in value and value.encode() is not None  # which refuses a lone surrogate
 
 
 COUNT: Rule = ("an integer from 0 to 2**63 - 1", is_count)
@@ -300,11 +298,6 @@ class IndexedSource(NamedTuple):
     def points(self) -> int:
         """Bytes of its access points in the index."""
         return 0 if self.compression is None else self.compression.points
-
-    @property
-    def content_size(self) -> int:
-        """Bytes in which its records lie: those of the file, or of what is compressed there."""
-        return self.size if self.compression is None else self.compression.size
 
     def describe(self) -> dict[str, Any]:
         """Return the JSON object that an index holds."""

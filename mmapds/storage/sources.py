@@ -4,8 +4,8 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -27,9 +27,9 @@ _LFS = b"version https://git-lfs."
 INDEX_SUFFIX = ".mmx"
 SEEKABLE = ".seekable"  # stands before the suffixes of a seekable file whose source is one of zstd, too
 INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"  # damaged by any transfer that takes the file for text
-_UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp|lock)$")
+_UNFINISHED = r"\.mm[ax]\.([0-9a-f]{8}\.tmp|lock)$"
 """Files that writers have while they write, and leave behind when they are killed."""
-_NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md|idx|parts)$", re.IGNORECASE)
+_NOT_DATA = re.compile(rf"^(README|LICENSE|_)|\.(mmx|lock|md|idx|parts)$|{_UNFINISHED}", re.IGNORECASE)
 """What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
 _NAMED = 8  # files that a message names
 _ROOTS = "MMAPDS_ROOTS"  # the environment variable with roots for all calls, separated like those of PATH
@@ -85,9 +85,7 @@ def expand(
 ) -> list[str]:
     """Return the files that paths, directories, globs and brace patterns name: see docs/datasets.md.
 
-    Args:
-      suffixes: what the names of files end in that are taken from a directory, whatever their case.
-      report: called with a line on what was passed over in a directory.
+    A directory gives files with these suffixes; `report` is called with a line on what was passed over there.
     """
     paths: list[str] = []
     for pattern in [os.fspath(each) for each in listed(patterns)]:
@@ -125,29 +123,25 @@ def _matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
 def _check_listed(pattern: str) -> None:
     """Raise SourceError where a pattern leads to a directory that cannot be listed: glob passes over its files."""
     directory, name = os.path.split(pattern)
-    if not name or not glob.has_magic(pattern):
-        return
-    _check_listed(directory)
-    if not glob.has_magic(name):
-        return
-    searched = os.path.join(pattern if name == "**" else directory or ".", "")
-    for each in glob.glob(searched, recursive=True):
-        try:
-            os.scandir(each).close()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise unreadable(each.rstrip("/") or "/", error) from None
+    if name and glob.has_magic(pattern):
+        _check_listed(directory)
+        searched = os.path.join(pattern if name == "**" else directory or ".", "")
+        for each in glob.glob(searched, recursive=True) if glob.has_magic(name) else ():
+            _names_in(os.path.dirname(each))
+
+
+def _names_in(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError as error:
+        raise unreadable(directory, error) from None
 
 
 def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str], object]) -> list[str]:
-    try:
-        names = sorted(name for name in os.listdir(directory) if not name.startswith("."))
-    except OSError as error:
-        raise unreadable(directory, error) from None
+    names = sorted(name for name in _names_in(directory) if not name.startswith("."))
     sources = {name for name in names if named(name, (*suffixes, INDEX_SUFFIX))}
     taken = _without_indexes([os.path.join(directory, name) for name in names if name in sources], suffixes)
-    others = [name for name in names if not (name in sources or _NOT_DATA.search(name) or _UNFINISHED.search(name))]
+    others = [name for name in names if not (name in sources or _NOT_DATA.search(name))]
     found = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
     expected = f"names that end in {' '.join(suffixes)}"
     if not taken:
@@ -159,7 +153,7 @@ def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str],
 
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
     """Return paths without indexes; where there are no others, and `suffixes` has that of indexes, all of them."""
-    paths = [path for path in paths if not _UNFINISHED.search(path)]
+    paths = [path for path in paths if not re.search(_UNFINISHED, path)]
     others = [path for path in paths if not path.endswith(INDEX_SUFFIX)]
     if not others:
         return paths if INDEX_SUFFIX in suffixes else []
@@ -243,11 +237,8 @@ def is_inside(path: str, directory: str) -> bool:
 def inspect(path: str) -> Source:
     """Return a file to index, with its size and time; raise SourceError for what cannot be a source."""
     check_name(path)
-    try:
-        with open_regular(path) as file:
-            found, head = os.fstat(file.fileno()), file.read(32)
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with open_regular(path) as file:
+        found, head = os.fstat(file.fileno()), file.read(32)
     if head and not found.st_size:  # as files of the kernel, of which no record would be found
         raise SourceError(f"{path}: expected a file with a size, found one of 0 bytes with content")
     if head.startswith(INDEX_MAGIC):
@@ -264,14 +255,19 @@ def inspect(path: str) -> Source:
     return Source(path, found.st_size, found.st_mtime_ns, codec=codec)
 
 
-def open_regular(path: str) -> BinaryIO:
-    """Open a file to read it; raise SourceError where it is not a regular file, and do not wait for a FIFO."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return open(descriptor, "rb")
-    os.close(descriptor)
-    raise not_regular(path, mode)
+@contextmanager
+def open_regular(path: str) -> Iterator[BinaryIO]:
+    """Open a file to read it; raise SourceError where that fails, and do not wait for a FIFO."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(descriptor)
+            raise not_regular(path, mode)
+        with open(descriptor, "rb") as file:
+            yield file
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def not_regular(path: str, mode: int) -> SourceError:
@@ -352,21 +348,14 @@ def io_of(choice: IoChoice, path: str) -> Io:
 def open_file(path: str, io: Io = "mmap", *, scan: bool = False) -> _native.Map:
     """Open a regular file. One that cannot be mapped is read by pread, which is slower; the first such file warns.
 
-    Args:
-      scan: the file must be a buffer: one that cannot be mapped is read into memory.
-    Raises:
-      OSError: it cannot be opened, or there is no memory for it.
-      SourceError: it is not a regular file.
-      EOFError: it became shorter while it was read into memory.
+    With `scan`, the file is a buffer: one that cannot be mapped is read into memory.
     """
     try:
-        return _native.Map(path, _native.IO_PREAD) if io == "pread" else _native.Map(path)
-    except FileNotFoundError:
-        raise
+        return _native.Map(path, _native.IO_PREAD if io == "pread" else _native.IO_MAP)
     except ValueError:
         raise not_regular(path, os.stat(path).st_mode) from None
     except OSError as error:
-        if io == "pread":
+        if io == "pread" or isinstance(error, FileNotFoundError):
             raise
         try:
             opened = _native.Map(path, _native.IO_COPY if scan else _native.IO_PREAD)

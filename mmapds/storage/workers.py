@@ -53,6 +53,12 @@ def in_order(
         makers.end()
 
 
+def in_threads(work: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int) -> Iterator[Result]:
+    """Yield `work(task)` for every task, in order, computed by threads."""
+    workers = max(min(workers, len(tasks)), 1)
+    return in_order(lambda task, _: work(task), tasks, workers=workers, slots=[None] * (workers + 2))
+
+
 def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, None]:
     """Yield items, of which a thread makes up to `most` ahead; an exception of the iterator is raised in its turn."""
     iterator = iter(items)
