@@ -17,7 +17,7 @@ from .formats.format import Format
 from .index.build import Request, build_and_warn, readable_index
 from .index.write import Job, Stored, written
 from .storage.current import check
-from .storage.index_file import SECTION_TYPES, Index
+from .storage.index_file import SECTIONS, Index
 from .storage.lock import locked
 from .storage.sections import COLUMN
 from .storage.sources import INDEX_SUFFIX, Roots, Source, StrPath, expand, given_twice, index_path, inspect
@@ -168,7 +168,7 @@ def merge(
 def _check_alike(first: Index, other: Index, chosen: Format) -> None:
     """Raise unless one index can have the records, and all sections, of both."""
     for name in other.sections:
-        if name not in SECTION_TYPES and not name.startswith(COLUMN):
+        if name not in SECTIONS and not name.startswith(COLUMN):
             raise FormatError(
                 f"{other.path}: VERSION: expected sections that this mmapds knows, found {name!r}; upgrade mmapds"
             )

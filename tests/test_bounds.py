@@ -70,7 +70,7 @@ def test_groups_are_those_of_the_specification(tmp_path, sources, cuts):
     index.verify_sections()
     for number, bounds in enumerate(sources):
         assert bounds_of(index.path, number) == bounds
-        assert index.extent(number) == bounds[-1] - bounds[0]
+        assert index.end(number) == bounds[-1]
         for begin, end in (
             (0, len(bounds)),
             (len(bounds) // 3, len(bounds) - 1),

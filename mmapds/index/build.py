@@ -111,7 +111,8 @@ def summarise(index: Index) -> Summary:
             first_bad = f"{index.source_path(number)}:{line} (byte {byte})"
         if not source.records:
             empty.append(index.source_path(number))
-    size, content = sum(source.size for source in sources), sum((source.compression or source).size for source in sources)
+    size = sum(source.size for source in sources)
+    content = sum((source.compression or source).size for source in sources)
     smallest = min((source.smallest for source in sources if source.records), default=0)
     largest = max((source.largest for source in sources), default=0)
     mean = sum(map(index.extent, range(len(sources)))) / max(index.records, 1)

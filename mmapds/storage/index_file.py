@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -41,14 +41,8 @@ LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
 """The types of these sections, which an index or a saved view has together with the column `length`, or not at all."""
 _KEY_SECTIONS = {"key_records": RECORD_NUMBERS, "key_hashes": (U32.dtype,)}
 """The types of these sections, which an index has together, for all records, or not at all."""
-SECTION_TYPES: dict[str, tuple[str, ...]] = {
-    BOUNDS: (U64.dtype,),
-    **LENGTH_SECTIONS,
-    **BLOCK_SECTIONS,
-    **_KEY_SECTIONS,
-}
-"""The types of these sections, where an index has them."""
-_VIEW_SECTIONS = {**LENGTH_SECTIONS, "rows": RECORD_NUMBERS, "row_bits": (U64.dtype,), "row_ranks": (U64.dtype,)}
+SECTIONS = {BOUNDS, *LENGTH_SECTIONS, *BLOCK_SECTIONS, *_KEY_SECTIONS}
+"""Those that an index may have besides columns."""
 _COLUMN_DTYPES = tuple(each.dtype for each in COLUMN_TYPES)
 OF_COMPRESSED = 2  # the kind of an index of which a source is compressed, or more
 BITS_BLOCK = 2048  # records that an entry of the directory of bits is for
@@ -115,17 +109,15 @@ class IndexFile(SectionFile):
         }
         """The columns by name."""
 
-    def _check_sections(self, types: Mapping[str, tuple[str, ...]], wanted: dict[str, int]) -> None:
-        """Raise FormatError unless known sections have their types, and those that are wanted as many numbers."""
-        if not self.sections.keys().isdisjoint(LENGTH_SECTIONS):
-            self.check_numbers("length_values", LENGTH_SECTIONS["length_values"])
-            wanted |= {COLUMN + "length": self.records, "length_order": self.records}
-            wanted["length_counts"] = self.sections["length_values"].items
-        for name in dict.fromkeys((*wanted, *self.sections)):
-            if name.startswith(COLUMN):
-                self.check_numbers(name, _COLUMN_DTYPES, self.records)
-            elif name in types:
-                self.check_numbers(name, types[name], wanted.get(name))
+    def _check_columns(self, wanted: Iterable[str] = ()) -> None:
+        """Raise FormatError unless all columns have a number for each record, and lengths are ordered whole or not."""
+        ordered = not self.sections.keys().isdisjoint(LENGTH_SECTIONS)
+        for name in (*wanted, *self.columns, *["length"] * ordered):
+            self.check_numbers(COLUMN + name, _COLUMN_DTYPES, self.records)
+        if ordered:
+            self.check_numbers("length_order", RECORD_NUMBERS, self.records)
+            self.check_numbers("length_values", (U64.dtype,))
+            self.check_numbers("length_counts", (U64.dtype,), self.sections["length_values"].items)
 
     def column(self, name: str) -> tuple[str, memoryview]:
         """Return the type and the bytes of a column, mapped; raise ColumnError where the file does not have it."""
@@ -191,26 +183,26 @@ class Index(IndexFile):
         if (held := self.firsts[-1]) != self.records:
             raise self.damaged(f"expected {self.records} records, as the header says, found {held} in the sources")
         self.has_bounds = BOUNDS in self.sections or "record_bytes" not in self.parameters
-        self._check_sections(SECTION_TYPES, self._numbers_of_sections())
+        self._check_columns(self.expressions)
+        self._check_sections()
 
-    def _numbers_of_sections(self) -> dict[str, int]:
-        """Return how many numbers the sections have that must be there; raise FormatError for contradictions."""
-        wanted = {COLUMN + name: self.records for name in self.expressions}
+    def _check_sections(self) -> None:
+        """Raise FormatError unless sections are as the sources need them."""
         if self.has_bounds:
             if not all(source.width for source in self.sources):
                 raise self.damaged("width of a source: expected 2, 3, 4 or 8, as it has bounds, found 0")
-            wanted[BOUNDS] = sum(source.groups for source in self.sources) * GROUP // U64.width
-        if not self.sections.keys().isdisjoint(_KEY_SECTIONS):
-            wanted |= dict.fromkeys(_KEY_SECTIONS, self.records)
-        compressed = sum(source.compression is not None for source in self.sources)
-        if bool(compressed) != (self.kind == OF_COMPRESSED):
+            self.check_numbers(BOUNDS, (U64.dtype,), self.start("groups", len(self.sources)) * GROUP // U64.width)
+        compressed = any(source.compression for source in self.sources)
+        if compressed != (self.kind == OF_COMPRESSED):
             raise self.damaged(f"expected kind {OF_COMPRESSED if compressed else 0}, found {self.kind}")
         if compressed:
-            wanted |= dict.fromkeys(BLOCK_SECTIONS, sum(source.block_bounds for source in self.sources))
-            wanted[POINTS] = sum(source.points for source in self.sources)
-            if not wanted[POINTS] and self.sections.keys().isdisjoint((POINTS, POINT_BOUNDS)):
-                del wanted[POINTS], wanted[POINT_BOUNDS]
-        return wanted
+            blocks, points = (self.start(what, len(self.sources)) for what in ("block_bounds", "points"))
+            for name, dtypes in BLOCK_SECTIONS.items():
+                if points or name in self.sections or name not in (POINTS, POINT_BOUNDS):
+                    self.check_numbers(name, dtypes, points if name == POINTS else blocks)
+        if not self.sections.keys().isdisjoint(_KEY_SECTIONS):
+            for name, dtypes in _KEY_SECTIONS.items():
+                self.check_numbers(name, dtypes, self.records)
 
     # ---- where records lie in the file -------------------------------------------------------------------------
 
@@ -234,13 +226,17 @@ class Index(IndexFile):
         groups = self.read(self.bounds_at(number) + first * GROUP, (last - first + 1) * GROUP)
         return unpacked(width, groups)[begin - first * each : end - first * each]
 
+    def end(self, number: int) -> int:
+        """Return the byte where the last record of a source ends, or where the first one would begin."""
+        source = self.sources[number]
+        if not self.has_bounds:
+            return source.first + source.records * int(self.parameters["record_bytes"])
+        return int(self.bounds(number, source.records, source.records + 1)[0])
+
     def extent(self, number: int) -> int:
         """Return how many bytes the records of a source take, framing included, without what lies before and after."""
-        records = self.sources[number].records
-        if not self.has_bounds:
-            return records * int(self.parameters["record_bytes"])
-        first, end = (self.bounds(number, at, at + 1)[0] for at in (0, records))
-        return int(end - first)
+        first = self.bounds(number, 0, 1)[0] if self.has_bounds else self.sources[number].first
+        return self.end(number) - first
 
     # ---- where sources lie -------------------------------------------------------------------------------------
 
@@ -361,14 +357,17 @@ class SavedView(IndexFile):
         self.is_bits = "row_bits" in self.sections
         """Whether its rows are bits; else they are an array."""
         words, blocks = -(-self.total // 64), -(-self.total // BITS_BLOCK)
-        rows = {"row_bits": words, "row_ranks": blocks + 1} if self.is_bits else {"rows": self.records}
-        self._check_sections(_VIEW_SECTIONS, rows)
-        if self.is_bits:
+        if not self.is_bits:
+            self.check_numbers("rows", RECORD_NUMBERS, self.records)
+        else:
+            self.check_numbers("row_bits", (U64.dtype,), words)
+            self.check_numbers("row_ranks", (U64.dtype,), blocks + 1)
             ones = int.from_bytes(self.read(self.sections["row_ranks"].offset + 8 * blocks, 8), "little")
             if ones != self.records or ones > self.total:
                 raise self.damaged(
                     f"section 'row_ranks': expected {self.records} records of {self.total} at its end, found {ones}"
                 )
+        self._check_columns()
 
     def base_path(self, number: int) -> str:
         """Return where a base is, as messages say it; nothing has checked where it leads."""
