@@ -143,10 +143,9 @@ def measure(indexes: Sequence[Index], name: str | None) -> dict[str, Any]:
 def coverage(
     indexes: Sequence[Index], documents: Sequence[dict[str, Any]], records: int | None = None, most: int | None = None
 ) -> dict[str, Any]:
-    """Return what indexes cover together, and which sources have changed since.
+    """Return what indexes cover together, of what `describe` says, with lists of up to `most` indexes and sources.
 
-    `documents` are what `describe` says of them. A view has fewer `records`. `most` limits the lists of
-    indexes and sources.
+    A view has fewer `records`.
     """
     sources = [source for each in documents for source in each["sources"]]
     changed = sum(each["state"] not in _CURRENT for each in sources)

@@ -190,13 +190,10 @@ def _check_records(findings: Findings, index: Index, sources: list[Source], work
 @contextmanager
 def place_beside(index: Index | SavedView) -> Iterator[str]:
     """Yield the path of a file that is never put there, but written beside it; hold its lock."""
-    directory = os.path.dirname(index.absolute(index.path))
-    if os.access(directory, os.W_OK):
-        with locked(index.absolute(index.path)):
-            yield index.absolute(index.path)
-    else:
-        with TemporaryDirectory() as temporary:
-            yield os.path.join(temporary, os.path.basename(index.path))
+    path = index.absolute(index.path)
+    directory, name = os.path.split(path)
+    with locked(path) if os.access(directory, os.W_OK) else TemporaryDirectory() as temporary:
+        yield os.path.join(temporary or directory, name)
 
 
 def _compare(findings: Findings, index: Index, again: Index) -> None:

@@ -212,13 +212,13 @@ class Roots:
         directories, files = self._allowed
         roots = [directory for directory in directories if real.startswith(os.path.join(directory, ""))]
         roots += [os.path.dirname(real)] * (real in files)
-        self._used.update(roots[:1])
         if not roots:
             root = os.path.dirname(real)
             raise SourceError(
                 f"{index}: expected files below its own directory that are not hidden, found {real}; "
                 f"{either(f'add --root {quoted(root)}', f'open it with roots={[root]}')} (if you trust it)"
             )
+        self._used.add(roots[0])
 
     def lasting(self) -> set[str]:
         """Return the roots that a process needs that opens the same indexes by their own paths, as real paths."""

@@ -99,10 +99,7 @@ _Tasks = SimpleQueue["tuple[Future[Any], Any] | None"]
 class Makers(Generic[Task, Result]):
     """Threads that make one thing of each task, until nobody refers to this. Daemons, as a task may never end.
 
-    Args:
-      make: makes something of a task; called by several threads at a time.
-      name: how the names of the threads begin.
-      start: called first by every thread with its number, by one thread at a time; what it raises is raised here.
+    Each thread first calls `start` with its number, one thread after another; what that raises is raised here.
     """
 
     def __init__(
