@@ -167,9 +167,9 @@ def _planned(by_length: LengthOrder, wanted: Wanted, chunks: Chunked | None) -> 
     """Return the plan of budgets or packs, and how many records it leaves out, by the reason."""
     is_pack = wanted.kind == "packs"
     limits: Any = PackLimits(wanted.limit, None, 1) if is_pack else Budget(wanted.limit, _ANY_SIZE, 1, 0)
-    selection, left_out = select(by_length, limits, 1, None, "drop")
+    selection = select(by_length, limits, 1, None, "drop")
     shape: dict[str, Any] = {"ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
-    reasons = {"empty": left_out.too_short, "longer than a pack" if is_pack else "over the budget": left_out.too_long}
+    reasons = {"empty": selection.too_short, "longer than a pack" if is_pack else "over the budget": selection.first}
     if chunks is not None and not is_pack:
         return WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape), reasons
     shape["group_size"] = wanted.ranks

@@ -157,6 +157,7 @@ def _halves(parts: Uint64s) -> tuple[Uint64s, Uint64s]:
 class _Packed(Plan):
     """What both plans of packs share."""
 
+    cuts = True
     limits: PackLimits
 
     def measured(self, lengths: NDArray[Any], begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:

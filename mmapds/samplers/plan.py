@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from ..errors import OrderError, counted
 from ..index.lengths import LengthOrder
 from ..orders.basic import Int64s
 from ..orders.permutation import Permutation, word
+from .cursor import Sharding
 
 Uint64s = NDArray[np.uint64]
 
@@ -46,35 +47,18 @@ class Selection(NamedTuple):
         return int(self.counts.sum())
 
     @property
+    def too_short(self) -> int:
+        """How many records come after it in the order."""
+        return len(self.by_length) - self.first - self.records
+
+    @property
     def starts(self) -> Int64s:
         """The rank of the first record of each length, where the first planned record has 0; then `records`."""
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
 
-class Limits(Protocol):
-    """What a batch or a pack may hold: a `Budget` or `PackLimits`, whose methods are documented there."""
-
-    @property
-    def limit(self) -> tuple[str, int]: ...
-    def fits(self, length: int) -> bool: ...
-    def refusal(self, longest: str, length: int, over: int) -> str: ...
-
-
-class LeftOut(NamedTuple):
-    """What is not planned, or exceeds a limit by itself; see `PlanSummary`."""
-
-    too_short: int
-    too_long: int
-    too_long_tokens: int
-    over: int
-    """Samples that exceed a limit by themselves, and are planned nevertheless."""
-    over_tokens: int
-
-
-def select(
-    by_length: LengthOrder, limits: Limits, min_length: int, max_length: int | None, oversize: str
-) -> tuple[Selection, LeftOut]:
-    """Return the samples to plan, and what is left out.
+def select(by_length: LengthOrder, limits: Any, min_length: int, max_length: int | None, oversize: str) -> Selection:
+    """Return the samples to plan, within a `Budget` or `PackLimits`.
 
     Raises:
       OrderError: a length is 0, a sample exceeds the limit and `oversize` is "error", or no sample is left.
@@ -87,39 +71,30 @@ def select(
             f"lengths[{_first_of(by_length, end - 1)}] = 0, expected 1 or more; leave such samples out with "
             f"min_length=1 (samples of length 0: {int(counts[end - 1]):,})"
         )
-    fits = bisect_left(range(end), True, begin, key=lambda i: limits.fits(int(values[i])))
-    over = int(counts[begin:fits].sum())
-    if over and oversize == "error":
+    over = begin + _over(values[begin:end], limits)
+    if over > begin and oversize == "error":
         longest = int(values[begin])
-        raise OrderError(limits.refusal(f"lengths[{_first_of(by_length, begin)}] = {longest}", longest, over))
-    first = begin
+        name = f"lengths[{_first_of(by_length, begin)}] = {longest}"
+        raise OrderError(limits.refusal(name, longest, int(counts[begin:over].sum())))
     if oversize == "drop":
-        begin, over = fits, 0
+        begin = over
     if begin >= end:
         raise OrderError(
             f"lengths: expected samples within min_length = {min_length}, max_length = {max_length} and "
             f"{limits.limit[0]} = {limits.limit[1]}, found {counted(int(counts.sum()), 'sample')} of lengths "
             f"{int(values[-1])} to {int(values[0])}"
         )
-    left_out = LeftOut(
-        too_short=int(counts[end:].sum()),
-        too_long=int(counts[:begin].sum()),
-        too_long_tokens=_tokens(by_length, 0, begin),
-        over=over,
-        over_tokens=_tokens(by_length, first, fits) if over else 0,
-    )
-    return Selection(by_length, int(counts[:begin].sum()), slice(begin, end)), left_out
+    return Selection(by_length, int(counts[:begin].sum()), slice(begin, end))
+
+
+def _over(values: Uint64s, limits: Any) -> int:
+    """Return how many of some falling lengths exceed a limit by themselves."""
+    return bisect_left(values, True, key=lambda length: limits.fits(int(length)))
 
 
 def _first_of(by_length: LengthOrder, value: int) -> int:
     """Return the first record of one of the distinct lengths, given by its place."""
     return int(by_length.at(np.array([int(by_length.counts[:value].sum())]))[0])
-
-
-def _tokens(by_length: LengthOrder, begin: int, end: int) -> int:
-    """Return the tokens of all samples of some of the distinct lengths."""
-    values, counts = by_length.values[begin:end].astype(object), by_length.counts[begin:end].astype(object)
-    return int((values * counts).sum())
 
 
 def rounded_up(lengths: Uint64s, round_to: int) -> Uint64s:
@@ -159,7 +134,7 @@ class Plan(ABC):
 
     Args:
       selection: the samples that are planned.
-      limits: what a batch or a pack may hold.
+      limits: what a batch or a pack may hold, a `Budget` or `PackLimits`.
       ranks: how many batches a step has. Where those of a last step that is not full would hold fewer samples than
         this, there are so many more batches that it is full.
       shuffle: False reads the same batches in the same order in every epoch.
@@ -168,6 +143,8 @@ class Plan(ABC):
 
     kind: str
     """What states call the plan."""
+    cuts = False
+    """Whether samples over the limit are cut to it."""
 
     def __init__(
         self, selection: Selection, limits: Any, *, ranks: int, seed: int, shuffle: bool, group_size: int = 1
@@ -281,3 +258,117 @@ def pieces(batch: Int64s, parts: int, multiple: int) -> list[Int64s]:
         units = np.array_split(np.arange(0, whole, multiple), parts - len(rest))
         return [batch[unit[0] : unit[-1] + multiple] for unit in units] + rest
     return np.array_split(batch, parts)
+
+
+# ---- statistics -----------------------------------------------------------------------------------------------------
+
+
+_BLOCK = 256  # batches read at a time
+_MEASURED = 100_000  # batches measured at most
+
+
+class PlanSummary(NamedTuple):
+    """Statistics of an epoch, over all ranks. A plan has batches, or packs, of which a batch may have several.
+
+    Attributes:
+      samples: in an epoch, each counted once.
+      too_short: left out because they are shorter than `min_length`.
+      too_long: left out because they are longer than `max_length`, or than the limit with `oversize="drop"`.
+      too_long_tokens: how many tokens these have.
+      over: over the limit by themselves, with `oversize="single"` or `"truncate"`.
+      cut_tokens: how many tokens `pack_collate(max_length=pack_length)` cuts off with `oversize="truncate"`.
+      dropped: left out at the end of an epoch by `drop_last`.
+      repeated: given twice, so that every rank has a last batch.
+      planned: batches or packs in the plan.
+      batches: of all ranks.
+      steps: of the epoch.
+      mean_size: samples in a batch or pack of the plan.
+      largest: most samples in one, of those that were measured.
+      fill: tokens of samples as a share of the limit of all batches or packs.
+      padding: share of a padded batch that is padding; of packs, the share that is not filled.
+      imbalance: largest cost of a batch in a step, divided by the mean; the mean over the steps that were measured.
+    """
+
+    samples: int
+    too_short: int
+    too_long: int
+    too_long_tokens: int
+    over: int
+    cut_tokens: int
+    dropped: int
+    repeated: int
+    planned: int
+    batches: int
+    steps: int
+    mean_size: float
+    largest: int
+    fill: float
+    padding: float
+    imbalance: float
+
+    def __str__(self) -> str:
+        skipped = self.too_short + self.too_long + self.dropped
+        batches = f"{self.batches:,} batch{'es' * (self.batches != 1)}"
+        return (
+            f"{counted(self.samples, 'sample')} in {batches}, {counted(self.steps, 'step')}\n"
+            f"{self.fill:.2%} full with {self.mean_size:.1f} samples on average, {self.largest:,} at most; "
+            f"{self.padding:.2%} padding, imbalance {self.imbalance:.4f}\n"
+            f"skipped {skipped:,}: too short {self.too_short:,}, too long {self.too_long:,} "
+            f"({counted(self.too_long_tokens, 'token')}), last step {self.dropped:,}; over the limit {self.over:,} "
+            f"({counted(self.cut_tokens, 'token')} to cut); repeated {self.repeated:,}"
+        )
+
+
+def summarise(plan: Plan, sharding: Sharding, epoch: int, dropped: int, repeated: int) -> PlanSummary:
+    """Return the statistics of an epoch of a plan.
+
+    Args:
+      dropped, repeated: samples of the last step.
+    """
+    selection, limit = plan.selection, plan.limits.limit[1]
+    begin, end, over = selection.kept.start, selection.kept.stop, _over(selection.values, plan.limits)
+    counts = selection.by_length.counts.astype(object)  # integers of any size, as sums are
+    tokens = selection.by_length.values.astype(object) * counts
+    samples_over = int(counts[begin : begin + over].sum())
+    cut_tokens = int(tokens[begin : begin + over].sum()) - samples_over * limit if plan.cuts else 0
+    steps = sharding.steps(len(plan))
+    largest, padding, imbalance = _measured(plan, sharding, epoch)
+    return PlanSummary(
+        samples=selection.records - dropped,
+        too_short=selection.too_short,
+        too_long=selection.first,
+        too_long_tokens=int(tokens[:begin].sum()),
+        over=samples_over,
+        cut_tokens=cut_tokens,
+        dropped=dropped,
+        repeated=repeated,
+        planned=len(plan),
+        batches=steps * sharding.num_replicas,
+        steps=steps,
+        mean_size=selection.records / len(plan),
+        largest=largest,
+        fill=(int(tokens[begin:end].sum()) - cut_tokens) / len(plan) / limit,
+        padding=padding,
+        imbalance=imbalance,
+    )
+
+
+def _measured(plan: Plan, sharding: Sharding, epoch: int) -> tuple[int, float, float]:
+    """Measure the full steps of an epoch: most samples in a batch, padding, imbalance.
+
+    Of a long epoch it measures the first steps. Without a full step, it measures all batches, and the imbalance is 1.
+    """
+    read, stride = plan.reader(epoch), sharding.stride
+    steps = min(len(plan) // stride, max(_MEASURED // stride, 1))
+    count = steps * stride or len(plan)
+    largest, costs, real, space = 0, [], 0, 0
+    for begin in range(0, count, _BLOCK):
+        out, ends = read(np.arange(begin, min(begin + _BLOCK, count)))
+        sizes = np.diff(ends, prepend=0)
+        tokens, places, cost = plan.measured(plan.selection.by_length.lengths.at(out), ends - sizes, sizes)
+        costs.append(cost)
+        largest, real, space = max(largest, int(sizes.max())), real + int(tokens.sum()), space + int(places.sum())
+    if not steps:
+        return largest, 1 - real / space, 1.0
+    of_ranks = np.concatenate(costs).reshape(-1, sharding.batch_size, sharding.num_replicas).sum(axis=1)
+    return largest, 1 - real / space, float((of_ranks.max(axis=1) / of_ranks.mean(axis=1)).mean())

@@ -18,10 +18,9 @@ from ..storage.sources import StrPath
 from .bucket import BucketPlan, Budget
 from .cursor import Make, Sharding, Span
 from .packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
-from .plan import Limits, Plan, Reader, pieces, select
+from .plan import Plan, PlanSummary, Reader, pieces, select, summarise
 from .ranks import World
 from .resumable import Exclude, Excluded, ResumableSampler, SampledData, refuse_injected, refuse_path
-from .summary import PlanSummary, summarise
 from .window import WindowPlan
 
 _MOST = 2**31  # samples in a batch without a limit
@@ -59,13 +58,13 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._data = SampledData(dataset, None if is_known else self._by_length.lengths.array)
 
     def _select(
-        self, limits: Limits, min_length: int | None, max_length: int | None, oversize: str, exclude: Exclude | None
+        self, limits: Any, min_length: int | None, max_length: int | None, oversize: str, exclude: Exclude | None
     ) -> None:
         """Take the records that the limits admit."""
         low = 0 if min_length is None else integer("min_length", min_length, 0)
         high = None if max_length is None else integer("max_length", max_length, 1)
         self._exclude = Excluded(exclude, len(self._by_length))
-        self._selection, self._left_out = select(self._by_length, limits, low, high, oversize)
+        self._selection = select(self._by_length, limits, low, high, oversize)
         samples = self._selection.records
         if samples < self.num_replicas:
             raise OrderError(f"num_replicas = {self.num_replicas}, expected 1 to {samples}, the number of samples")
@@ -153,7 +152,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._load(state_dict, plan)
 
     def summary(self) -> PlanSummary:
-        """Return statistics of this epoch; `print` shows them. Of a long epoch, some are those of a sample of steps."""
+        """Return statistics of this epoch; `print` shows them. Of a long epoch, some are those of its first steps."""
         plan, stride = self._contents, self._sharding.stride
         dropped = repeated = 0
         if len(plan) % stride:
@@ -163,7 +162,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
                 dropped = samples
             else:
                 repeated = sum(map(len, _dealt(last, self.num_replicas, self._multiple))) - samples
-        return summarise(plan, self._left_out, self._sharding, self.epoch, dropped, repeated)
+        return summarise(plan, self._sharding, self.epoch, dropped, repeated)
 
 
 class _Samples(torch.utils.data.Sampler[int]):

@@ -1,7 +1,8 @@
 """The window planner: batches of records that are near one another in an order."""
 
 from bisect import bisect_left
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -41,16 +42,14 @@ class WindowPlan(BudgetPlan):
 
     def __init__(self, selection: Selection, budget: Budget, *, order: Order, sort_window: int, **shape: Any) -> None:
         super().__init__(selection, budget, **shape)
-        self.order = order
-        self._sort_window = sort_window
+        self.order, self._sort_window = order, sort_window
         # A bucket of this many batches fills one in 2 * sort_window positions, so a record waits half of that. A bucket
         # of one batch would have the same records in it every epoch.
         wanted = min(max(selection.records // (2 * sort_window), 2), 2**32)
         self._cut = Cut(wanted, wanted, 0)
-        buckets, self.more = self._with_a_last_step()
-        self._batches = batches_in(buckets) + self.more
-        self.most = _most_unsplit(buckets, self.more)
-        self.multiple = budget.batch_size_multiple
+        buckets, self._more = self._with_a_last_step()
+        self._batches = batches_in(buckets) + self._more
+        self._most = _most_unsplit(buckets, self._more)
         self.buckets = _for_a_stream(buckets, budget.batch_size_multiple)
         self.tables = _tables(selection, self.buckets)
 
@@ -92,7 +91,69 @@ class WindowPlan(BudgetPlan):
 
     def reader(self, epoch: int) -> Reader:
         """Return what reads the batches of an epoch in ascending order; to go back it begins again."""
-        return _WindowReader(self, epoch).read
+        batches, position = self._mixed(epoch), 0
+
+        def read(positions: Int64s) -> tuple[Int64s, Int64s]:
+            nonlocal batches, position
+            found: list[Int64s] = []
+            for wanted in positions.tolist():
+                if wanted < position:
+                    batches, position = self._mixed(epoch), 0
+                found.append(next(islice(batches, wanted - position, None)))
+                position = wanted + 1
+            return np.concatenate(found), np.cumsum([len(batch) for batch in found])
+
+        return read
+
+    def _mixed(self, epoch: int) -> Iterator[Int64s]:
+        """Yield the batches of an epoch, about four of each bucket at a time, in keyed order.
+
+        In the order in which they become ready, lengths would rise and fall: all buckets begin empty, and those of
+        small batches fill up first.
+        """
+        ready, together = self._ready(epoch), 4 * len(self.buckets)
+        for block, first in enumerate(range(0, len(self), together)):
+            size = min(together, len(self) - first)
+            batches = list(islice(ready, size))
+            if len(batches) < size:
+                raise OrderError(f"order: expected each of {self.records} records once, found only some of them")
+            if self.shuffle:
+                mixed = Permutation(size, self.seed, epoch, stream=_MIXED + block).range(range(size))
+                batches = [batches[place] for place in mixed.tolist()]
+            yield from batches
+
+    def _ready(self, epoch: int) -> Iterator[Int64s]:
+        """Yield the batches of an epoch as they become ready; large ones are split while more are wanted."""
+        more, multiple = self._more, self.limits.batch_size_multiple
+        for batches in self._filled(epoch):
+            if multiple > 1:
+                batches = [piece for batch in batches for piece in _cut_to_multiple(batch, multiple)]
+            if not more:
+                yield from batches
+                continue
+            for batch in batches:
+                parts = min(-(-len(batch) // self._most), more + 1)
+                more -= parts - 1
+                yield from pieces(batch, parts, multiple)
+
+    def _filled(self, epoch: int) -> Iterator[list[Int64s]]:
+        """Read the order, and yield the batches that become full, some at a time."""
+        native = _native.Stream(buckets=self.buckets, ranks=self.selection.records, records=self.records, **self.tables)
+        largest = int(self.buckets[:, 3].max())
+        for first in range(0, len(self.order), _CHUNK):
+            positions = np.arange(first, min(first + _CHUNK, len(self.order)), dtype=np.int64)
+            records = np.ascontiguousarray(records_at(self.order, epoch, positions))
+            try:
+                lengths = self.selection.by_length.lengths.at(records)
+                while len(records):
+                    out, ends = np.empty(len(records) + largest, np.int64), np.empty(len(records), np.int64)
+                    consumed, count = native.push(records, lengths, out, ends)
+                    records, lengths = records[consumed:], lengths[consumed:]
+                    yield [out[begin:end] for begin, end in pairwise([0, *ends[:count].tolist()])]
+            except (IndexError, ValueError):
+                raise OrderError(
+                    f"order: expected each of {self.records} records once, found one twice or out of range"
+                ) from None
 
 
 def _most_unsplit(buckets: Uint64s, more: int) -> int:
@@ -112,12 +173,8 @@ def _for_a_stream(buckets: Uint64s, multiple: int) -> Uint64s:
     a multiple, the reader cuts that batch into one of a multiple and one of the rest.
     """
     buckets = buckets.copy()
-    if (
-        len(buckets) > 1
-        and (buckets[-2:, 2] == 1).all()
-        and buckets[-1, 3] < multiple
-        and not buckets[-2, 3] % multiple
-    ):
+    has_rest = len(buckets) > 1 and buckets[-1, 3] < multiple and not buckets[-2, 3] % multiple
+    if has_rest and (buckets[-2:, 2] == 1).all():
         buckets[-2, 3] += buckets[-1, 3]
         buckets = buckets[:-1]
     if len(buckets) > 1 and buckets[-1, 2] == 1 and buckets[-1, 3] <= buckets[-2, 3]:
@@ -141,97 +198,7 @@ def _tables(selection: Selection, buckets: Uint64s) -> dict[str, NDArray[Any]]:
     return {"values": values, "first_buckets": first_buckets.astype(np.uint32), "splits": splits, "table": table}
 
 
-class _WindowReader:
-    """Reads the order until some batches are ready, and yields these in keyed order.
-
-    In the order in which they become ready, lengths would rise and fall: all buckets begin empty, and those of small
-    batches fill up first.
-    """
-
-    def __init__(self, plan: WindowPlan, epoch: int) -> None:
-        self._plan = plan
-        self._epoch = epoch
-        self._together = 4 * len(plan.buckets)  # batches that are mixed: about four of each bucket
-        self._begin()
-
-    def _begin(self) -> None:
-        plan = self._plan
-        self._block = -1  # the number of the block of batches that is read
-        self._batches: list[Int64s] = []
-        self._position = 0  # in the order
-        self._records = np.empty(0, np.int64)  # of the order, not yet in a batch
-        self._lengths = np.empty(0, np.uint64)  # of these
-        self._rest: list[Int64s] = []  # batches that are ready, of the next block
-        self._more = plan.more  # batches that are still to be made by splitting others
-        self._native = _native.Stream(
-            buckets=plan.buckets,
-            ranks=plan.selection.records,
-            records=plan.records,
-            **plan.tables,
-        )
-
-    def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        blocks, places = np.divmod(positions, self._together)
-        if len(blocks) and blocks[0] < self._block:
-            self._begin()
-        found: list[Int64s] = []
-        for block in np.unique(blocks).tolist():
-            while self._block < block:
-                self._block += 1
-                size = min(self._together, len(self._plan) - self._block * self._together)
-                self._batches = self._stream(size)
-            here = places[blocks == block]
-            if self._plan.shuffle:
-                here = Permutation(len(self._batches), self._plan.seed, self._epoch, stream=_MIXED + block)[here]
-            found += [self._batches[place] for place in here.tolist()]
-        return np.concatenate(found), np.cumsum([len(batch) for batch in found])
-
-    def _stream(self, count: int) -> list[Int64s]:
-        """Read on in the order until `count` batches are ready."""
-        plan, order = self._plan, self._plan.order
-        largest = int(plan.buckets[:, 3].max())
-        batches = self._rest
-        while len(batches) < count:
-            if not len(self._records):
-                stop = min(self._position + _CHUNK, len(order))
-                if stop == self._position:
-                    raise OrderError(f"order: expected each of {plan.records} records once, found only some of them")
-                positions = np.arange(self._position, stop, dtype=np.int64)
-                self._records = np.ascontiguousarray(records_at(order, self._epoch, positions))
-                try:
-                    self._lengths = plan.selection.by_length.lengths.at(self._records)
-                except IndexError:
-                    raise self._not_a_bijection() from None
-                self._position = stop
-            out = np.empty(len(self._records) + largest, np.int64)
-            ends = np.empty(count - len(batches), np.int64)
-            try:
-                consumed, ready = self._native.push(self._records, self._lengths, out, ends)
-            except ValueError:
-                raise self._not_a_bijection() from None
-            self._records, self._lengths = self._records[consumed:], self._lengths[consumed:]
-            found = [out[begin:end] for begin, end in pairwise([0, *ends[:ready].tolist()])]
-            batches += self._split(found if plan.multiple == 1 else _cut_to_multiples(found, plan.multiple))
-        self._rest = batches[count:]
-        return batches[:count]
-
-    def _split(self, batches: list[Int64s]) -> list[Int64s]:
-        """Return batches of which large ones are split, while more are wanted."""
-        found: list[Int64s] = []
-        for number, batch in enumerate(batches):
-            if not self._more:
-                return found + batches[number:]
-            parts = min(-(-len(batch) // self._plan.most), self._more + 1)
-            found += pieces(batch, parts, self._plan.multiple)
-            self._more -= parts - 1
-        return found
-
-    def _not_a_bijection(self) -> OrderError:
-        return OrderError(f"order: expected each of {self._plan.records} records once, found one twice or out of range")
-
-
-def _cut_to_multiples(batches: list[Int64s], multiple: int) -> list[Int64s]:
-    """Return batches that are multiples or smaller than one: the last batch of the last bucket may have to be cut."""
-    ends = [len(batch) - len(batch) % multiple for batch in batches]
-    pieces = [(batch[:end], batch[end:]) for batch, end in zip(batches, ends, strict=True)]
-    return [piece for pair in pieces for piece in pair if len(piece)]
+def _cut_to_multiple(batch: Int64s, multiple: int) -> list[Int64s]:
+    """Return a batch of a multiple, and what is left; the last batch of the last bucket may have both."""
+    whole = len(batch) - len(batch) % multiple
+    return [piece for piece in (batch[:whole], batch[whole:]) if len(piece)]
