@@ -223,7 +223,6 @@ def test_the_sampler_of_a_batch_sampler_is_a_face_of_the_same_cursor():
         assert batches.sampler.epoch == 0
         batches.load_state_dict(state)
         assert (batches.sampler.epoch, batches.first_step) == (3, 2)
-        assert set(batches.sampler) <= set(range(N))
         assert not hasattr(batches, "generator")
     inner = DistributedSampler(range(N), 2, 1, seed=1)
     batches = DistributedBatchSampler(inner, 6)

@@ -308,8 +308,8 @@ CHUNKED = in_chunks(2, 2, 16)
         ([3, 4], {"pack_length": 2, **CHUNKED}, r"pack_length = 2, expected 4 or more, that of lengths\[1\] = 4"),
         ([3, 4], {"pack_length": 2, "oversize": "drop"}, "pack_length = 2, found 2 samples of lengths 3 to 4"),
         ([3, 4], {"min_length": 9}, "lengths: expected samples within min_length = 9, .*found 2 samples"),
-        ([3, 4], {"max_sequences": 0}, "max_sequences = 0, expected an integer of 1 or more"),
-        ([3, 4], {"max_sequences": 1}, "max_sequences = 1, expected 2 or more; use DistributedSampler for single"),
+        ([3, 4], {"max_sequences": 0}, "max_sequences = 0, expected an integer of 2 or more"),
+        ([3, 4], {"max_sequences": 1}, "max_sequences = 1, expected an integer of 2 or more"),
         ([3, 4], {"round_to": 0}, "round_to = 0, expected an integer of 1 or more"),
         ([3, 4], {"round_to": 3}, "round_to = 3, expected a divisor of pack_length = 10"),
         ([3, 4], {"packs_per_batch": 0}, "packs_per_batch = 0, expected an integer of 1 or more"),
@@ -336,7 +336,7 @@ CHUNKED = in_chunks(2, 2, 16)
         (
             [3, 4],
             {"planner": "window"},
-            r"order: expected an mmapds.orders.Chunked with .*, found None; give order=mmapds.orders.Ch",
+            r"order: expected an mmapds.orders.Chunked with .*, found NoneType; give order=mmapds.orders.Ch",
         ),
         (
             [3, 4],

@@ -3,7 +3,7 @@
 from __future__ import annotations  # help() shows them as they are written
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Mapping, Sized
 from itertools import pairwise
 from typing import Any
 
@@ -57,6 +57,23 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         is_known = dataset is not None and target_lengths is None
         self._data = SampledData(dataset, None if is_known else self._by_length.lengths.array)
 
+    def _follow(self, planner: str, order: Order | None) -> None:
+        """Take the order of a window planner, if one is given."""
+        if order is not None:
+            if planner != "window":
+                raise OrderError(
+                    f"order: expected None with planner={planner!r}, found an order; give planner='window' too"
+                )
+            check_is_order(order)
+            if not getattr(order, "is_bijection", True):
+                raise OrderError(
+                    f"order: expected one with every record once an epoch, found {type(order).__name__}; give "
+                    "mmapds.orders.Shuffled or Chunked"
+                )
+            if len(order) != (records := len(self._by_length)):
+                raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
+        self._order = order
+
     def _select(
         self, limits: Any, min_length: int | None, max_length: int | None, oversize: str, exclude: Exclude | None
     ) -> None:
@@ -82,7 +99,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
                 f"found {len(plan)}; give a smaller {plan.limits.limit[0]}, or drop_last=False"
             )
         self._cursor = self._new_cursor(start_step)
-        self.sampler = _Samples(self)
+        self.sampler = _Epochs(self)
 
     @abstractmethod
     def _new_plan(self, group_size: int, ranks: int) -> Any:
@@ -165,8 +182,8 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         return summarise(plan, self._sharding, self.epoch, dropped, repeated)
 
 
-class _Samples(torch.utils.data.Sampler[int]):
-    """The `sampler` that trainers expect of a batch sampler: has `set_epoch`, and yields the samples of its rank."""
+class _Epochs(torch.utils.data.Sampler[int]):
+    """The `sampler` that trainers expect of a batch sampler: they set epochs there, and draw nothing from it."""
 
     def __init__(self, batches: PlannedBatchSampler) -> None:
         self._batches = batches
@@ -177,14 +194,6 @@ class _Samples(torch.utils.data.Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         self._batches.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        """Return about how many samples a rank has in an epoch; the exact number depends on its batches."""
-        return -(-self._batches._selection.records // self._batches.num_replicas)
-
-    def __iter__(self) -> Iterator[int]:
-        for batch in self._batches:
-            yield from batch
 
 
 def _cut(out: Int64s, ends: Int64s) -> list[Int64s]:
@@ -199,7 +208,10 @@ def _replaced(plan: Plan, epoch: int, excluded: Excluded, refills: bool, positio
       refills: other records of the batch stand in for those that are excluded; otherwise it is smaller.
     """
     read = plan.reader(epoch)
-    for near in _nearest_first(position, len(plan)):
+    nearest_first = (near for distance in range(len(plan)) for near in (position + distance, position - distance))
+    for near in nearest_first:
+        if not 0 <= near < len(plan):
+            continue
         batch = batch if near == position else read(np.array([near]))[0]
         wrong = excluded.holds(batch)
         kept = batch[~wrong]
@@ -210,16 +222,6 @@ def _replaced(plan: Plan, epoch: int, excluded: Excluded, refills: bool, positio
         if len(kept):
             return kept
     raise OrderError(f"exclude: expected records that are left in epoch {epoch}, found all excluded")
-
-
-def _nearest_first(position: int, count: int) -> Iterator[int]:
-    """Yield all of `count` positions, in order of their distance from one."""
-    yield position
-    for distance in range(1, count):
-        if position + distance < count:
-            yield position + distance
-        if position - distance >= 0:
-            yield position - distance
 
 
 def _dealt(batches: list[Int64s], replicas: int, multiple: int) -> list[Int64s]:
@@ -331,8 +333,6 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         _one_of("cost", cost, "padded", "sum")
         _one_of("oversize", oversize, "error", "drop", "single")
         _one_of("planner", planner, "bucket", "window")
-        if planner == "bucket" and order is not None:
-            raise OrderError("order: expected None with planner='bucket', found an order; give planner='window' too")
         if planner == "window" and group_size is not None:
             raise OrderError(f"group_size = {group_size!r}, expected None with planner='window', which has no groups")
         self._budget = Budget(
@@ -345,32 +345,24 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         self.round_to = self._budget.round_to
         """What collate functions may round the width of a batch up to."""
         self._multiple = self._budget.batch_size_multiple
-        self._is_bucketed = planner == "bucket"
-        self._order, self._sort_window = order, integer("sort_window", sort_window, 1)
+        self._sort_window = integer("sort_window", sort_window, 1)
         self._share(num_replicas, rank, shuffle, seed, drop_last, sampler)
         self._sample(dataset_or_lengths, target_lengths, order_cache)
+        self._follow(planner, order)
         self._select(self._budget, min_length, max_length, oversize, exclude)
+        if planner == "window" and order is None:
+            records = len(self._by_length)
+            self._order = Shuffled(records, self.seed) if self.shuffle else Sequential(records)
         self._plan(group_size, 1, start_step)
 
     def _new_plan(self, group_size: int, ranks: int) -> BucketPlan | WindowPlan:
-        common: dict[str, Any] = {"ranks": ranks, "seed": self.seed, "shuffle": self.shuffle}
-        if self._is_bucketed:
-            return BucketPlan(self._selection, self._budget, group_size=group_size, **common)
-        records, order = len(self._by_length), self._order
-        if order is None:
-            order = Shuffled(records, self.seed) if self.shuffle else Sequential(records)
-        check_is_order(order)
-        if not getattr(order, "is_bijection", True):
-            raise OrderError(
-                f"order: expected one with every record once an epoch, found {type(order).__name__}; give "
-                "mmapds.orders.Shuffled or Chunked"
-            )
-        if len(order) != records:
-            raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
-        return WindowPlan(self._selection, self._budget, order=order, sort_window=self._sort_window, **common)
+        shape: dict[str, Any] = {"ranks": ranks, "seed": self.seed, "shuffle": self.shuffle}
+        if self._order is None:
+            return BucketPlan(self._selection, self._budget, group_size=group_size, **shape)
+        return WindowPlan(self._selection, self._budget, order=self._order, sort_window=self._sort_window, **shape)
 
     def _what(self) -> str:
-        planner = "bucket" if self._is_bucketed else "window"
+        planner = "bucket" if self._order is None else "window"
         samples = counted(self._selection.records, "sample")
         return f"{samples}, max_tokens {self._budget.max_tokens:,}, planner {planner!r}, seed {self.seed}"
 
@@ -417,7 +409,6 @@ class PackingBatchSampler(PlannedBatchSampler):
 
     _contents: PackPlan | PackWindowPlan
     _unit = "packs"
-    _chunks: PackedChunks | None = None  # those of the order, once they are planned
     _block = 64  # fewer than elsewhere: the samples of each pack lie on many pages of the order
 
     def __init__(
@@ -446,10 +437,13 @@ class PackingBatchSampler(PlannedBatchSampler):
     ) -> None:
         _one_of("oversize", oversize, "error", "drop", "truncate")
         _one_of("planner", planner, "global", "window")
-        _check_order(planner, order)
+        if planner == "window" and not isinstance(order, Chunked):
+            raise OrderError(
+                f"order: expected an mmapds.orders.Chunked with planner='window', found {type(order).__name__}; give "
+                "order=mmapds.orders.Chunked(ds, 4096, mix_chunks=16)"
+            )
         self._pack = _pack_limits(pack_length, max_sequences, round_to)
         packs_per_batch = integer("packs_per_batch", packs_per_batch, 1)
-        self._order = order
         self.cut_length = self._pack.pack_length if oversize == "truncate" else None
         """What collate functions have to cut samples to, if anything."""
         self.round_to = self._pack.round_to
@@ -458,18 +452,15 @@ class PackingBatchSampler(PlannedBatchSampler):
         """How many samples collate functions may put into a row, if that is limited."""
         self._share(num_replicas, rank, shuffle, seed, drop_last, sampler)
         self._sample(dataset_or_lengths, None, order_cache)
+        self._follow(planner, order)
         self._select(self._pack, min_length, max_length, oversize, exclude)
+        self._chunks = PackedChunks(self._selection, self._pack, order) if isinstance(order, Chunked) else None
         self._plan(group_size, packs_per_batch, start_step)
 
     def _new_plan(self, group_size: int, ranks: int) -> PackPlan | PackWindowPlan:
         shape: dict[str, Any] = {"group_size": group_size, "ranks": ranks, "seed": self.seed, "shuffle": self.shuffle}
-        if not isinstance(self._order, Chunked):
-            return PackPlan(self._selection, self._pack, **shape)
         if self._chunks is None:
-            records = len(self._by_length)
-            if len(self._order) != records:
-                raise OrderError(f"order: expected {records} positions, one for each record, found {len(self._order)}")
-            self._chunks = PackedChunks(self._selection, self._pack, self._order)
+            return PackPlan(self._selection, self._pack, **shape)
         return PackWindowPlan(self._selection, self._chunks, **shape)
 
     def _what(self) -> str:
@@ -478,25 +469,11 @@ class PackingBatchSampler(PlannedBatchSampler):
         return f"{samples}, pack_length {self._pack.pack_length:,}{windows}, seed {self.seed}"
 
 
-def _check_order(planner: str, order: Order | None) -> None:
-    """Refuse an order that does not go with the planner."""
-    found = "None" if order is None else type(order).__name__
-    if planner == "global" and order is not None:
-        raise OrderError("order: expected None with planner='global', found an order; give planner='window' too")
-    if planner == "window" and not isinstance(order, Chunked):
-        raise OrderError(
-            f"order: expected an mmapds.orders.Chunked with planner='window', found {found}; give "
-            "order=mmapds.orders.Chunked(ds, 4096, mix_chunks=16)"
-        )
-
-
 def _pack_limits(pack_length: int, max_sequences: int | None, round_to: int) -> PackLimits:
     pack_length = integer("pack_length", pack_length, 1)
     round_to = integer("round_to", round_to, 1)
     if pack_length % round_to:
         raise OrderError(f"round_to = {round_to}, expected a divisor of pack_length = {pack_length}")
     if max_sequences is not None:
-        max_sequences = integer("max_sequences", max_sequences, 1)
-    if max_sequences == 1:
-        raise OrderError("max_sequences = 1, expected 2 or more; use DistributedSampler for single samples")
+        max_sequences = integer("max_sequences", max_sequences, 2)
     return PackLimits(pack_length, max_sequences, round_to)
