@@ -3,6 +3,7 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Sequence, Sized
 from fractions import Fraction
 from functools import lru_cache
@@ -112,18 +113,16 @@ def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
     raise OrderError(f"{name} = {shortened(value)}, {expected}")
 
 
-def as_positions(positions: ArrayLike) -> Int64s:
-    """Return positions, or record numbers, as the core takes them: a contiguous int64 array."""
-    return np.ascontiguousarray(positions, dtype=np.int64)
-
-
 _permutation = lru_cache(maxsize=16)(Permutation)
 
 
-class OfRecords:
-    """What orders of a number of records share."""
+class ComputedOrder(ABC):
+    """What the orders of this module share."""
 
+    _name: str
     _n: int
+    _arguments: dict[str, Any]  # those that identify the order
+    _native: Any = None  # what the core computes with; made when it is needed, since pickle does not take it
 
     def __len__(self) -> int:
         return self._n
@@ -133,8 +132,25 @@ class OfRecords:
         """How many records the dataset has."""
         return self._n
 
+    def at(self, epoch: int, positions: Int64s) -> Int64s:
+        """Return the records at `positions`."""
+        positions = np.ascontiguousarray(positions, dtype=np.int64)
+        out = np.empty_like(positions)
+        self._fill(out, epoch, positions)
+        return out
 
-class Sequential(OfRecords):
+    @abstractmethod
+    def _fill(self, out: Int64s, epoch: int, positions: Int64s) -> None: ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies this order, for states."""
+        return {"order": self._name, "version": VERSION, **self._arguments}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+
+
+class Sequential(ComputedOrder):
     """Record i stands at position i.
 
         sampler = mmapds.DistributedSampler(ds, order=mmapds.orders.Sequential(len(ds)))
@@ -143,19 +159,17 @@ class Sequential(OfRecords):
       n: how many records there are.
     """
 
+    _name = "sequential"
+
     def __init__(self, n: int) -> None:
         self._n = integer("n", n, 1)
+        self._arguments = {"records": self._n}
 
-    def at(self, epoch: int, positions: Int64s) -> Int64s:
-        """Return the records at `positions`: the same numbers."""
-        return as_positions(positions).copy()
-
-    def describe(self) -> dict[str, Any]:
-        """Return what identifies this order, for states."""
-        return {"order": "sequential", "version": VERSION, "records": self._n}
+    def _fill(self, out: Int64s, epoch: int, positions: Int64s) -> None:
+        out[...] = positions
 
 
-class Shuffled(OfRecords):
+class Shuffled(ComputedOrder):
     """Every record once, in an order chosen by (seed, epoch). See `mmapds.Permutation`.
 
         records = mmapds.orders.Shuffled(len(ds), seed=7).at(epoch=0, positions=np.arange(10))
@@ -165,20 +179,17 @@ class Shuffled(OfRecords):
       seed: chooses the order.
     """
 
+    _name = "shuffled"
+
     def __init__(self, n: int, seed: int = 0) -> None:
-        self._n = integer("n", n, 1)
-        self._seed = integer("seed", seed)
+        self._n, self._seed = integer("n", n, 1), integer("seed", seed)
+        self._arguments = {"records": self._n, "seed": self._seed}
 
-    def at(self, epoch: int, positions: Int64s) -> Int64s:
-        """Return the records at `positions`."""
-        return _permutation(self._n, self._seed, epoch)[as_positions(positions)]
-
-    def describe(self) -> dict[str, Any]:
-        """Return what identifies this order, for states."""
-        return {"order": "shuffled", "version": VERSION, "records": self._n, "seed": self._seed}
+    def _fill(self, out: Int64s, epoch: int, positions: Int64s) -> None:
+        _permutation(self._n, self._seed, epoch).native.array(positions, out, False)
 
 
-class Resampled(OfRecords):
+class Resampled(ComputedOrder):
     """Records drawn with replacement. An epoch has any length; a record may come several times in it, or never.
 
         sampler = mmapds.DistributedSampler(ds, order=mmapds.orders.Resampled(len(ds), 10_000, seed=7))
@@ -189,34 +200,26 @@ class Resampled(OfRecords):
       seed: chooses the draws.
     """
 
+    _name = "resampled"
     is_bijection = False
     """Every record comes once an epoch: true of orders that do not say so."""
 
     def __init__(self, n: int, epoch_size: int | None = None, seed: int = 0) -> None:
-        self._n = integer("n", n, 1)
+        self._n, self._seed = integer("n", n, 1), integer("seed", seed)
         self._epoch_size = integer("epoch_size", n if epoch_size is None else epoch_size, 1)
-        self._seed = integer("seed", seed)
+        self._arguments = {"records": self._n, "epoch_size": self._epoch_size, "seed": self._seed}
 
     def __len__(self) -> int:
         return self._epoch_size
 
-    def at(self, epoch: int, positions: Int64s) -> Int64s:
-        """Return the records at `positions`."""
-        positions = as_positions(positions)
-        out = np.empty_like(positions)
+    def _fill(self, out: Int64s, epoch: int, positions: Int64s) -> None:
         _native.draw(self._n, word(self._seed), word(epoch), positions, out)
-        return out
-
-    def describe(self) -> dict[str, Any]:
-        """Return what identifies this order, for states."""
-        described = {"order": "resampled", "version": VERSION, "records": self._n, "epoch_size": self._epoch_size}
-        return {**described, "seed": self._seed}
 
 
 # ---- chunks ----------------------------------------------------------------------------------------------------
 
 
-class Chunked(OfRecords):
+class Chunked(ComputedOrder):
     """Shuffles chunks of consecutive records, and the records of `mix_chunks` chunks together.
 
         sampler = mmapds.DistributedSampler(ds, order=mmapds.orders.Chunked(ds, 64, seed=7))
@@ -234,6 +237,8 @@ class Chunked(OfRecords):
     Raises:
       OrderError: an argument is out of range.
     """
+
+    _name = "chunked"
 
     def __init__(
         self, n: int | ArrayLike | Sized, chunk_size: int | Literal["block"], *, mix_chunks: int = 16, seed: int = 0
@@ -258,7 +263,14 @@ class Chunked(OfRecords):
         short = sizes % self._chunk_size != 0
         self._short = self._first_chunk[1:][short].astype(np.int64) - 1
         self._missing = (self._chunk_size - sizes % self._chunk_size)[short]
-        self._epoch: tuple[int, _native.Chunks] | None = None
+        self._arguments = {
+            "records": self._n,
+            "sources": len(sizes),
+            "starts": blake2b(self._first_record.tobytes(), digest_size=8).hexdigest(),
+            "chunk_size": self._chunk_size,
+            "mix_chunks": self._mix_chunks,
+            "seed": self._seed,
+        }
 
     @property
     def mix_chunks(self) -> int:
@@ -276,55 +288,37 @@ class Chunked(OfRecords):
     def chunks(self, epoch: int) -> Int64s:
         """Return the numbers of all chunks, as an epoch takes them; each `mix_chunks` of them are mixed."""
         count = int(self._first_chunk[-1])
-        return Permutation(count, self._seed, epoch, stream=_CHUNKS)[np.arange(count)]
+        return self._permutation(epoch).range(range(count))
 
-    def at(self, epoch: int, positions: Int64s) -> Int64s:
-        """Return the records at `positions`."""
-        positions = as_positions(positions)
-        out = np.empty_like(positions)
-        self._chunks(epoch).at(positions, out)
-        return out
+    def _permutation(self, epoch: int) -> Permutation:
+        return Permutation(int(self._first_chunk[-1]), self._seed, epoch, stream=_CHUNKS)
 
-    def _chunks(self, epoch: int) -> _native.Chunks:
-        """Return an epoch: where its short chunks stand, at most one for each source, and the order of all chunks."""
-        if self._epoch is None or self._epoch[0] != epoch:
-            order = Permutation(int(self._first_chunk[-1]), self._seed, epoch, stream=_CHUNKS)
-            slots = order.inverse(self._short)
-            by_slot = np.argsort(slots)
-            slots = slots[by_slot]
-            missing = np.concatenate([[0], np.cumsum(self._missing[by_slot])]).astype(np.int64)
-            ends = (slots + 1) * self._chunk_size - missing[1:]
-            chunks = _native.Chunks(
-                chunk_size=self._chunk_size,
-                mix_chunks=self._mix_chunks,
-                seed=word(self._seed),
-                epoch=word(epoch),
-                first_chunk=self._first_chunk,
-                first_record=self._first_record,
-                short_slots=slots.astype(np.uint64),
-                short_ends=ends.astype(np.uint64),
-                short_missing=missing.astype(np.uint64),
-                order=order.native,
-            )
-            self._epoch = epoch, chunks
-            return chunks
-        return self._epoch[1]
+    def _fill(self, out: Int64s, epoch: int, positions: Int64s) -> None:
+        made = self._native
+        if made is None or made[0] != epoch:
+            self._native = made = epoch, self._of_epoch(epoch)
+        made[1].at(positions, out)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_epoch": None}
-
-    def describe(self) -> dict[str, Any]:
-        """Return what identifies this order, for states."""
-        return {
-            "order": "chunked",
-            "version": VERSION,
-            "records": self._n,
-            "sources": len(self._first_record) - 1,
-            "starts": blake2b(self._first_record.tobytes(), digest_size=8).hexdigest(),
-            "chunk_size": self._chunk_size,
-            "mix_chunks": self._mix_chunks,
-            "seed": self._seed,
-        }
+    def _of_epoch(self, epoch: int) -> _native.Chunks:
+        """Return where the short chunks of an epoch stand, at most one for each source, and the order of all chunks."""
+        order = self._permutation(epoch)
+        slots = order.inverse(self._short)
+        by_slot = np.argsort(slots)
+        slots = slots[by_slot]
+        missing = np.concatenate([[0], np.cumsum(self._missing[by_slot])]).astype(np.int64)
+        ends = (slots + 1) * self._chunk_size - missing[1:]
+        return _native.Chunks(
+            chunk_size=self._chunk_size,
+            mix_chunks=self._mix_chunks,
+            seed=word(self._seed),
+            epoch=word(epoch),
+            first_chunk=self._first_chunk,
+            first_record=self._first_record,
+            short_slots=slots.astype(np.uint64),
+            short_ends=ends.astype(np.uint64),
+            short_missing=missing.astype(np.uint64),
+            order=order.native,
+        )
 
 
 def _starts(n: Any) -> Int64s:
@@ -345,7 +339,7 @@ def _starts(n: Any) -> Int64s:
 # ---- mixtures --------------------------------------------------------------------------------------------------
 
 
-class Mixture:
+class Mixture(ComputedOrder):
     """Mixes datasets in fixed proportions: up to any position, each has its share to within one sample.
 
         order = mmapds.orders.Mixture([700, 300], weights=[0.5, 0.5], seed=7)
@@ -367,6 +361,8 @@ class Mixture:
       OrderError: an argument is out of range.
     """
 
+    _name = "mixture"
+
     def __init__(
         self,
         sizes: Sequence[int],
@@ -384,11 +380,10 @@ class Mixture:
         for d, size in enumerate(self._sizes):
             if self.weights[d] and not size:
                 raise OrderError(f"sizes[{d}] = 0, expected 1 or more records in a dataset of weight above 0")
-        if self.records >= 2**63:
-            raise OrderError(f"sizes: expected fewer than 2**63 records together, found {self.records}")
-        self._seed = integer("seed", seed)
-        self._shuffle = bool(shuffle)
-        self._native = self._made()
+        self._n = sum(self._sizes)
+        if self._n >= 2**63:
+            raise OrderError(f"sizes: expected fewer than 2**63 records together, found {self._n}")
+        self._seed, self._shuffle = integer("seed", seed), bool(shuffle)
         if epoch_size is None:
             ends = self._ends()
             self._epoch_size = min(ends) if stop == "first" else max(ends)
@@ -396,17 +391,22 @@ class Mixture:
                 raise OrderError(f"epoch_size: expected fewer than 2**63 samples, found {self._epoch_size}")
         else:
             self._epoch_size = integer("epoch_size", epoch_size, 1)
+        self._arguments = {
+            "sizes": self._sizes,
+            "weights": self.weights,
+            "epoch_size": self._epoch_size,
+            "shuffle": self._shuffle,
+            "seed": self._seed,
+        }
 
-    def _made(self) -> _native.Mixture:
-        weights, sizes = (np.array(each, np.uint64) for each in (self.weights, self._sizes))
-        return _native.Mixture(weights=weights, sizes=sizes, seed=word(self._seed), shuffle=self._shuffle)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_native"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._native = self._made()
+    @property
+    def _mixture(self) -> _native.Mixture:
+        if self._native is None:
+            weights, sizes = (np.array(each, np.uint64) for each in (self.weights, self._sizes))
+            seed = word(self._seed)
+            self._native = _native.Mixture(weights=weights, sizes=sizes, seed=seed, shuffle=self._shuffle)
+        made: _native.Mixture = self._native
+        return made
 
     def _ends(self) -> list[int]:
         """Return the positions after which each dataset that has a share has been read whole."""
@@ -424,41 +424,20 @@ class Mixture:
         return self._epoch_size
 
     @property
-    def records(self) -> int:
-        """How many records the datasets have together."""
-        return sum(self._sizes)
-
-    @property
     def is_bijection(self) -> bool:
         """Whether every record comes once an epoch: where the weights are in the proportions of the sizes."""
         read = sum(size for size, weight in zip(self._sizes, self.weights, strict=True) if weight)
-        return read == self.records == self._epoch_size == max(self._ends())
+        return read == self._n == self._epoch_size == max(self._ends())
 
     def members_at(self, positions: Int64s) -> Int64s:
         """Return the dataset that each position reads; the same in every epoch."""
-        positions = as_positions(positions)
+        positions = np.ascontiguousarray(positions, dtype=np.int64)
         out = np.empty_like(positions)
-        self._native.which(positions % sum(self.weights), out)
+        self._mixture.which(positions % sum(self.weights), out)
         return out
 
-    def at(self, epoch: int, positions: Int64s) -> Int64s:
-        """Return the records at `positions`."""
-        positions = as_positions(positions)
-        out = np.empty_like(positions)
-        self._native.at(word(epoch), positions, out)
-        return out
-
-    def describe(self) -> dict[str, Any]:
-        """Return what identifies this order, for states."""
-        return {
-            "order": "mixture",
-            "version": VERSION,
-            "sizes": list(self._sizes),
-            "weights": list(self.weights),
-            "epoch_size": self._epoch_size,
-            "shuffle": self._shuffle,
-            "seed": self._seed,
-        }
+    def _fill(self, out: Int64s, epoch: int, positions: Int64s) -> None:
+        self._mixture.at(word(epoch), positions, out)
 
 
 def _integer_weights(weights: Sequence[float], datasets: int) -> list[int]:

@@ -110,10 +110,11 @@ class BucketPlan(BudgetPlan):
     def __init__(self, selection: Selection, budget: Budget, **shape: Any) -> None:
         super().__init__(selection, budget, **shape)
         cut = [self._cut_buckets(_CUT, between=between) for between in ((False, True) if self.shuffle else (False,))]
-        self._tables = _alike(cut, max(map(batches_in, cut)), budget.batch_size_multiple)
-        if not all(map(self._last_step_can_be_split, self._tables)):
-            whole = -(-len(self) // self.ranks) * self.ranks
-            self._tables = _alike(cut, min(whole, selection.records), budget.batch_size_multiple)
+        most = max(map(batches_in, cut))
+        for wanted in (most, min(-(-most // self.ranks) * self.ranks, selection.records)):
+            self._tables = [_with_more_batches(each, wanted, budget.batch_size_multiple) for each in cut]
+            if all(map(self._last_step_can_be_split, self._tables)):
+                break
         self._groups = Groups(len(self), self.group_size, self.seed, self.shuffle)
 
     def _last_step_can_be_split(self, buckets: Uint64s) -> bool:
@@ -142,18 +143,13 @@ class BucketPlan(BudgetPlan):
         )
 
         def read(positions: Int64s) -> tuple[Int64s, Int64s]:
-            batches = np.ascontiguousarray(self._groups.batches_at(epoch, positions.copy()))
+            batches = self._groups.batches_at(epoch, positions)
             of_batches = sizes[np.searchsorted(first_batches, batches, side="right") - 1]
             out, ends = np.empty(int(of_batches.sum()), np.int64), np.empty_like(batches)
             native.batches(batches, out, ends)
             return self.selection.by_length.at(out), ends
 
         return read
-
-
-def _alike(cut: list[Uint64s], batches: int, multiple: int) -> list[Uint64s]:
-    """Return the buckets of each kind of epoch with so many batches."""
-    return [_with_more_batches(buckets, batches, multiple) for buckets in cut]
 
 
 def _with_more_batches(buckets: Uint64s, wanted: int, multiple: int) -> Uint64s:

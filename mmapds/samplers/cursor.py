@@ -120,36 +120,30 @@ Make = Callable[[int, Int64s], list[Any]]
 class Iteration(Iterator[Iterator[Any]]):
     """The blocks of one iterator, and how many of its steps were given.
 
-    Args:
-      start: called with the first step; returns the span of the iterator, its blocks, and what makes steps of them.
     Attributes:
       span: what it goes through; None before its first step.
       delivered: steps that the trainer has, where a loader counts them; None where steps count as they are drawn.
     """
 
-    def __init__(self, start: Callable[["Iteration"], tuple[Span, Iterator[tuple[int, Int64s]], Make]]) -> None:
-        self._start: Any = start
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
         self.span: Span | None = None
         self.delivered: int | None = None
         self._block: Iterator[Any] = iter(())
         self._block_end = 0
 
     def __next__(self) -> Iterator[Any]:
-        if self._start is not None:
-            self.span, self._blocks, self._make = self._start(self)
-            self._start = None
+        if self.span is None:
+            self.span, self._blocks, self._make = self.sampler._start_iterator(self)
         # How far this is can be read off the block, so nothing is counted step by step.
         block = next(self._blocks, None)
         if block is None:
-            self._block, self._block_end = iter(()), self._steps  # without padding, the last step may be of other ranks
+            self._block_end = self.span.steps  # without padding, the last step may be of other ranks
+            self._block = iter(())
             raise StopIteration
         first, positions = block
         self._block, self._block_end = iter(self._make(first, positions)), first + len(positions)
         return self._block
-
-    @property
-    def _steps(self) -> int:
-        return 0 if self.span is None else self.span.steps
 
     @property
     def done(self) -> int:
@@ -159,32 +153,31 @@ class Iteration(Iterator[Iterator[Any]]):
     @property
     def is_over(self) -> bool:
         """Whether its last step was given."""
-        return self.done >= self._steps
+        return self.done >= (0 if self.span is None else self.span.steps)
 
 
 class Steps(chain[Any]):
     """The iterator of a sampler: `chain` over blocks, so that each step is taken in C."""
 
-    _sampler: Any
     _iteration: Iteration
 
     @classmethod
     def of(cls, sampler: Any) -> "Steps":
         """Return an iterator over the steps that are left when its first one is taken."""
-        iteration = Iteration(sampler._start_iterator)
+        iteration = Iteration(sampler)
         steps: Any = cls.from_iterable(iteration)
-        steps._sampler, steps._iteration = sampler, iteration
+        steps._iteration = iteration
         return steps  # type: ignore[no-any-return]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the steps that this iterator gave; torchdata asks for it."""
-        span = self._iteration.span
-        at = self._sampler._place() if span is None else (span.epoch, span.position_after(self._iteration.done))
-        return self._sampler._state_at(*at)  # type: ignore[no-any-return]
+        span, sampler = self._iteration.span, self._iteration.sampler
+        at = sampler._place() if span is None else (span.epoch, span.position_after(self._iteration.done))
+        return sampler._state_at(*at)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the sampler: this iterator begins there, as it has given no step."""
-        self._sampler.load_state_dict(state_dict)
+        self._iteration.sampler.load_state_dict(state_dict)
 
 
 class Cursor:
@@ -223,7 +216,11 @@ class Cursor:
         """Set the epoch of the next iterator."""
         current, position = self.next()
         if self._epoch is not None and epoch != current:
-            self._warn_of_a_dropped_position(epoch)
+            if self._loaded is not None and epoch < self._loaded:
+                warn(
+                    f"epoch = {epoch}, expected {current}, that of the loaded state, whose position is dropped; make "
+                    "the loop range(sampler.epoch, ...)"
+                )
             position = self.total if epoch == self._loaded_end else 0
             self._loaded = None
         if epoch != self._loaded_end:
@@ -259,14 +256,6 @@ class Cursor:
                 "same order comes again)"
             )
         self._epoch, self._position, self._epoch_set, self._loaded, self.latest = epoch, position, None, None, iteration
-
-    def _warn_of_a_dropped_position(self, epoch: int) -> None:
-        """Warn where a loop starts over at an epoch before that of a loaded state."""
-        if self._loaded is not None and epoch < self._loaded:
-            warn(
-                f"epoch = {epoch}, expected {self.next()[0]}, that of the loaded state, whose position is dropped; "
-                "make the loop range(sampler.epoch, ...)"
-            )
 
     def __getstate__(self) -> dict[str, Any]:
         epoch, position = self.next()

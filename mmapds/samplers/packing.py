@@ -45,12 +45,8 @@ class PackLimits(NamedTuple):
             f"pack_collate(max_length={self.pack_length}) (samples over the pack length: {over:,})"
         )
 
-    def classes(self, selection: Selection) -> tuple[Uint64s, Uint64s]:
-        """Return what sequences take in a pack, falling, and how many take so much; longer ones are truncated."""
-        return classes(self.taken(selection.values), selection.counts)
-
     def taken(self, lengths: Uint64s) -> Uint64s:
-        """Return what a sequence of each length takes."""
+        """Return what a sequence of each length takes in a pack; longer ones are truncated."""
         return rounded_up(np.minimum(lengths, np.uint64(self.pack_length)), self.round_to)
 
 
@@ -106,15 +102,11 @@ class Patterns:
 
         return read
 
-    def costs(self, values: Uint64s) -> Uint64s:
-        """Return the sum of the squares of the lengths in a pack of each pattern: integers, alike on all machines."""
-        lengths = values[self.parts[:, 0].astype(np.int64)]
-        costs: Uint64s = np.add.reduceat(lengths * lengths * self.parts[:, 1], self._firsts.astype(np.int64))
-        return costs
-
     def by_cost(self, values: Uint64s) -> "Patterns":
-        """Return the patterns in order of their cost, the largest first."""
-        return self._taken(np.argsort(-self.costs(values).astype(np.int64), kind="stable"))
+        """Return the patterns in order of their cost, the sum of the squares of the lengths: the largest first."""
+        lengths = values[self.parts[:, 0].astype(np.int64)]
+        costs = np.add.reduceat(lengths * lengths * self.parts[:, 1], self._firsts.astype(np.int64))
+        return self._taken(np.argsort(-costs.astype(np.int64), kind="stable"))
 
     def _taken(self, order: Int64s) -> "Patterns":
         rows = self.rows[order]
@@ -137,10 +129,10 @@ class Patterns:
             left -= packs
             first, count = int(self._firsts[pattern]), int(rows[pattern, 1])
             halves += [(packs, half) for half in _halves(self.parts[first : first + count])]
-        kept = Patterns(self.rows, self.parts)._taken(np.flatnonzero(rows[:, 0]))
+        kept = Patterns(rows, self.parts)._taken(np.flatnonzero(rows[:, 0]))
         made = np.array([(packs, len(half)) for packs, half in halves], np.uint64)
-        together = np.concatenate([np.stack([rows[rows[:, 0] > 0, 0], kept.rows[:, 1]], axis=1), made])
-        return Patterns(together, np.concatenate([kept.parts, *(half for _, half in halves)])).halved(left)
+        parts = np.concatenate([kept.parts, *(half for _, half in halves)])
+        return Patterns(np.concatenate([kept.rows, made]), parts).halved(left)
 
 
 def _halves(parts: Uint64s) -> tuple[Uint64s, Uint64s]:
@@ -181,7 +173,7 @@ class PackPlan(_Packed):
 
     def __init__(self, selection: Selection, limits: PackLimits, **shape: Any) -> None:
         super().__init__(selection, limits, **shape)
-        values, self._counts = limits.classes(selection)
+        values, self._counts = classes(limits.taken(selection.values), selection.counts)
         patterns = Patterns.of(values, self._counts, limits)
         packs = int(patterns.packs.sum())
         more = min(-(-packs // self.ranks) * self.ranks, selection.records) - packs
@@ -196,8 +188,7 @@ class PackPlan(_Packed):
         ranks_of = self._patterns.reader(self._counts, self.seed, epoch, self.shuffle)
 
         def read(positions: Int64s) -> tuple[Int64s, Int64s]:
-            packs = self._groups.batches_at(epoch, positions.copy())
-            ranks, ends = ranks_of(np.ascontiguousarray(packs))
+            ranks, ends = ranks_of(self._groups.batches_at(epoch, positions))
             return self.selection.by_length.at(ranks + self.selection.first), ends
 
         return read

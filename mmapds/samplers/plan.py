@@ -232,22 +232,17 @@ class Groups:
     def batches_at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the number of the batch at each position."""
         if not self._shuffle:
-            return positions
+            return np.ascontiguousarray(positions)
         groups, places = np.divmod(positions, self.group_size)
         whole = groups < self._whole
         if self._whole:
             groups[whole] = Permutation(self._whole, self._seed, epoch, stream=self._stream)[groups[whole]]
         # Each group is rotated by a random number, so that no rank always has the longest batch.
         sizes = np.where(whole, self.group_size, max(self._batches % self.group_size, 1))
-        batches: Int64s = groups * self.group_size + (places + self._rotations(epoch, groups)) % sizes
-        return batches
-
-    def _rotations(self, epoch: int, groups: Int64s) -> Int64s:
         rotations = np.empty_like(groups)
-        _native.draw(
-            self.group_size, word(self._seed), word(epoch), np.ascontiguousarray(groups + self._first), rotations
-        )
-        return rotations
+        _native.draw(self.group_size, word(self._seed), word(epoch), groups + self._first, rotations)
+        batches: Int64s = groups * self.group_size + (places + rotations) % sizes
+        return batches
 
 
 def pieces(batch: Int64s, parts: int, multiple: int) -> list[Int64s]:

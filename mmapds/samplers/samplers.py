@@ -9,7 +9,7 @@ import operator
 from collections.abc import Sequence, Sized
 from contextlib import suppress
 from functools import reduce
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import numpy as np
 import torch.utils.data.distributed
@@ -133,7 +133,8 @@ def order_of(dataset: Sized, shuffle: bool, seed: int) -> Order:
     Raises:
       OrderError: it has none.
     """
-    _check_not_empty(dataset)
+    if len(dataset) == 0:
+        raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
     return Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
 
 
@@ -149,11 +150,6 @@ def _check_order(order: Any, dataset: Sized, **instead: object) -> None:
     if records not in (None, len(dataset)):
         expected = plain_counted(len(dataset), "record")
         raise OrderError(f"order: expected one of {expected}, as the dataset has, found one of {records}")
-
-
-def _check_not_empty(dataset: Sized) -> None:
-    if len(dataset) == 0:
-        raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
 
 
 class ChunkedSampler(DistributedSampler):
@@ -188,7 +184,7 @@ class ChunkedSampler(DistributedSampler):
         exclude: Exclude | None = None,
     ) -> None:
         refuse_path("dataset", dataset)
-        _check_not_empty(dataset)
+        in_order = order_of(dataset, False, seed)
         is_block = isinstance(chunk_size, str) and chunk_size == "block"  # an array compares item by item
         has_bounds = is_block or (hasattr(type(dataset), "source_starts") and not cross_sources)
         chunked = Chunked(dataset if has_bounds else len(dataset), chunk_size, mix_chunks=mix_chunks, seed=seed)
@@ -197,7 +193,7 @@ class ChunkedSampler(DistributedSampler):
             num_replicas,
             rank,
             drop_last=drop_last,
-            order=chunked if shuffle else Sequential(len(dataset)),
+            order=chunked if shuffle else in_order,
             epoch_size=epoch_size,
             start_step=start_step,
             exclude=exclude,
@@ -246,7 +242,7 @@ class MixtureSampler(DistributedSampler):
         elif isinstance(datasets, Sequence):
             for d, each in enumerate(datasets):
                 refuse_path(f"datasets[{d}]", each)
-            sizes = [len(each) if _is_sized(each) else each for each in datasets]  # of any integer type
+            sizes = [len(each) if isinstance(each, Sized) else each for each in datasets]
         else:
             raise OrderError(f"datasets: expected a list of datasets or sizes, found {type(datasets).__name__}")
         order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)
@@ -259,11 +255,6 @@ class MixtureSampler(DistributedSampler):
             sampled, num_replicas, rank, drop_last=drop_last, order=order, start_step=start_step, exclude=exclude
         )
         self.shuffle, self.seed = shuffle, seed
-
-
-def _is_sized(found: Any) -> TypeGuard[Sized]:
-    """Whether something has a length; an array of one number has not, though its type says so."""
-    return isinstance(found, Sized) and bool(getattr(found, "ndim", True))
 
 
 class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
