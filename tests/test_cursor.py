@@ -375,7 +375,7 @@ def test_a_state_is_of_its_records_wherever_they_lie(made, kind):
         make(same).load_state_dict(state)
     others = [made("b.jsonl", first=100), ds[::-1], ds[np.roll(np.arange(40), 1)], made("c/a.jsonl", first=7)]
     for other in others:
-        with pytest.raises(StateError, match=r"^state: of other records: expected ") as raised:
+        with pytest.raises(StateError, match=r"^state: of another dataset: expected ") as raised:
             make(other).load_state_dict(state)
         check(str(raised.value))
 
@@ -389,7 +389,9 @@ def test_data_without_a_fingerprint_are_not_compared_but_lengths_are(made):
         sampler.load_state_dict(state)
     state = TokenBudgetBatchSampler(ds.lengths, 60).state_dict()
     TokenBudgetBatchSampler(ds, 60).load_state_dict(state)
-    with pytest.raises(StateError, match=r"^state: of other lengths: expected those with hash '\w+', found '\w+'"):
+    with pytest.raises(
+        StateError, match=r"^state: of another dataset: expected {'lengths': '\w+'}, found {'lengths': '\w+'}"
+    ):
         TokenBudgetBatchSampler(ds.lengths[::-1], 60).load_state_dict(state)
 
 

@@ -263,7 +263,7 @@ def test_states_that_do_not_belong(is_chunked):
         with pytest.raises(StateError, match=f"^state: of another order: .*{message}"):
             PackingBatchSampler(lengths, **{**own, **change}).load_state_dict(state)
     for other in (log_normal(500, seed=1), lengths[::-1]):
-        with pytest.raises(StateError, match=r"^state: of other lengths: expected"):
+        with pytest.raises(StateError, match=r"^state: of another dataset: expected"):
             PackingBatchSampler(other, **own).load_state_dict(state)
     with pytest.raises(StateError, match="expected order = 'token budget, buckets', found 'packs"):
         TokenBudgetBatchSampler(lengths, 2048, **ALONE).load_state_dict(state)

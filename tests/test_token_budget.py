@@ -268,8 +268,8 @@ def test_padded_batches_of_datasets_and_views_are_within_the_budget(write):
 @pytest.mark.parametrize(
     ("saved", "other", "options", "message"),
     [
-        ({}, log_normal(500, seed=1), {}, "of other lengths: expected those with hash "),
-        ({}, LENGTHS[:-1], {}, "of other lengths: expected those with hash "),
+        ({}, log_normal(500, seed=1), {}, "of another dataset: expected "),
+        ({}, LENGTHS[:-1], {}, "of another dataset: expected "),
         ({}, LENGTHS, {"seed": 1}, "of another order: expected seed = 1, found 0; "),
         ({}, LENGTHS, {"max_batch_size": 5}, "of another order: expected max_batch_size = 5, found 2147483648; "),
         ({}, LENGTHS, {"round_to": 8}, "of another order: expected round_to = 8, found 1; "),

@@ -266,18 +266,54 @@ class PackWindowPlan(_Packed):
         ends = np.cumsum(self._packs[chunks])[lasts]
 
         @lru_cache(_KEPT)
-        def window(number: int) -> tuple[int, _Window]:
+        def window(number: int) -> tuple[int, Reader]:
             begin = int(ends[number - 1]) if number else 0
             own = chunks[number * mix : (number + 1) * mix]
-            return begin, _Window(self, own, epoch, number, begin, int(ends[number]))
+            return begin, self._window(own, epoch, number, begin, int(ends[number]))
 
         def read(positions: Int64s) -> tuple[Int64s, Int64s]:
             numbers, found = np.searchsorted(ends, positions, side="right"), []
             for first, last in pairwise([0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(positions)]):
-                begin, packs = window(int(numbers[first]))
-                found.append(packs.read(positions[first:last] - begin))
+                begin, read_packs = window(int(numbers[first]))
+                found.append(read_packs(positions[first:last] - begin))
             sizes = [np.diff(each, prepend=0) for _, each in found]
             return np.concatenate([out for out, _ in found]), np.cumsum(np.concatenate(sizes))
+
+        return read
+
+    def _window(self, chunks: Int64s, epoch: int, number: int, begin: int, end: int) -> Reader:
+        """Return what reads the packs of one mix of chunks, by their places in it.
+
+        Args:
+          number: that of the mix in the epoch.
+          begin, end: its positions there.
+        """
+        records, taken = self.chunks.read(chunks)
+        by_length = np.argsort(np.uint64(self.limits.pack_length) - taken, kind="stable")
+        records = records[by_length]
+        values, counts = classes(taken[by_length])
+        count, patterns = end - begin, Patterns.of(values, counts, self.limits)
+        if int(patterns.packs.sum()) > count:  # best-fit decreasing is not always better with more to choose from
+            patterns = _one_by_one(self.chunks, chunks, values)
+        patterns = patterns.halved(count - int(patterns.packs.sum())).by_cost(values)
+        ranks_of = patterns.reader(counts, self.seed, epoch, self.shuffle)
+
+        size = self.group_size
+        before = min(-begin % size, count)  # packs before the first group
+        grouped = (count - before) // size * size
+        middle = grouped // size // 2 * size  # those of median cost, which are in no group, begin here
+        which = {"stream": _WINDOWS + number, "first": -(-begin // size)}
+        groups = Groups(grouped, size, self.seed, self.shuffle, **which)
+
+        def read(places: Int64s) -> tuple[Int64s, Int64s]:
+            packs = np.ascontiguousarray(places)  # numbered in order of their cost
+            if self.shuffle:
+                is_grouped = (places >= before) & (places < before + grouped)
+                packs = middle + np.where(places < before, places, places - grouped)
+                found = groups.batches_at(epoch, places[is_grouped] - before)
+                packs[is_grouped] = np.where(found < middle, found, found + count - grouped)
+            ranks, ends = ranks_of(packs)
+            return records[ranks], ends
 
         return read
 
@@ -292,49 +328,6 @@ def _with_whole_steps(chunks: PackedChunks, ranks: int) -> Int64s:
     given[by_spare] = np.clip(more - before, 0, spare[by_spare])
     found: Int64s = packs + given
     return found
-
-
-class _Window:
-    """The packs of one mix of chunks.
-
-    Args:
-      chunks: of the mix.
-      number: which of the epoch.
-      begin, end: its positions there.
-    """
-
-    def __init__(self, plan: PackWindowPlan, chunks: Int64s, epoch: int, number: int, begin: int, end: int) -> None:
-        records, taken = plan.chunks.read(chunks)
-        by_length = np.argsort(np.uint64(plan.limits.pack_length) - taken, kind="stable")
-        self._records = records[by_length]  # in order of length, falling
-        values, counts = classes(taken[by_length])
-        patterns = Patterns.of(values, counts, plan.limits)
-        if int(patterns.packs.sum()) > end - begin:  # best-fit decreasing is not always better with more to choose from
-            patterns = _one_by_one(plan.chunks, chunks, values)
-        patterns = patterns.halved(end - begin - int(patterns.packs.sum())).by_cost(values)
-        self._ranks_of = patterns.reader(counts, plan.seed, epoch, plan.shuffle)
-        self._epoch, self._shuffle, size = epoch, plan.shuffle, plan.group_size
-        self._before = min(-begin % size, end - begin)  # packs before the first group
-        self._grouped = (end - begin - self._before) // size * size
-        self._others = end - begin - self._grouped
-        self._middle = self._grouped // size // 2 * size  # those of median cost, which are in no group, begin here
-        which = {"stream": _WINDOWS + number, "first": -(-begin // size)}
-        self._groups = Groups(self._grouped, size, plan.seed, plan.shuffle, **which)
-
-    def read(self, places: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the records of the packs at some places, one after another, and where each ends."""
-        ranks, ends = self._ranks_of(self._packs_at(places))
-        return self._records[ranks], ends
-
-    def _packs_at(self, places: Int64s) -> Int64s:
-        """Return the number of the pack at each place, where packs are numbered in order of their cost."""
-        if not self._shuffle:
-            return np.ascontiguousarray(places)
-        grouped = (places >= self._before) & (places < self._before + self._grouped)
-        packs = self._middle + np.where(places < self._before, places, places - self._grouped)
-        found = self._groups.batches_at(self._epoch, places[grouped] - self._before)
-        packs[grouped] = np.where(found < self._middle, found, found + self._others)
-        return packs
 
 
 def _one_by_one(chunks: PackedChunks, numbers: Int64s, values: Uint64s) -> Patterns:

@@ -105,9 +105,6 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     def _new_plan(self, group_size: int, ranks: int) -> Any:
         """Return the plan of a world."""
 
-    def _excluded(self) -> str | None:
-        return self._exclude.describe()
-
     # ---- batches -----------------------------------------------------------------------------------------------
 
     def _reader(self, epoch: int) -> Reader:

@@ -5,13 +5,11 @@ verdict, for which the others wait. No collective operation is issued, so that n
 does not come can be named.
 """
 
-import itertools
 import json
 import os
 import sys
 import time
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from numbers import Real
@@ -102,8 +100,6 @@ _LONGEST = 10**9  # seconds of a timeout: a timedelta holds not much more
 _LINGER = 5.0  # seconds that the first rank, whose process may hold the store, gives others to read of an error
 _ALIKE = "-"
 _SHOWN = 80  # characters of a value in a message
-_counts: "weakref.WeakKeyDictionary[Any, dict[str, Iterator[int]]]" = weakref.WeakKeyDictionary()
-"""Comparisons so far, by store and by name."""
 _inherited: Any = None
 """The store of the process that this one was forked from. The two share a socket, which only one may use."""
 
@@ -140,7 +136,7 @@ def compare_before_first_batch(fields: Mapping[str, Any], sharding: Sharding) ->
     limit = _limit_of(store)
     if limit:
         when = f"before the first batch of {fields['sampler']}"
-        _Comparison.of(store, "samplers", range(sharding.num_replicas), limit, when).run(fields, sharding.rank)
+        _Comparison(store, "samplers", range(sharding.num_replicas), limit, when).run(fields, sharding.rank)
 
 
 def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> None:
@@ -170,25 +166,19 @@ def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> 
     if len(ranks) > 1 and process_group().get_rank() in ranks:
         name = f"calls/{xxh3_64(json.dumps(ranks).encode()).hexdigest()}"
         limit = timeout or _limit_of(store) or store.timeout.total_seconds()
-        comparison = _Comparison.of(store, name, ranks, limit, "in check_ranks")
+        comparison = _Comparison(store, name, ranks, limit, "in check_ranks")
         comparison.run(fields if isinstance(fields, Mapping) else fields())
 
 
 class _Comparison(NamedTuple):
-    """One comparison, below one key of the store."""
+    """One comparison of those that have a name."""
 
     store: Any
-    key: str
+    name: str
     ranks: Sequence[int]
-    own: int
     limit: float
     """Seconds to wait for other ranks."""
     when: str
-
-    @classmethod
-    def of(cls, store: Any, name: str, ranks: Sequence[int], limit: float, when: str) -> "_Comparison":
-        count = next(_counts.setdefault(store, {}).setdefault(name, itertools.count()))
-        return cls(store, f"mmapds/{name}/{count}", ranks, process_group().get_rank(), limit, when)
 
     def run(self, fields: Mapping[str, Any], rank: int | None = None) -> None:
         """Return once all ranks have come with the same fields.
@@ -198,9 +188,12 @@ class _Comparison(NamedTuple):
         Raises:
           OrderError: they have others, or a rank did not come.
         """
+        own = process_group().get_rank()
         try:
-            self.store.set(f"{self.key}/{self.own}", json.dumps([rank, _described(fields)]))
-            verdict = self._judge() if self.own == self.ranks[0] else self._hear(self.ranks[0])
+            count = self.store.add(f"mmapds/{self.name}/count/{own}", 1) - 1
+            key = f"mmapds/{self.name}/{count}"
+            self.store.set(f"{key}/{own}", json.dumps([rank, _described(fields)]))
+            verdict = self._judge(key) if own == self.ranks[0] else self._hear(key, own)
         except RuntimeError as error:  # of torch, where the process that holds the store has ended
             found = str(error).strip().partition("\n")[0]
             raise OrderError(
@@ -210,27 +203,27 @@ class _Comparison(NamedTuple):
         if verdict != _ALIKE:
             raise OrderError(verdict)
 
-    def _judge(self) -> str:
+    def _judge(self, key: str) -> str:
         """Return the verdict on all ranks, and write it."""
-        keys = [f"{self.key}/{rank}" for rank in self.ranks]
-        have_come = self._wait(keys, self.limit)
-        absent = [] if have_come else [rank for rank in self.ranks if not self._wait([f"{self.key}/{rank}"], 0)]
+        keys = {rank: f"{key}/{rank}" for rank in self.ranks}
+        have_come = self._wait(list(keys.values()), self.limit)
+        absent = [] if have_come else [rank for rank in keys if not self.store.check([keys[rank]])]
         verdict = self._absence(absent) if absent else self._difference(keys)
-        self.store.set(f"{self.key}/verdict", verdict)
+        self.store.set(f"{key}/verdict", verdict)
         if verdict != _ALIKE:
-            self._wait([f"{self.key}/{rank}/heard" for rank in self.ranks[1:] if rank not in absent], _LINGER)
+            self._wait([f"{keys[rank]}/heard" for rank in self.ranks[1:] if rank not in absent], _LINGER)
         return verdict
 
-    def _hear(self, first: int) -> str:
+    def _hear(self, key: str, own: int) -> str:
         """Return the verdict of the first rank."""
-        verdict = f"{self.key}/verdict"
+        first, verdict = self.ranks[0], f"{key}/verdict"
         is_there = self._wait([verdict], self.limit)
-        if not is_there and self._wait([f"{self.key}/{first}"], 0):  # it came later than this one, and waits longer
+        if not is_there and self.store.check([f"{key}/{first}"]):  # it came later than this one, and waits longer
             is_there = self._wait([verdict], self.limit + _LINGER)
         if not is_there:
             return self._absence([first])
         found = str(self.store.get(verdict).decode())
-        self.store.set(f"{self.key}/{self.own}/heard", "")
+        self.store.set(f"{key}/{own}/heard", "")
         return found
 
     def _absence(self, absent: list[int]) -> str:
@@ -240,11 +233,11 @@ class _Comparison(NamedTuple):
             f"begin the same samplers, or set {LIMIT}=0 to compare nothing ({self.when})"
         )
 
-    def _difference(self, keys: list[str]) -> str:
+    def _difference(self, keys: Mapping[int, str]) -> str:
         """Return the message on the first rank that has other fields than rank 0, or that all are alike."""
-        (place, expected), *others = (json.loads(self.store.get(key)) for key in keys)
-        owners = {place: self.ranks[0]}
-        for rank, (place, fields) in zip(self.ranks[1:], others, strict=True):
+        (first, (place, expected)), *others = ((rank, json.loads(self.store.get(key))) for rank, key in keys.items())
+        owners = {place: first}
+        for rank, (place, fields) in others:
             if place is not None and place in owners:
                 both = f"{owners[place]} and {rank}"
                 return f"rank = {place} on ranks {both}, expected another on each; pass the rank of the process"
@@ -254,7 +247,7 @@ class _Comparison(NamedTuple):
                 more = f", also different: {', '.join(names[1:])}" if names[1:] else ""
                 return (
                     f"{names[0]} = {fields.get(names[0])} on rank {rank}, expected {expected.get(names[0])} as on rank "
-                    f"{self.ranks[0]}; make the sampler alike on all ranks ({self.when}{more})"
+                    f"{first}; make the sampler alike on all ranks ({self.when}{more})"
                 )
         return _ALIKE
 

@@ -4,6 +4,7 @@ import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -125,6 +126,7 @@ class OrderedRecords:
 
 
 _NAMED = 3  # sources that a state names
+_SHOWN = 200  # characters of what identifies data, in a message
 
 
 class SampledData:
@@ -138,24 +140,22 @@ class SampledData:
     def __init__(self, dataset: Any, lengths: NDArray[Any] | None = None) -> None:
         self._dataset = dataset
         self._lengths = lengths
-        self._known: dict[str, str] | None = None
 
-    @property
+    @cached_property
     def described(self) -> dict[str, str] | None:
         """A small dict for states, or None where nothing is known: fingerprint, names of sources, a hash of lengths.
 
         The names are for messages alone, so that sources may be moved and renamed.
         """
-        if self._known is None:
-            self._known = {}
-            if is_ours(self._dataset):
-                paths = self._dataset.sources
-                more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
-                self._known["fingerprint"] = self._dataset.fingerprint
-                self._known["sources"] = ", ".join(os.path.basename(path) for path in paths[:_NAMED]) + more
-            if self._lengths is not None:
-                self._known["lengths"] = xxh3_64(self._lengths.data).hexdigest()
-        return dict(self._known) or None
+        known: dict[str, str] = {}
+        if is_ours(self._dataset):
+            paths = self._dataset.sources
+            more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
+            known["fingerprint"] = self._dataset.fingerprint
+            known["sources"] = ", ".join(os.path.basename(path) for path in paths[:_NAMED]) + more
+        if self._lengths is not None:
+            known["lengths"] = xxh3_64(self._lengths.data).hexdigest()
+        return known or None
 
     @property
     def mark(self) -> str | None:
@@ -173,19 +173,10 @@ class SampledData:
         if not isinstance(saved, Mapping):
             raise StateError(f"state['dataset'] = {shortened(saved)}, expected a dict or None")
         own = self.described or {}
-        differ = [key for key in ("fingerprint", "lengths") if key in own and key in saved and own[key] != saved[key]]
-        if "fingerprint" in differ:
-            names, found = own["sources"], saved.get("sources")
-            what = "others of the same names" if found == names else f"those of {shortened(found)}"
+        if any(key in own and not is_same(saved.get(key, own[key]), own[key]) for key in ("fingerprint", "lengths")):
             raise StateError(
-                f"state: of other records: expected those of {shortened(names)}, found {what}; make the "
-                "sampler of the same files, in the same order, and of the same view (a file that grew or changed is "
-                "another)"
-            )
-        if differ:
-            raise StateError(
-                f"state: of other lengths: expected those with hash {own['lengths']!r}, found "
-                f"{shortened(saved['lengths'])}; give the lengths that the sampler had when the state was saved"
+                f"state: of another dataset: expected {own}, found {shortened(saved, _SHOWN)}; make the sampler of the "
+                "same files, in the same order, and of the same view or lengths (a file that grew is another)"
             )
 
 
@@ -209,16 +200,15 @@ def check_same_samples(dataset: Any, name: str, sampled: Any) -> None:
         expected = len(dataset)
     except TypeError:  # a dataset of others may have dataset[i] alone
         return
-    if len(sampled) != expected:
-        raise OrderError(
-            f"{name}: expected one of the {expected} samples of the dataset, found one of {len(sampled)}; make both of "
-            "the same view"
-        )
-    if is_ours(dataset) and is_ours(sampled) and _are_other_rows(dataset, sampled):
-        raise OrderError(
-            f"{name}: expected one of the {expected} samples of the dataset, found one of {len(sampled)} other samples "
-            "of its sources; make both of the same view, or of the same datasets in the same order"
-        )
+    found = f"{len(sampled)}"
+    if len(sampled) == expected:
+        if not (is_ours(dataset) and is_ours(sampled) and _are_other_rows(dataset, sampled)):
+            return
+        found = f"{expected} other samples of its sources"
+    raise OrderError(
+        f"{name}: expected one of the {expected} samples of the dataset, found one of {found}; make both of the same "
+        "view"
+    )
 
 
 def _are_other_rows(one: Any, other: Any) -> bool:
@@ -255,6 +245,7 @@ class ResumableSampler(ABC):
     sampled: Any
     """What has a sample for each index that may be yielded: a dataset, its lengths, or anything with its length."""
     _contents: Contents
+    _exclude: Excluded
     _sharding: Sharding
     _world: World
     _data: SampledData
@@ -295,10 +286,6 @@ class ResumableSampler(ABC):
     def _maker(self, span: Span) -> Make:
         """Return what makes steps of positions, for one iterator."""
 
-    @abstractmethod
-    def _excluded(self) -> str | None:
-        """Return what names the excluded records."""
-
     def _shared_by_ranks(self) -> dict[str, Any]:
         """Return all that must be alike on ranks that share an epoch, for messages: causes before what follows."""
         span, sharding = self._cursor.span(self._sharding), self._sharding
@@ -315,7 +302,7 @@ class ResumableSampler(ABC):
             "first_step": span.first_step,
             "steps": span.steps,
             "position": span.start,
-            "exclude": self._excluded(),
+            "exclude": self._exclude.describe(),
             "dataset": self._data.mark,
         }
 
@@ -413,7 +400,7 @@ class ResumableSampler(ABC):
             "position": position,
             "epoch_size": len(self._contents),
             "order": self._contents.describe(),
-            "dataset": self._data.described,
+            "dataset": None if self._data.described is None else dict(self._data.described),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -431,7 +418,11 @@ class ResumableSampler(ABC):
         """Load a state of some contents, which are then those of the sampler."""
         self._check_state(state, contents)
         total = len(contents)
-        epoch, position = _integer(state, "epoch"), _integer(state, "position", total)
+        epoch, position = state["epoch"], state["position"]
+        if type(epoch) is not int:
+            raise StateError(f"state['epoch'] = {shortened(epoch)}, expected an integer")
+        if type(position) is not int or not 0 <= position <= total:
+            raise StateError(f"state['position'] = {shortened(position)}, expected an integer from 0 to {total}")
         self._contents, self._cursor.total = contents, total
         self._cursor.load(epoch, position if Span(self._sharding, total, epoch, position).steps else total)
 
@@ -457,18 +448,6 @@ class ResumableSampler(ABC):
                     f"state: of another order: expected {key} = {own.get(key)!r}, found {shortened(saved.get(key))}; "
                     "make the sampler with the arguments it had when the state was saved"
                 )
-
-
-def _integer(state: Mapping[str, Any], key: str, most: int | None = None) -> int:
-    """Return an integer of a state; raise StateError for anything else, or if it is not from 0 to `most`."""
-    name, limits = f"state[{key!r}]", "" if most is None else f" from 0 to {most}"
-    try:
-        number = integer(name, state[key])
-    except OrderError:
-        number = None
-    if number is None or (most is not None and not 0 <= number <= most):
-        raise StateError(f"{name} = {shortened(state[key])}, expected an integer{limits}")
-    return number
 
 
 def refuse_injected(sampler: object) -> None:

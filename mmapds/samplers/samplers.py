@@ -36,16 +36,13 @@ class OrderSampler(ResumableSampler):
                 "exclude: expected None with pad=False, which reads every sample once; leave records out with a view, "
                 "as ds[mask]"
             )
-        self._contents, self._sharding, self._world = records, sharding, world
+        self._contents, self._exclude, self._sharding, self._world = records, records.excluded, sharding, world
         self.sampled, self._data = dataset, SampledData(dataset)
         self._cursor = self._new_cursor(start_step)
 
     def _maker(self, span: Span) -> Make:
         records, in_batches = self._contents, isinstance(self, torch.utils.data.BatchSampler)
         return lambda _, positions: records.at(span.epoch, positions if in_batches else positions[:, 0]).tolist()
-
-    def _excluded(self) -> str | None:
-        return self._contents.excluded.describe()
 
     def indices_at(self, step: int) -> NDArray[np.int64] | list[NDArray[np.int64]]:
         """Return the records in a step of this epoch: one for each rank, or rows of shape (num_replicas, batch).
@@ -236,13 +233,17 @@ class MixtureSampler(DistributedSampler):
     ) -> None:
         refuse_path("datasets", datasets)
         sampled: Any = datasets
+        sizes: list[Any]
         starts = getattr(datasets, "source_starts", None)
         if starts is not None:
             sizes = np.diff(starts).tolist()
         elif isinstance(datasets, Sequence):
             for d, each in enumerate(datasets):
                 refuse_path(f"datasets[{d}]", each)
-            sizes = [len(each) if isinstance(each, Sized) else each for each in datasets]
+            # An array of one number has the type, but not the length, of a dataset.
+            sizes = [
+                len(each) if isinstance(each, Sized) and getattr(each, "ndim", True) else each for each in datasets
+            ]
         else:
             raise OrderError(f"datasets: expected a list of datasets or sizes, found {type(datasets).__name__}")
         order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)

@@ -8,6 +8,7 @@ import torch.utils.data
 
 from ..errors import OrderError, StateError, shortened
 from ..orders.basic import is_same
+from .cursor import Iteration
 from .resumable import ResumableSampler, check_same_samples
 from .samplers import DistributedBatchSampler, DistributedSampler
 
@@ -34,40 +35,36 @@ class Stream(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the rest of the epoch for this rank, and for this worker."""
         worker = torch.utils.data.get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         self._is_fresh = True
-        if worker is None or worker.num_workers == 1:
-            return self._items()
-        if not self._is_loaded:
+        if workers > 1 and not self._is_loaded:
             self._begin, self._given = self.sampler._state_at(*self.sampler._cursor.next()), 0
         self._is_loaded = False
-        return self._share(worker.id, worker.num_workers)
+        return self._items(number, workers)
 
-    def _items(self) -> Iterator[Any]:
-        """Yield all items of this rank."""
-        iteration, done = None, 0
-        for block in self._blocks():
-            iteration = iteration or self.sampler._cursor.latest
-            assert iteration is not None
-            iteration.delivered, self._is_fresh = done, False  # the sampler itself is a block ahead
-            for k, item in self._read(block):
-                iteration.delivered = done + k + 1
+    def _items(self, worker: int, workers: int) -> Iterator[Any]:
+        """Yield the items of every `workers`-th block; one of several workers begins after those that were given."""
+        skip = done = self._given if workers > 1 else 0
+        iteration = None
+        for block in islice(self._blocks(), worker, None, workers):
+            rest = block[skip:]
+            skip -= len(block) - len(rest)
+            if workers == 1:
+                iteration = iteration or self.sampler._cursor.latest
+            self._note(iteration, done)
+            for k, item in self._read(rest) if rest else ():
+                self._note(iteration, done + k + 1)
                 yield item
-            done += len(block)
-            iteration.delivered = done
+            done += len(rest)
+            self._note(iteration, done)
         if iteration is not None and iteration.span is not None:
             iteration.delivered = iteration.span.steps  # also where the last step is of other ranks alone
 
-    def _share(self, worker: int, workers: int) -> Iterator[Any]:
-        """Yield the items of every `workers`-th block, after those that were given."""
-        skip = self._given
-        for block in islice(self._blocks(), worker, None, workers):
-            left = block[skip:]
-            skip -= len(block) - len(left)
-            begin = self._given
-            for k, item in self._read(left) if left else ():
-                self._given = begin + k + 1
-                yield item
-            self._given = begin + len(left)
+    def _note(self, iteration: Iteration | None, given: int) -> None:
+        """Take note of how many items were given; the sampler itself is a block ahead."""
+        self._given, self._is_fresh = given, False
+        if iteration is not None:
+            iteration.delivered = given
 
     def _blocks(self) -> Iterator[list[Any]]:
         """Yield what is read at a time: the records of one batch, or of some samples."""
