@@ -181,9 +181,8 @@ def test_samples_that_are_longer_than_a_pack():
     with pytest.raises(OrderError) as over:
         PackingBatchSampler(lengths, 1000, **ALONE)
     assert str(over.value) == (
-        "pack_length = 1000, expected 2000 or more, that of lengths[2] = 2000; leave such samples out with "
-        "oversize='drop' or max_length=N, or cut them with oversize='truncate' and pack_collate(max_length=1000) "
-        "(samples over the pack length: 2)"
+        "pack_length = 1000, expected 2000 or more, the cost of lengths[2] = 2000; leave such samples out with "
+        "oversize='drop' or max_length=N (samples over the limit: 2)"
     )
     dropped = PackingBatchSampler(lengths, 1000, oversize="drop", **ALONE)
     assert sorted(flat(dropped)) == [0, 1, 3, 4, 5]
@@ -304,8 +303,8 @@ CHUNKED = in_chunks(2, 2, 16)
         ([3, 4], {"pack_length": 0}, "pack_length = 0, expected an integer of 1 or more"),
         ([3, 4], {"pack_length": -5}, "pack_length = -5, expected an integer of 1 or more"),
         ([3, 4], {"pack_length": 9.5}, "pack_length = 9.5, expected an integer"),
-        ([3, 4], {"pack_length": 2}, r"pack_length = 2, expected 4 or more, that of lengths\[1\] = 4; .*: 2\)"),
-        ([3, 4], {"pack_length": 2, **CHUNKED}, r"pack_length = 2, expected 4 or more, that of lengths\[1\] = 4"),
+        ([3, 4], {"pack_length": 2}, r"pack_length = 2, expected 4 or more, the cost of lengths\[1\] = 4; .*: 2\)"),
+        ([3, 4], {"pack_length": 2, **CHUNKED}, r"pack_length = 2, expected 4 or more, the cost of lengths\[1\] = 4"),
         ([3, 4], {"pack_length": 2, "oversize": "drop"}, "pack_length = 2, found 2 samples of lengths 3 to 4"),
         ([3, 4], {"min_length": 9}, "lengths: expected samples within min_length = 9, .*found 2 samples"),
         ([3, 4], {"max_sequences": 0}, "max_sequences = 0, expected an integer of 2 or more"),

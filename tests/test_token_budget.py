@@ -323,10 +323,7 @@ def test_what_cannot_be_lengths_is_named(lengths, message):
     messages.check(str(error.value))
 
 
-OVER = (
-    "leave such samples out with max_length=N or oversize='drop', or give each a batch of its own with "
-    "oversize='single' (samples over the budget: 2)"
-)
+OVER = "leave such samples out with oversize='drop' or max_length=N (samples over the limit: 2)"
 NONE_LEFT = (
     "lengths: expected samples within min_length = {}, max_length = {} and max_tokens = {}, "
     "found 2 samples of lengths 3 to 4"
@@ -341,7 +338,7 @@ WINDOW = {"planner": "window"}
         ({"max_tokens": 2}, f"max_tokens = 2, expected 4 or more, the cost of lengths[1] = 4; {OVER}"),
         (
             {"max_tokens": 7, "round_to": 8},
-            f"max_tokens = 7, expected 8 or more, the cost of lengths[1] = 4 with round_to = 8; {OVER}",
+            f"max_tokens = 7, expected 8 or more, the cost of lengths[1] = 4; {OVER}",
         ),
         ({"max_tokens": 2, "oversize": "drop"}, NONE_LEFT.format(0, None, 2)),
         ({"min_length": 9}, NONE_LEFT.format(9, None, 10)),

@@ -43,7 +43,9 @@ class Order(Protocol):
 
         sampler = mmapds.DistributedSampler(ds, order=Backwards())
 
-    Positions and records are arrays of one shape, int64.
+    Positions and records are arrays of one shape, int64. Orders that differ have different descriptions. An order may
+    have an attribute `records`: how many records the dataset has that it is for. Samplers refuse another dataset. An
+    order that repeats records may have `is_bijection = False`: planners that read every record once refuse it.
     """
 
     def __len__(self) -> int: ...
@@ -380,17 +382,11 @@ class Mixture(ComputedOrder):
         for d, size in enumerate(self._sizes):
             if self.weights[d] and not size:
                 raise OrderError(f"sizes[{d}] = 0, expected 1 or more records in a dataset of weight above 0")
-        self._n = sum(self._sizes)
-        if self._n >= 2**63:
-            raise OrderError(f"sizes: expected fewer than 2**63 records together, found {self._n}")
+        self._n = integer("sum of sizes", sum(self._sizes), 1)
         self._seed, self._shuffle = integer("seed", seed), bool(shuffle)
         if epoch_size is None:
-            ends = self._ends()
-            self._epoch_size = min(ends) if stop == "first" else max(ends)
-            if self._epoch_size >= 2**63:
-                raise OrderError(f"epoch_size: expected fewer than 2**63 samples, found {self._epoch_size}")
-        else:
-            self._epoch_size = integer("epoch_size", epoch_size, 1)
+            epoch_size = (min if stop == "first" else max)(self._ends())
+        self._epoch_size = integer("epoch_size", epoch_size, 1)
         self._arguments = {
             "sizes": self._sizes,
             "weights": self.weights,

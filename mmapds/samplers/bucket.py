@@ -42,19 +42,6 @@ class Budget(NamedTuple):
         """The most tokens of a batch, and what users call it."""
         return "max_tokens", self.max_tokens
 
-    def fits(self, length: int) -> bool:
-        """Return whether a sample of a length fits by itself."""
-        return self.cost(length) <= self.max_tokens
-
-    def refusal(self, longest: str, length: int, over: int) -> str:
-        """Return the message for samples over the budget."""
-        rounded = f" with round_to = {self.round_to}" if self.round_to > 1 else ""
-        return (
-            f"max_tokens = {self.max_tokens}, expected {self.cost(length)} or more, the cost of {longest}{rounded}; "
-            "leave such samples out with max_length=N or oversize='drop', or give each a batch of its own with "
-            f"oversize='single' (samples over the budget: {over:,})"
-        )
-
     def widths(self, lengths: Uint64s) -> Uint64s:
         """Return how wide a batch is whose longest record has each of some lengths."""
         return rounded_up(lengths, self.round_to)

@@ -33,17 +33,9 @@ class PackLimits(NamedTuple):
         """The most tokens of a pack, and what users call it."""
         return "pack_length", self.pack_length
 
-    def fits(self, length: int) -> bool:
-        """Return whether a sample of a length fits by itself."""
-        return length <= self.pack_length
-
-    def refusal(self, longest: str, length: int, over: int) -> str:
-        """Return the message for samples longer than a pack."""
-        return (
-            f"pack_length = {self.pack_length}, expected {length} or more, that of {longest}; leave such samples out "
-            "with oversize='drop' or max_length=N, or cut them with oversize='truncate' and "
-            f"pack_collate(max_length={self.pack_length}) (samples over the pack length: {over:,})"
-        )
+    def cost(self, length: int) -> int:
+        """Return what one sequence costs."""
+        return length
 
     def taken(self, lengths: Uint64s) -> Uint64s:
         """Return what a sequence of each length takes in a pack; longer ones are truncated."""
@@ -208,17 +200,13 @@ class PackedChunks:
         """Packs that these fill."""
         together = max(_AT_ONCE // max(int(np.diff(self.starts).max()), 1), 1)
         for first in range(0, len(self.packs), together):
-            self._count(np.arange(first, min(first + together, len(self.packs))))
-
-    def _count(self, chunks: Int64s) -> None:
-        """Plan some chunks that follow one another."""
-        records, taken = self.read(chunks)
-        ends = np.searchsorted(records, self.starts[chunks[1:]])
-        bounds = [0, *ends.tolist(), len(records)]
-        for chunk, (begin, end) in zip(chunks.tolist(), pairwise(bounds), strict=True):
-            if begin < end:
-                self.records[chunk] = end - begin
-                self.packs[chunk] = Patterns.of(*classes(np.sort(taken[begin:end])[::-1]), self.limits).packs.sum()
+            chunks = np.arange(first, min(first + together, len(self.packs)))
+            records, taken = self.read(chunks)
+            bounds = [0, *np.searchsorted(records, self.starts[chunks[1:]]).tolist(), len(records)]
+            for chunk, (begin, end) in zip(chunks.tolist(), pairwise(bounds), strict=True):
+                if begin < end:
+                    self.records[chunk] = end - begin
+                    self.packs[chunk] = Patterns.of(*classes(np.sort(taken[begin:end])[::-1]), limits).packs.sum()
 
     def read(self, chunks: Int64s) -> tuple[Int64s, Uint64s]:
         """Return the samples of some chunks that are packed, chunk by chunk, and what each takes in a pack."""

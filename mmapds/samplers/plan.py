@@ -73,9 +73,12 @@ def select(by_length: LengthOrder, limits: Any, min_length: int, max_length: int
         )
     over = begin + _over(values[begin:end], limits)
     if over > begin and oversize == "error":
-        longest = int(values[begin])
-        name = f"lengths[{_first_of(by_length, begin)}] = {longest}"
-        raise OrderError(limits.refusal(name, longest, int(counts[begin:over].sum())))
+        (name, limit), longest = limits.limit, int(values[begin])
+        raise OrderError(
+            f"{name} = {limit}, expected {limits.cost(longest)} or more, the cost of "
+            f"lengths[{_first_of(by_length, begin)}] = {longest}; leave such samples out with oversize='drop' or "
+            f"max_length=N (samples over the limit: {int(counts[begin:over].sum()):,})"
+        )
     if oversize == "drop":
         begin = over
     if begin >= end:
@@ -89,7 +92,7 @@ def select(by_length: LengthOrder, limits: Any, min_length: int, max_length: int
 
 def _over(values: Uint64s, limits: Any) -> int:
     """Return how many of some falling lengths exceed a limit by themselves."""
-    return bisect_left(values, True, key=lambda length: limits.fits(int(length)))
+    return bisect_left(values, True, key=lambda length: limits.cost(int(length)) <= limits.limit[1])
 
 
 def _first_of(by_length: LengthOrder, value: int) -> int:

@@ -20,7 +20,7 @@ from .cursor import Make, Sharding, Span
 from .packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
 from .plan import Plan, PlanSummary, Reader, pieces, select, summarise
 from .ranks import World
-from .resumable import Exclude, Excluded, ResumableSampler, SampledData, refuse_injected, refuse_path
+from .resumable import Exclude, Excluded, ResumableSampler, refuse_injected, refuse_path
 from .window import WindowPlan
 
 _MOST = 2**31  # samples in a batch without a limit
@@ -54,8 +54,8 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._by_length = read_lengths(dataset_or_lengths, target_lengths, order_cache)
         dataset = dataset_or_lengths if hasattr(type(dataset_or_lengths), "length_order") else None
         self.sampled = self._by_length if dataset is None else dataset
-        is_known = dataset is not None and target_lengths is None
-        self._data = SampledData(dataset, None if is_known else self._by_length.lengths.array)
+        if dataset is None or target_lengths is not None:
+            self._lengths = self._by_length.lengths.array
 
     def _follow(self, planner: str, order: Order | None) -> None:
         """Take the order of a window planner, if one is given."""
@@ -109,10 +109,8 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def _reader(self, epoch: int) -> Reader:
         """Return what reads the batches of an epoch, without excluded records."""
-        read, excluded = self._contents.reader(epoch), self._exclude
-        plan, refills = self._contents, self._refills
-        if not excluded:
-            return read
+        plan, excluded, refills = self._contents, self._exclude, self._refills
+        read = plan.reader(epoch)
 
         def read_others(positions: Int64s) -> tuple[Int64s, Int64s]:
             out, ends = read(positions)
@@ -122,7 +120,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             batches = [_replaced(plan, epoch, excluded, refills, position, batch) for position, batch in each]
             return np.concatenate(batches), np.cumsum([len(batch) for batch in batches])
 
-        return read_others
+        return read_others if excluded else read
 
     def _maker(self, span: Span) -> Make:
         read, rank = self._reader(span.epoch), self.rank
@@ -395,13 +393,7 @@ class PackingBatchSampler(PlannedBatchSampler):
         in every step.
       order: for "window": the order to follow, an `mmapds.orders.Chunked`.
       exclude: records that packs leave out, in numbers and ranges; a pack with no others is replaced by the nearest.
-    The other arguments are those of `TokenBudgetBatchSampler`.
-    Warns:
-      UserWarning: see `DistributedSampler`.
-    Raises:
-      OrderError: an argument or a length is out of range, or no sample is left; ranks differ, as in
-        `DistributedSampler`; it is also a ValueError.
-      ColumnError: the dataset has no lengths; the message has the command that adds them.
+    The other arguments, the warnings and the errors are those of `TokenBudgetBatchSampler`.
     """
 
     _contents: PackPlan | PackWindowPlan
@@ -439,7 +431,13 @@ class PackingBatchSampler(PlannedBatchSampler):
                 f"order: expected an mmapds.orders.Chunked with planner='window', found {type(order).__name__}; give "
                 "order=mmapds.orders.Chunked(ds, 4096, mix_chunks=16)"
             )
-        self._pack = _pack_limits(pack_length, max_sequences, round_to)
+        self._pack = PackLimits(
+            integer("pack_length", pack_length, 1),
+            None if max_sequences is None else integer("max_sequences", max_sequences, 2),
+            integer("round_to", round_to, 1),
+        )
+        if pack_length % round_to:
+            raise OrderError(f"round_to = {round_to}, expected a divisor of pack_length = {pack_length}")
         packs_per_batch = integer("packs_per_batch", packs_per_batch, 1)
         self.cut_length = self._pack.pack_length if oversize == "truncate" else None
         """What collate functions have to cut samples to, if anything."""
@@ -464,13 +462,3 @@ class PackingBatchSampler(PlannedBatchSampler):
         samples = f"{counted(self._selection.records, 'sample')} in {counted(len(self._contents), 'pack')}"
         windows = "" if self._order is None else ", planner 'window'"
         return f"{samples}, pack_length {self._pack.pack_length:,}{windows}, seed {self.seed}"
-
-
-def _pack_limits(pack_length: int, max_sequences: int | None, round_to: int) -> PackLimits:
-    pack_length = integer("pack_length", pack_length, 1)
-    round_to = integer("round_to", round_to, 1)
-    if pack_length % round_to:
-        raise OrderError(f"round_to = {round_to}, expected a divisor of pack_length = {pack_length}")
-    if max_sequences is not None:
-        max_sequences = integer("max_sequences", max_sequences, 2)
-    return PackLimits(pack_length, max_sequences, round_to)

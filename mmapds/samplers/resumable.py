@@ -129,57 +129,6 @@ _NAMED = 3  # sources that a state names
 _SHOWN = 200  # characters of what identifies data, in a message
 
 
-class SampledData:
-    """What identifies the data that a sampler is of, computed when it is first asked for.
-
-    Args:
-      dataset: those of mmapds have fingerprints; others are not told apart.
-      lengths: of all samples, where they come from elsewhere than a dataset.
-    """
-
-    def __init__(self, dataset: Any, lengths: NDArray[Any] | None = None) -> None:
-        self._dataset = dataset
-        self._lengths = lengths
-
-    @cached_property
-    def described(self) -> dict[str, str] | None:
-        """A small dict for states, or None where nothing is known: fingerprint, names of sources, a hash of lengths.
-
-        The names are for messages alone, so that sources may be moved and renamed.
-        """
-        known: dict[str, str] = {}
-        if is_ours(self._dataset):
-            paths = self._dataset.sources
-            more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
-            known["fingerprint"] = self._dataset.fingerprint
-            known["sources"] = ", ".join(os.path.basename(path) for path in paths[:_NAMED]) + more
-        if self._lengths is not None:
-            known["lengths"] = xxh3_64(self._lengths.data).hexdigest()
-        return known or None
-
-    @property
-    def mark(self) -> str | None:
-        """What ranks compare."""
-        return " ".join(value for key, value in (self.described or {}).items() if key != "sources") or None
-
-    def check(self, saved: Any) -> None:
-        """Compare with what a state has; what one of the two does not know is not compared.
-
-        Raises:
-          StateError: the state is of other data, or malformed.
-        """
-        if saved is None:
-            return
-        if not isinstance(saved, Mapping):
-            raise StateError(f"state['dataset'] = {shortened(saved)}, expected a dict or None")
-        own = self.described or {}
-        if any(key in own and not is_same(saved.get(key, own[key]), own[key]) for key in ("fingerprint", "lengths")):
-            raise StateError(
-                f"state: of another dataset: expected {own}, found {shortened(saved, _SHOWN)}; make the sampler of the "
-                "same files, in the same order, and of the same view or lengths (a file that grew is another)"
-            )
-
-
 def is_ours(dataset: Any) -> bool:
     """Whether a dataset is one of mmapds; libraries of others have fingerprints of another kind."""
     return hasattr(dataset, "source_starts") and hasattr(dataset, "where")
@@ -248,7 +197,8 @@ class ResumableSampler(ABC):
     _exclude: Excluded
     _sharding: Sharding
     _world: World
-    _data: SampledData
+    _lengths: NDArray[Any] | None = None
+    """Of all samples, where they come from elsewhere than a dataset."""
     _cursor: Cursor
     _is_compared = False
     _has_equal_batches = True
@@ -303,7 +253,7 @@ class ResumableSampler(ABC):
             "steps": span.steps,
             "position": span.start,
             "exclude": self._exclude.describe(),
-            "dataset": self._data.mark,
+            "dataset": " ".join(value for key, value in self._identity.items() if key != "sources") or None,
         }
 
     # ---- epochs ------------------------------------------------------------------------------------------------
@@ -393,6 +343,22 @@ class ResumableSampler(ABC):
             raise StateError(f"step = {step}, expected {span.first_step} to {last}, the steps of this epoch")
         return self._state_at(span.epoch, span.position_after(done))
 
+    @cached_property
+    def _identity(self) -> dict[str, str]:
+        """What identifies the dataset, in states: fingerprint, names of sources, a hash of lengths; none if unknown.
+
+        The names are for messages alone, so that sources may be moved and renamed.
+        """
+        known: dict[str, str] = {}
+        if is_ours(self.sampled):
+            paths = self.sampled.sources
+            more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
+            known["fingerprint"] = self.sampled.fingerprint
+            known["sources"] = ", ".join(os.path.basename(path) for path in paths[:_NAMED]) + more
+        if self._lengths is not None:
+            known["lengths"] = xxh3_64(self._lengths.data).hexdigest()
+        return known
+
     def _state_at(self, epoch: int, position: int) -> dict[str, Any]:
         return {
             "version": STATE_VERSION,
@@ -400,7 +366,7 @@ class ResumableSampler(ABC):
             "position": position,
             "epoch_size": len(self._contents),
             "order": self._contents.describe(),
-            "dataset": None if self._data.described is None else dict(self._data.described),
+            "dataset": dict(self._identity) or None,
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -439,7 +405,7 @@ class ResumableSampler(ABC):
             raise StateError(f"{expected} one without {', '.join(sorted(missing))}")
         if not isinstance(state["order"], Mapping):
             raise StateError(f"state['order'] = {shortened(state['order'])}, expected a dict")
-        self._data.check(state["dataset"])
+        self._check_dataset(state["dataset"])
         saved = {**state["order"], "epoch_size": state["epoch_size"]}
         own = {**contents.describe(), "epoch_size": len(contents)}
         for key in [*own, *saved]:
@@ -448,6 +414,19 @@ class ResumableSampler(ABC):
                     f"state: of another order: expected {key} = {own.get(key)!r}, found {shortened(saved.get(key))}; "
                     "make the sampler with the arguments it had when the state was saved"
                 )
+
+    def _check_dataset(self, saved: Any) -> None:
+        """Raise StateError for a state of other data; what state or sampler do not know is not compared."""
+        if saved is None:
+            return
+        if not isinstance(saved, Mapping):
+            raise StateError(f"state['dataset'] = {shortened(saved)}, expected a dict or None")
+        own = self._identity
+        if any(key in own and not is_same(saved.get(key, own[key]), own[key]) for key in ("fingerprint", "lengths")):
+            raise StateError(
+                f"state: of another dataset: expected {own}, found {shortened(saved, _SHOWN)}; make the sampler of the "
+                "same files, in the same order, and of the same view or lengths (a file that grew is another)"
+            )
 
 
 def refuse_injected(sampler: object) -> None:

@@ -19,7 +19,7 @@ from ..errors import Error, OrderError, counted, plain_counted
 from ..orders.basic import Chunked, Mixture, Order, Sequential, Shuffled, check_is_order, integer
 from .cursor import Make, Sharding, Span
 from .ranks import World
-from .resumable import Exclude, OrderedRecords, ResumableSampler, SampledData, is_ours, refuse_injected, refuse_path
+from .resumable import Exclude, OrderedRecords, ResumableSampler, is_ours, refuse_injected, refuse_path
 
 
 class OrderSampler(ResumableSampler):
@@ -37,7 +37,7 @@ class OrderSampler(ResumableSampler):
                 "as ds[mask]"
             )
         self._contents, self._exclude, self._sharding, self._world = records, records.excluded, sharding, world
-        self.sampled, self._data = dataset, SampledData(dataset)
+        self.sampled = dataset
         self._cursor = self._new_cursor(start_step)
 
     def _maker(self, span: Span) -> Make:
