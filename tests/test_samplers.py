@@ -111,7 +111,7 @@ def test_the_world_comes_from_the_environment(monkeypatch):
     with pytest.raises(OrderError, match=r"rank = None, expected 0 to 1 .*; pass rank=, set RANK, or initialise"):
         DistributedSampler(range(10), num_replicas=2)
     monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(OrderError, match="WORLD_SIZE = 'two' in the environment, expected an integer"):
+    with pytest.raises(OrderError, match="num_replicas = 'two', expected an integer"):
         DistributedSampler(range(10))
 
 
@@ -258,7 +258,7 @@ def test_a_batch_of_a_budget_keeps_its_size_and_a_pack_gets_smaller():
     [
         (5, r"exclude = 5, expected record numbers and ranges, as in \[17, \(500, 600\)\]"),
         ({"records": [1]}, r"exclude = \{'records': \[1\]\}, expected record numbers and ranges"),
-        (np.ones(N, bool), r"exclude: expected record numbers .*, found a mask; give np\.flatnonzero\(mask\)"),
+        (np.ones(N, bool), r"exclude = a mask, expected record numbers and ranges"),
         ([1.5], r"exclude\[0\] = 1\.5, expected a number, or \(begin, end\) with 0 <= begin <= end"),
         ([1, True], r"exclude\[1\] = True, expected a number"),
         ([(5, 3)], r"exclude\[0\] = \(5, 3\), expected"),

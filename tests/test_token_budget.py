@@ -140,8 +140,8 @@ def test_the_core_cuts_batches_by_the_cost_of_a_record(length, budget):
     size = min(budget.max_tokens // budget.cost(length), budget.max_batch_size)
     if size >= budget.batch_size_multiple:
         size -= size % budget.batch_size_multiple
-    lengths, records = budget.widths(np.array([length], np.uint64)), np.array([2**40], np.uint64)
-    found = np.frombuffer(_native.plan_buckets(budget.native, lengths, records, (1, 1, 0), False), np.uint64)
+    lengths, records = rounded_up(np.array([length], np.uint64), budget.round_to), np.array([2**40], np.uint64)
+    found = np.frombuffer(_native.plan_buckets(budget[:4], lengths, records, (1, 1, 0), False), np.uint64)
     assert found[3] == max(size, 1)
 
 

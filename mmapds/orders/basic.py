@@ -124,7 +124,7 @@ class ComputedOrder(ABC):
     _name: str
     _n: int
     _arguments: dict[str, Any]  # those that identify the order
-    _native: Any = None  # what the core computes with; made when it is needed, since pickle does not take it
+    _core: Any = None  # what the core computes with; made when it is needed, since pickle does not take it
 
     def __len__(self) -> int:
         return self._n
@@ -149,7 +149,7 @@ class ComputedOrder(ABC):
         return {"order": self._name, "version": VERSION, **self._arguments}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+        return {name: value for name, value in self.__dict__.items() if name != "_core"}
 
 
 class Sequential(ComputedOrder):
@@ -258,7 +258,7 @@ class Chunked(ComputedOrder):
         # No larger than they can be, so that products of the two fit 64 bits.
         self._chunk_size = min(integer("chunk_size", chunk_size, 1), int(sizes.max()))
         chunks = -(-sizes // self._chunk_size)
-        self._mix_chunks = min(integer("mix_chunks", mix_chunks, 1), int(chunks.sum()))
+        self.mix_chunks = min(integer("mix_chunks", mix_chunks, 1), int(chunks.sum()))
         self._seed = integer("seed", seed)
         self._first_record = starts.astype(np.uint64)
         self._first_chunk = np.concatenate([[0], np.cumsum(chunks)]).astype(np.uint64)
@@ -270,14 +270,9 @@ class Chunked(ComputedOrder):
             "sources": len(sizes),
             "starts": blake2b(self._first_record.tobytes(), digest_size=8).hexdigest(),
             "chunk_size": self._chunk_size,
-            "mix_chunks": self._mix_chunks,
+            "mix_chunks": self.mix_chunks,
             "seed": self._seed,
         }
-
-    @property
-    def mix_chunks(self) -> int:
-        """How many chunks are mixed."""
-        return self._mix_chunks
 
     @property
     def chunk_starts(self) -> Int64s:
@@ -296,9 +291,9 @@ class Chunked(ComputedOrder):
         return Permutation(int(self._first_chunk[-1]), self._seed, epoch, stream=_CHUNKS)
 
     def _fill(self, out: Int64s, epoch: int, positions: Int64s) -> None:
-        made = self._native
+        made = self._core
         if made is None or made[0] != epoch:
-            self._native = made = epoch, self._of_epoch(epoch)
+            self._core = made = epoch, self._of_epoch(epoch)
         made[1].at(positions, out)
 
     def _of_epoch(self, epoch: int) -> _native.Chunks:
@@ -311,7 +306,7 @@ class Chunked(ComputedOrder):
         ends = (slots + 1) * self._chunk_size - missing[1:]
         return _native.Chunks(
             chunk_size=self._chunk_size,
-            mix_chunks=self._mix_chunks,
+            mix_chunks=self.mix_chunks,
             seed=word(self._seed),
             epoch=word(epoch),
             first_chunk=self._first_chunk,
@@ -364,6 +359,7 @@ class Mixture(ComputedOrder):
     """
 
     _name = "mixture"
+    _core: _native.Mixture | None = None
 
     def __init__(
         self,
@@ -388,8 +384,8 @@ class Mixture(ComputedOrder):
             epoch_size = (min if stop == "first" else max)(self._ends())
         self._epoch_size = integer("epoch_size", epoch_size, 1)
         self._arguments = {
-            "sizes": self._sizes,
-            "weights": self.weights,
+            "sizes": list(self._sizes),
+            "weights": list(self.weights),
             "epoch_size": self._epoch_size,
             "shuffle": self._shuffle,
             "seed": self._seed,
@@ -397,12 +393,11 @@ class Mixture(ComputedOrder):
 
     @property
     def _mixture(self) -> _native.Mixture:
-        if self._native is None:
+        if self._core is None:
             weights, sizes = (np.array(each, np.uint64) for each in (self.weights, self._sizes))
             seed = word(self._seed)
-            self._native = _native.Mixture(weights=weights, sizes=sizes, seed=seed, shuffle=self._shuffle)
-        made: _native.Mixture = self._native
-        return made
+            self._core = _native.Mixture(weights=weights, sizes=sizes, seed=seed, shuffle=self._shuffle)
+        return self._core
 
     def _ends(self) -> list[int]:
         """Return the positions after which each dataset that has a share has been read whole."""

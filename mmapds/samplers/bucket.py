@@ -19,7 +19,6 @@ class Budget(NamedTuple):
     max_tokens: int
     """Largest cost of the longest record times the number of records, in the unit of the lengths."""
     max_batch_size: int
-    """Most records in a batch."""
     batch_size_multiple: int
     """Batches of at least this many records have a multiple of it."""
     quadratic_length: int
@@ -27,32 +26,14 @@ class Budget(NamedTuple):
     round_to: int = 1
     """A batch is as wide as its longest record, rounded up to a multiple of this; so L is, too."""
 
-    @property
-    def native(self) -> tuple[int, int, int, int]:
-        """What the core takes, which is given lengths that are rounded already."""
-        return self.max_tokens, self.max_batch_size, self.batch_size_multiple, self.quadratic_length
-
     def cost(self, length: int) -> int:
         """Return what one record costs; the same rule as in mds_batch_size, and a test compares them."""
         width = -(-length // self.round_to) * self.round_to
         return width + (-(-width * width // self.quadratic_length) if self.quadratic_length else 0)
 
-    @property
-    def limit(self) -> tuple[str, int]:
-        """The most tokens of a batch, and what users call it."""
-        return "max_tokens", self.max_tokens
 
-    def widths(self, lengths: Uint64s) -> Uint64s:
-        """Return how wide a batch is whose longest record has each of some lengths."""
-        return rounded_up(lengths, self.round_to)
-
-
-class Cut(NamedTuple):
-    """How many batches a bucket has: see mds_cut in csrc/sampling.h."""
-
-    least: int
-    most: int
-    per_mille: int
+Cut = tuple[int, int, int]
+"""Least and most batches of a bucket, and by how many thousandths lengths may fall in it: see mds_cut in csrc."""
 
 
 def batches_in(buckets: Uint64s) -> int:
@@ -67,20 +48,21 @@ class BudgetPlan(Plan):
 
     def _cut_buckets(self, cut: Cut, *, between: bool = False, budget: Budget | None = None) -> Uint64s:
         """Return rows of (first rank, first batch, batches, size); `between` cuts in the middle of the others."""
-        values, counts = classes(self.limits.widths(self.selection.values), self.selection.counts)
-        found = _native.plan_buckets((budget or self.limits).native, values, counts, cut, between)
+        values, counts = classes(rounded_up(self.selection.values, self.limits.round_to), self.selection.counts)
+        # The core is given lengths that are rounded already.
+        found = _native.plan_buckets((budget or self.limits)[:4], values, counts, cut, between)
         return np.frombuffer(found, np.uint64).reshape(-1, 4)
 
     def measured(self, lengths: NDArray[Any], begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
         """Return what batches hold; the cost of one is its padded size."""
-        widths = self.limits.widths(np.maximum.reduceat(lengths, begins).astype(np.uint64))
+        widths = rounded_up(np.maximum.reduceat(lengths, begins).astype(np.uint64), self.limits.round_to)
         spaces = widths.astype(np.int64) * sizes
         return np.add.reduceat(lengths.astype(np.int64), begins), spaces, spaces
 
 
 # A bucket of one batch would give its records the same company in every epoch, which is worse than some padding. Eight
 # are enough, and buckets of more than two have lengths within 0.8 %: see bench/results/bench_planners.md.
-_CUT = Cut(2, 8, 8)
+_CUT = (2, 8, 8)
 
 
 class BucketPlan(BudgetPlan):

@@ -1,16 +1,7 @@
 """The cursor of a sampler: the epoch and the position where its next iterator begins.
 
 A position counts through the order of an epoch, over all ranks. It means the same at any number of ranks and any batch
-size, so a state is little more than an epoch and a position. The rules:
-
-1. `load` sets epoch and position. `set_epoch` keeps the position of the current epoch, and starts another epoch at 0.
-2. An iterator takes epoch and position with its first step, not when it is made.
-3. The last step of an iterator ends its epoch. The next iterator starts at 0.
-4. A dropped iterator changes nothing: the next one begins where it began.
-5. A loaded epoch is followed by the next one, or by a later one that was set before the load. So is the state of its
-   end, which begins that epoch. If `set_epoch` names the loaded epoch then, its iterator is empty.
-
-Of several iterators, the one that began last counts.
+size, so a state is little more than an epoch and a position. docs/samplers.md has the rules, under "Resume".
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -181,7 +172,7 @@ class Steps(chain[Any]):
 
 
 class Cursor:
-    """The epoch and the position where the next iterator begins; the module has its rules.
+    """The epoch and the position where the next iterator begins; docs/samplers.md has its rules.
 
     Args:
       total: positions in an epoch.

@@ -28,11 +28,6 @@ class PackLimits(NamedTuple):
     round_to: int
     """A sequence takes its length, rounded up to a multiple of this, which divides the pack length."""
 
-    @property
-    def limit(self) -> tuple[str, int]:
-        """The most tokens of a pack, and what users call it."""
-        return "pack_length", self.pack_length
-
     def cost(self, length: int) -> int:
         """Return what one sequence costs."""
         return length

@@ -6,8 +6,9 @@ A plan has a batch at every position of an epoch, as an order has a record. `pla
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,14 +52,9 @@ class Selection(NamedTuple):
         """How many records come after it in the order."""
         return len(self.by_length) - self.first - self.records
 
-    @property
-    def starts(self) -> Int64s:
-        """The rank of the first record of each length, where the first planned record has 0; then `records`."""
-        return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
-
 
 def select(by_length: LengthOrder, limits: Any, min_length: int, max_length: int | None, oversize: str) -> Selection:
-    """Return the samples to plan, within a `Budget` or `PackLimits`.
+    """Return the samples to plan, within a `Budget` or `PackLimits`, whose first field is the limit.
 
     Raises:
       OrderError: a length is 0, a sample exceeds the limit and `oversize` is "error", or no sample is left.
@@ -73,9 +69,9 @@ def select(by_length: LengthOrder, limits: Any, min_length: int, max_length: int
         )
     over = begin + _over(values[begin:end], limits)
     if over > begin and oversize == "error":
-        (name, limit), longest = limits.limit, int(values[begin])
+        longest = int(values[begin])
         raise OrderError(
-            f"{name} = {limit}, expected {limits.cost(longest)} or more, the cost of "
+            f"{limits._fields[0]} = {limits[0]}, expected {limits.cost(longest)} or more, the cost of "
             f"lengths[{_first_of(by_length, begin)}] = {longest}; leave such samples out with oversize='drop' or "
             f"max_length=N (samples over the limit: {int(counts[begin:over].sum()):,})"
         )
@@ -84,7 +80,7 @@ def select(by_length: LengthOrder, limits: Any, min_length: int, max_length: int
     if begin >= end:
         raise OrderError(
             f"lengths: expected samples within min_length = {min_length}, max_length = {max_length} and "
-            f"{limits.limit[0]} = {limits.limit[1]}, found {counted(int(counts.sum()), 'sample')} of lengths "
+            f"{limits._fields[0]} = {limits[0]}, found {counted(int(counts.sum()), 'sample')} of lengths "
             f"{int(values[-1])} to {int(values[0])}"
         )
     return Selection(by_length, int(counts[:begin].sum()), slice(begin, end))
@@ -92,7 +88,7 @@ def select(by_length: LengthOrder, limits: Any, min_length: int, max_length: int
 
 def _over(values: Uint64s, limits: Any) -> int:
     """Return how many of some falling lengths exceed a limit by themselves."""
-    return bisect_left(values, True, key=lambda length: limits.cost(int(length)) <= limits.limit[1])
+    return bisect_left(values, True, key=lambda length: limits.cost(int(length)) <= limits[0])
 
 
 def _first_of(by_length: LengthOrder, value: int) -> int:
@@ -132,6 +128,7 @@ Reader = Callable[[Int64s], tuple[Int64s, Int64s]]
 """Reads the batches of an epoch at ascending positions: their records, one after another, and where each batch ends."""
 
 
+@dataclass(eq=False)
 class Plan(ABC):
     """What all planners share. A plan is the contents of an epoch (see `resumable.Contents`), in batches.
 
@@ -144,20 +141,18 @@ class Plan(ABC):
       group_size: neighbouring batches that stay together, to be the batches of one step on all ranks.
     """
 
-    kind: str
+    kind: ClassVar[str]
     """What states call the plan."""
-    cuts = False
+    cuts: ClassVar[bool] = False
     """Whether samples over the limit are cut to it."""
 
-    def __init__(
-        self, selection: Selection, limits: Any, *, ranks: int, seed: int, shuffle: bool, group_size: int = 1
-    ) -> None:
-        self.selection = selection
-        self.limits = limits
-        self.ranks = ranks
-        self.seed = seed
-        self.shuffle = shuffle
-        self.group_size = group_size
+    selection: Selection
+    limits: Any
+    _: KW_ONLY
+    ranks: int
+    seed: int
+    shuffle: bool
+    group_size: int = 1
 
     @abstractmethod
     def __len__(self) -> int:
@@ -208,7 +203,7 @@ class Plan(ABC):
         return {"group_size": self.group_size}
 
 
-class Groups:
+class Groups(NamedTuple):
     """Which batch stands at each position of an epoch, where batches are numbered in order of their cost.
 
     A group is the batches of one step on all ranks, so that these cost about the same. Every epoch permutes the groups.
@@ -221,29 +216,26 @@ class Groups:
       first: groups of the epoch that come before these.
     """
 
-    def __init__(
-        self, batches: int, group_size: int, seed: int, shuffle: bool, *, stream: int = _GROUPS, first: int = 0
-    ) -> None:
-        self._batches = batches
-        self.group_size = group_size
-        self._seed = seed
-        self._shuffle = shuffle
-        self._stream = stream
-        self._first = first
-        self._whole = batches // group_size  # groups; the last one may be smaller, and stays the last
+    batches: int
+    group_size: int
+    seed: int
+    shuffle: bool
+    stream: int = _GROUPS
+    first: int = 0
 
     def batches_at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the number of the batch at each position."""
-        if not self._shuffle:
+        if not self.shuffle:
             return np.ascontiguousarray(positions)
         groups, places = np.divmod(positions, self.group_size)
-        whole = groups < self._whole
-        if self._whole:
-            groups[whole] = Permutation(self._whole, self._seed, epoch, stream=self._stream)[groups[whole]]
+        count = self.batches // self.group_size  # the last group may be smaller, and stays the last
+        whole = groups < count
+        if count:
+            groups[whole] = Permutation(count, self.seed, epoch, stream=self.stream)[groups[whole]]
         # Each group is rotated by a random number, so that no rank always has the longest batch.
-        sizes = np.where(whole, self.group_size, max(self._batches % self.group_size, 1))
+        sizes = np.where(whole, self.group_size, max(self.batches % self.group_size, 1))
         rotations = np.empty_like(groups)
-        _native.draw(self.group_size, word(self._seed), word(epoch), groups + self._first, rotations)
+        _native.draw(self.group_size, word(self.seed), word(epoch), groups + self.first, rotations)
         batches: Int64s = groups * self.group_size + (places + rotations) % sizes
         return batches
 
@@ -323,7 +315,7 @@ def summarise(plan: Plan, sharding: Sharding, epoch: int, dropped: int, repeated
     Args:
       dropped, repeated: samples of the last step.
     """
-    selection, limit = plan.selection, plan.limits.limit[1]
+    selection, limit = plan.selection, plan.limits[0]
     begin, end, over = selection.kept.start, selection.kept.stop, _over(selection.values, plan.limits)
     counts = selection.by_length.counts.astype(object)  # integers of any size, as sums are
     tokens = selection.by_length.values.astype(object) * counts

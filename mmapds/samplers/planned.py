@@ -96,7 +96,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         if self.drop_last and len(plan) < self._sharding.stride:
             raise OrderError(
                 f"drop_last: expected {self._sharding.stride} {self._unit} or more, {per_batch} for each replica, "
-                f"found {len(plan)}; give a smaller {plan.limits.limit[0]}, or drop_last=False"
+                f"found {len(plan)}; give a smaller {plan.limits._fields[0]}, or drop_last=False"
             )
         self._cursor = self._new_cursor(start_step)
         self.sampler = _Epochs(self)
@@ -109,7 +109,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def _reader(self, epoch: int) -> Reader:
         """Return what reads the batches of an epoch, without excluded records."""
-        plan, excluded, refills = self._contents, self._exclude, self._refills
+        plan, excluded = self._contents, self._exclude
         read = plan.reader(epoch)
 
         def read_others(positions: Int64s) -> tuple[Int64s, Int64s]:
@@ -117,10 +117,26 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             if not excluded.holds(out).any():
                 return out, ends
             each = zip(positions.tolist(), _cut(out, ends), strict=True)
-            batches = [_replaced(plan, epoch, excluded, refills, position, batch) for position, batch in each]
+            batches = [self._replaced(plan, epoch, position, batch) for position, batch in each]
             return np.concatenate(batches), np.cumsum([len(batch) for batch in batches])
 
         return read_others if excluded else read
+
+    def _replaced(self, plan: Plan, epoch: int, position: int, batch: Int64s) -> Int64s:
+        """Return a batch without its excluded records, or the nearest one that has others; some may stand in twice."""
+        read, count = plan.reader(epoch), len(plan)
+        both_ways = ((position + distance, position - distance) for distance in range(count))
+        for near in (near for pair in both_ways for near in pair if 0 <= near < count):
+            batch = batch if near == position else read(np.array([near]))[0]
+            wrong = self._exclude.holds(batch)
+            kept = batch[~wrong]
+            if len(kept) and self._refills:
+                batch = batch.copy()
+                batch[wrong] = np.resize(kept, int(wrong.sum()))
+                return batch
+            if len(kept):
+                return kept
+        raise OrderError(f"exclude: expected records that are left in epoch {epoch}, found all excluded")
 
     def _maker(self, span: Span) -> Make:
         read, rank = self._reader(span.epoch), self.rank
@@ -194,29 +210,6 @@ class _Epochs(torch.utils.data.Sampler[int]):
 def _cut(out: Int64s, ends: Int64s) -> list[Int64s]:
     """Return the records that a reader read as one array for each batch."""
     return [out[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
-
-
-def _replaced(plan: Plan, epoch: int, excluded: Excluded, refills: bool, position: int, batch: Int64s) -> Int64s:
-    """Return a batch without its excluded records, or the nearest one that has others.
-
-    Args:
-      refills: other records of the batch stand in for those that are excluded; otherwise it is smaller.
-    """
-    read = plan.reader(epoch)
-    nearest_first = (near for distance in range(len(plan)) for near in (position + distance, position - distance))
-    for near in nearest_first:
-        if not 0 <= near < len(plan):
-            continue
-        batch = batch if near == position else read(np.array([near]))[0]
-        wrong = excluded.holds(batch)
-        kept = batch[~wrong]
-        if len(kept) and refills:
-            batch = batch.copy()
-            batch[wrong] = np.resize(kept, int(wrong.sum()))
-            return batch
-        if len(kept):
-            return kept
-    raise OrderError(f"exclude: expected records that are left in epoch {epoch}, found all excluded")
 
 
 def _dealt(batches: list[Int64s], replicas: int, multiple: int) -> list[Int64s]:

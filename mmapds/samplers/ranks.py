@@ -43,7 +43,7 @@ class World(NamedTuple):
         group = process_group()
         is_assumed = num_replicas is None and group is None and "WORLD_SIZE" not in os.environ
         if num_replicas is None:
-            num_replicas = group.get_world_size() if group is not None else _from_environment("WORLD_SIZE", 1)
+            num_replicas = group.get_world_size() if group is not None else _from_environment("WORLD_SIZE", "1")
         num_replicas = integer("num_replicas", num_replicas, 1)
         if rank is None:
             if num_replicas > 1 and group is None and "RANK" not in os.environ:
@@ -51,7 +51,7 @@ class World(NamedTuple):
                     f"rank = None, expected 0 to {num_replicas - 1} (num_replicas = {num_replicas}); "
                     "pass rank=, set RANK, or initialise torch.distributed"
                 )
-            rank = group.get_rank() if group is not None else _from_environment("RANK", 0)
+            rank = group.get_rank() if group is not None else _from_environment("RANK", "0")
         rank = integer("rank", rank)
         if not 0 <= rank < num_replicas:
             raise OrderError(
@@ -83,12 +83,10 @@ def _warn_of_a_single_process(expected: str) -> None:
     )
 
 
-def _from_environment(name: str, default: int) -> int:
-    text = os.environ.get(name, str(default))
-    try:
-        return int(text)
-    except ValueError:
-        raise OrderError(f"{name} = {text!r} in the environment, expected an integer") from None
+def _from_environment(name: str, default: str) -> Any:
+    """Return a number; or the text that is found instead, which `integer` refuses."""
+    found = os.environ.get(name, default)
+    return int(found) if found.isdecimal() else found
 
 
 # ---- the comparison -------------------------------------------------------------------------------------------------
@@ -96,7 +94,7 @@ def _from_environment(name: str, default: int) -> int:
 
 LIMIT = "MMAPDS_RANKS_SECONDS"
 """The environment variable that says how many seconds to wait for other ranks; 0 compares nothing."""
-_LONGEST = 10**9  # seconds of a timeout: a timedelta holds not much more
+_LONGEST = 10**9  # seconds of a timeout
 _LINGER = 5.0  # seconds that the first rank, whose process may hold the store, gives others to read of an error
 _ALIKE = "-"
 _SHOWN = 80  # characters of a value in a message
@@ -176,8 +174,7 @@ class _Comparison(NamedTuple):
     store: Any
     name: str
     ranks: Sequence[int]
-    limit: float
-    """Seconds to wait for other ranks."""
+    limit: float  # seconds to wait for other ranks
     when: str
 
     def run(self, fields: Mapping[str, Any], rank: int | None = None) -> None:
@@ -206,8 +203,8 @@ class _Comparison(NamedTuple):
     def _judge(self, key: str) -> str:
         """Return the verdict on all ranks, and write it."""
         keys = {rank: f"{key}/{rank}" for rank in self.ranks}
-        have_come = self._wait(list(keys.values()), self.limit)
-        absent = [] if have_come else [rank for rank in keys if not self.store.check([keys[rank]])]
+        is_whole = self._wait(list(keys.values()), self.limit)
+        absent = [] if is_whole else [rank for rank in keys if not self.store.check([keys[rank]])]
         verdict = self._absence(absent) if absent else self._difference(keys)
         self.store.set(f"{key}/verdict", verdict)
         if verdict != _ALIKE:
@@ -217,11 +214,10 @@ class _Comparison(NamedTuple):
     def _hear(self, key: str, own: int) -> str:
         """Return the verdict of the first rank."""
         first, verdict = self.ranks[0], f"{key}/verdict"
-        is_there = self._wait([verdict], self.limit)
-        if not is_there and self.store.check([f"{key}/{first}"]):  # it came later than this one, and waits longer
-            is_there = self._wait([verdict], self.limit + _LINGER)
-        if not is_there:
-            return self._absence([first])
+        if not self._wait([verdict], self.limit):
+            has_come = self.store.check([f"{key}/{first}"])  # later than this one, so that it waits longer
+            if not has_come or not self._wait([verdict], self.limit + _LINGER):
+                return self._absence([first])
         found = str(self.store.get(verdict).decode())
         self.store.set(f"{key}/{own}/heard", "")
         return found
@@ -264,15 +260,12 @@ class _Comparison(NamedTuple):
 
 
 def _described(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return fields as texts, those of an order beside the others; what it is made of comes last."""
+    """Return fields as texts, long ones as their beginning and a hash."""
     texts: dict[str, str] = {}
     for name, value in fields.items():
-        if name == "order" and isinstance(value, Mapping):
-            texts.update(_described(dict(sorted(value.items(), key=lambda each: isinstance(each[1], Mapping)))))
-        else:
-            text = repr(value.item() if isinstance(value, np.generic) else value)
-            is_long = len(text) > _SHOWN
-            texts[str(name)] = f"{text[:40]}... ({xxh3_64(text.encode()).hexdigest()})" if is_long else text
+        text = repr(value.item() if isinstance(value, np.generic) else value)
+        is_long = len(text) > _SHOWN
+        texts[str(name)] = f"{text[:40]}... ({xxh3_64(text.encode()).hexdigest()})" if is_long else text
     return texts
 
 

@@ -22,29 +22,23 @@ from .ranks import World, compare_before_first_batch
 
 Exclude = Iterable[Any]
 """What a sampler's `exclude=` takes: record numbers and half-open ranges (begin, end)."""
+_NAMED = 3  # sources that a state names
+_SHOWN = 200  # characters of what identifies a dataset, in a message
 _COMPARED = 64  # positions by which two orders, or two datasets, are compared
 _SEARCH = 1 << 16  # positions searched at a time for a replacement
 
 
 class Excluded:
-    """The records that a sampler excludes.
-
-    Args:
-      given: record numbers and half-open ranges of them.
-      records: how many records there are; None if that is unknown.
-    Raises:
-      OrderError: they cannot be understood, or do not exist.
-    """
+    """The records that a sampler excludes: numbers and half-open ranges, below `records` if that is known."""
 
     def __init__(self, given: Exclude | None, records: int | None) -> None:
         ranges: list[tuple[int, int]] = []
         if given is not None:
-            expected = "expected record numbers and ranges, as in [17, (500, 600)]"
             is_several = isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes)
-            if not is_several or not getattr(given, "ndim", 1):
-                raise OrderError(f"exclude = {shortened(given)}, {expected}")
-            if str(getattr(given, "dtype", "")).endswith("bool"):
-                raise OrderError(f"exclude: {expected}, found a mask; give np.flatnonzero(mask)")
+            is_mask = str(getattr(given, "dtype", "")).endswith("bool")
+            if not is_several or not getattr(given, "ndim", 1) or is_mask:
+                found = "a mask" if is_mask else shortened(given)
+                raise OrderError(f"exclude = {found}, expected record numbers and ranges, as in [17, (500, 600)]")
             ranges = [_range(f"exclude[{i}]", each, records) for i, each in enumerate(given)]
         self._begins, self._ends = np.sort(np.array(ranges, np.int64).reshape(-1, 2), axis=0).T.copy()
 
@@ -78,13 +72,7 @@ def _range(name: str, given: Any, records: int | None) -> tuple[int, int]:
 
 
 class OrderedRecords:
-    """Records in an order, the first `epoch_size` positions of it.
-
-    Args:
-      exclude: records that are not read; others are read instead.
-    Raises:
-      OrderError: the order has fewer positions, or the exclusion cannot be understood.
-    """
+    """The records at the first positions of an order; others are read instead of those that are excluded."""
 
     def __init__(self, order: Order, epoch_size: int | None, exclude: Exclude | None = None) -> None:
         self._order = order
@@ -120,13 +108,6 @@ class OrderedRecords:
         first = np.arange(min(self._size, _COMPARED), dtype=np.int64)
         one, other = (records_at(self._order, each, first) for each in (epoch, epoch + 1))
         return not np.array_equal(one, other)
-
-
-# ---- the data of a sampler -------------------------------------------------------------------------------------------
-
-
-_NAMED = 3  # sources that a state names
-_SHOWN = 200  # characters of what identifies data, in a message
 
 
 def is_ours(dataset: Any) -> bool:
@@ -241,7 +222,7 @@ class ResumableSampler(ABC):
         span, sharding = self._cursor.span(self._sharding), self._sharding
         return {
             "sampler": type(self).__name__,
-            "order": self._contents.describe(),
+            **dict(sorted(self._contents.describe().items(), key=lambda each: isinstance(each[1], Mapping))),
             "epoch": span.epoch,
             "num_replicas": sharding.num_replicas,
             "batch_size": sharding.batch_size,
@@ -384,10 +365,11 @@ class ResumableSampler(ABC):
         """Load a state of some contents, which are then those of the sampler."""
         self._check_state(state, contents)
         total = len(contents)
-        epoch, position = state["epoch"], state["position"]
-        if type(epoch) is not int:
-            raise StateError(f"state['epoch'] = {shortened(epoch)}, expected an integer")
-        if type(position) is not int or not 0 <= position <= total:
+        try:
+            epoch, position = (integer(f"state[{key!r}]", state[key]) for key in ("epoch", "position"))
+        except OrderError as error:
+            raise StateError(str(error)) from None
+        if not 0 <= position <= total:
             raise StateError(f"state['position'] = {shortened(position)}, expected an integer from 0 to {total}")
         self._contents, self._cursor.total = contents, total
         self._cursor.load(epoch, position if Span(self._sharding, total, epoch, position).steps else total)
@@ -398,8 +380,8 @@ class ResumableSampler(ABC):
         if not isinstance(state, Mapping):
             raise StateError(f"{expected} {type(state).__name__}")
         if not is_same(state.get("version", STATE_VERSION), STATE_VERSION):
-            version = shortened(state["version"])
-            raise StateError(f"state['version'] = {version}, expected {STATE_VERSION}; use the mmapds that saved it")
+            found = f"state['version'] = {shortened(state['version'])}"
+            raise StateError(f"{found}, expected {STATE_VERSION}; use the mmapds that saved it")
         missing = _STATE_KEYS - set(state)
         if missing:
             raise StateError(f"{expected} one without {', '.join(sorted(missing))}")

@@ -304,7 +304,13 @@ class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
         of_samples["exclude"] = exclude
         if isinstance(dataset, DistributedSampler):
             indices = dataset
-            _check_beside_a_sampler(indices, of_samples, drop_last, pad)
+            for name, value in of_samples.items():
+                if value is not None:
+                    raise OrderError(f"{name}: expected None beside a sampler; give it to the sampler")
+            if indices.drop_last and not drop_last:
+                raise OrderError("drop_last = True in the sampler, expected False; give it to the batch sampler")
+            if pad and not indices._sharding.pad:
+                raise OrderError("pad = False in the sampler, expected True; give it to the batch sampler")
         else:
             if isinstance(dataset, torch.utils.data.Sampler):
                 refuse_injected(dataset)  # Lightning makes a batch sampler again, over its own one
@@ -320,18 +326,3 @@ class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
 
     def _what(self) -> str:
         return f"{counted(len(self._contents), 'sample')}, batch size {self.batch_size}, seed {self.sampler.seed}"
-
-
-def _check_beside_a_sampler(
-    sampler: DistributedSampler, of_samples: dict[str, Any], drop_last: bool, pad: bool
-) -> None:
-    """Raise OrderError for arguments that belong to the other one of a batch sampler and the sampler under it."""
-    for name, value in of_samples.items():
-        if value is not None:
-            raise OrderError(f"{name}: expected None beside a sampler; give it to the sampler")
-    for name, value, accepted in (
-        ("drop_last", sampler.drop_last, (False, drop_last)),
-        ("pad", sampler._sharding.pad, (True, pad)),
-    ):
-        if value not in accepted:
-            raise OrderError(f"{name} = {value} in the sampler, expected {accepted[0]}; give it to the batch sampler")

@@ -12,7 +12,7 @@ from .. import _native
 from ..errors import OrderError
 from ..orders.basic import Int64s, Order, records_at
 from ..orders.permutation import Permutation, word
-from .bucket import Budget, BudgetPlan, Cut, batches_in
+from .bucket import Budget, BudgetPlan, batches_in
 from .plan import Reader, Selection, Uint64s, pieces
 
 _MIXED = 1 << 32  # stream of the first permutation of ready batches; later ones have the streams after it
@@ -46,7 +46,7 @@ class WindowPlan(BudgetPlan):
         # A bucket of this many batches fills one in 2 * sort_window positions, so a record waits half of that. A bucket
         # of one batch would have the same records in it every epoch.
         wanted = min(max(selection.records // (2 * sort_window), 2), 2**32)
-        self._cut = Cut(wanted, wanted, 0)
+        self._cut = (wanted, wanted, 0)
         buckets, self._more = self._with_a_last_step()
         self._batches = batches_in(buckets) + self._more
         self._most = _most_unsplit(buckets, self._more)
@@ -127,7 +127,10 @@ class WindowPlan(BudgetPlan):
         more, multiple = self._more, self.limits.batch_size_multiple
         for batches in self._filled(epoch):
             if multiple > 1:
-                batches = [piece for batch in batches for piece in _cut_to_multiple(batch, multiple)]
+                # The last batch of the last bucket may be one of a multiple, and a rest.
+                ends = [len(batch) // multiple * multiple for batch in batches]
+                pairs = [(batch[:end], batch[end:]) for batch, end in zip(batches, ends, strict=True)]
+                batches = [piece for pair in pairs for piece in pair if len(piece)]
             if not more:
                 yield from batches
                 continue
@@ -159,11 +162,8 @@ class WindowPlan(BudgetPlan):
 def _most_unsplit(buckets: Uint64s, more: int) -> int:
     """Return how many records a batch may hold unsplit: the most that leaves so many more batches than there were."""
     batches, sizes = buckets[:, 2].astype(np.int64), buckets[:, 3].astype(np.int64)
-
-    def is_too_large(most: int) -> bool:
-        return int((batches * ((sizes - 1) // most)).sum()) < more
-
-    return 1 + bisect_left(range(2, int(sizes.max()) + 1), True, key=is_too_large)
+    ends = range(2, int(sizes.max()) + 1)
+    return 1 + bisect_left(ends, True, key=lambda most: int((batches * ((sizes - 1) // most)).sum()) < more)
 
 
 def _for_a_stream(buckets: Uint64s, multiple: int) -> Uint64s:
@@ -185,7 +185,7 @@ def _for_a_stream(buckets: Uint64s, multiple: int) -> Uint64s:
 
 def _tables(selection: Selection, buckets: Uint64s) -> dict[str, NDArray[Any]]:
     """Return how to find the bucket of a record by its length: see mds_stream in csrc/sampling.h."""
-    values, starts = np.ascontiguousarray(selection.values), selection.starts
+    values, starts = np.ascontiguousarray(selection.values), np.cumsum(np.append(0, selection.counts)).astype(np.int64)
     firsts = buckets[:, 0].astype(np.int64)
     first_buckets = np.searchsorted(firsts, starts[:-1], side="right") - 1
     splits = np.full(len(values), word(-1), np.uint64)
@@ -196,9 +196,3 @@ def _tables(selection: Selection, buckets: Uint64s) -> dict[str, NDArray[Any]]:
     short = values < len(table)
     table[values[short]] = np.flatnonzero(short)
     return {"values": values, "first_buckets": first_buckets.astype(np.uint32), "splits": splits, "table": table}
-
-
-def _cut_to_multiple(batch: Int64s, multiple: int) -> list[Int64s]:
-    """Return a batch of a multiple, and what is left; the last batch of the last bucket may have both."""
-    whole = len(batch) - len(batch) % multiple
-    return [piece for piece in (batch[:whole], batch[whole:]) if len(piece)]
