@@ -115,7 +115,6 @@ WITH_NUMBERS = {
     "samples of a mapped batch": lambda: dataset().map(lambda _: [1, 2], batched=True).take([0, 1, 2]),
     "samples of a mapped zip": lambda: zipped().map(lambda _: [1, 2], batched=True).take([0]),
     "zip of other lengths": lambda: mmapds.zip(a=dataset(), b=dataset()[1:]),
-    "zip without names": lambda: mmapds.zip(dataset(), dataset()),
     "zip nothing": lambda: mmapds.zip(),
     "columns of one name": lambda: zipped(mmapds.open(jsonl(length="n"))).lengths,
     # Writer and convert
