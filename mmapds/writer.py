@@ -131,11 +131,10 @@ class Writer:
             if self._signed_length is not None and (found := numbers[self._signed_length]) < 0:
                 name = self._columns[self._signed_length].name
                 raise FormatError(f"field {name!r}: expected a length of 0 or more, found {found}")
-        except FormatError as error:
+        except BaseException as error:  # of the record's own code too
             del self._buffer[before:]
-            raise FormatError(f"{self.path}: record {self._records}: {error}") from None
-        except BaseException:
-            del self._buffer[before:]  # what was packed before the record's own code raised
+            if isinstance(error, FormatError):
+                raise FormatError(f"{self.path}: record {self._records}: {error}") from None
             raise
         self._starts.append(self._at)
         self._at += len(self._buffer) - before
@@ -174,7 +173,8 @@ class Writer:
         with self._losing_the_file():
             for piece in file.pieces("records"):
                 self._file.write(piece)
-            for starts in file.starts():
+            for begin in range(0, file.records, _FLUSH_RECORDS):
+                _, starts = file.cells("offsets", begin, min(begin + _FLUSH_RECORDS, file.records))
                 offsets.append(NUMBER_U64, memoryview(array("Q", [start + moved for start in starts])))
             for field, spool in zip(self._columns, columns, strict=True):
                 name = f"{COLUMN}{field.column}"
@@ -200,16 +200,17 @@ class Writer:
         """
         if self._state == "closed":
             return
-        if self._state != "open":
-            raise Error(f"{self.path}: nothing was written, as the writer is {self._state}; make a new Writer")
+        self._check_open()
         if self._schema is None:
             self._begin(self._checked(Schema({})))
         self._flush()
         offsets, *spools = self._spools
-        columns = {str(field.column): spool for field, spool in zip(self._columns, spools, strict=True)}
         with locked(self._file.target + INDEX_SUFFIX):  # so that nobody indexes the file, or replaces it, in between
             with self._losing_the_file():
-                self._file.finish(offsets, columns, self._metadata)
+                self._file.write_spool("offsets", offsets)
+                for field, spool in zip(self._columns, spools, strict=True):
+                    self._file.write_column(str(field.column), spool)
+                self._file.complete(self._metadata, self._records)
                 self._file.place()
             self._abandon("closed")
             if self._index:

@@ -177,12 +177,12 @@ def test_damage_outside_the_records_is_found_when_indexing(tmp_path):
         return mmapds.build(path, force=True)
 
     for at, data, message in (
-        (0, b"x", r"NOT AN ARRAY FILE: expected b.* at byte 0, found b"),
+        (0, b"x", r"NOT AN ARRAY FILE: expected b.* at byte 0 of 80 bytes or more, found b"),
         (8, b"\2", "VERSION: expected format 1, found 2; upgrade mmapds"),
         (16, b"\1", "DAMAGED: header and metadata do not match their checksum"),
         (40, b"\1", r"DAMAGED: expected \d+ bytes, as the header says, found \d+"),
-        (64, b"\xff" * 8, f"DAMAGED: expected a schema of {2**64 - 1} bytes, found {len(good) - 80}"),
-        (90, b"\xff", "DAMAGED: expected 0x[0-9a-f]{16} as the checksum of the schema, found 0x[0-9a-f]{16}; copy or"),
+        (64, b"\xff" * 8, f"DAMAGED: expected a schema of {2**64 - 1} bytes .*, found {len(good) - 80} bytes"),
+        (90, b"\xff", "DAMAGED: expected a schema .* checksum 0x[0-9a-f]{16}, found .* 0x[0-9a-f]{16}; copy or"),
         (len(good) - 3, b"x", "DAMAGED: header and metadata do not match"),
     ):
         with pytest.raises(mmapds.FormatError, match=message):
@@ -215,7 +215,7 @@ def test_a_file_that_is_cut_short(tmp_path):
         with pytest.raises(mmapds.FormatError, match="truncated = 'drop', expected no options for format 'arrays'"):
             mmapds.build(path, truncated="drop")
     Path(path).write_bytes(good[:70])
-    with pytest.raises(mmapds.FormatError, match=r"NOT AN ARRAY FILE: expected 80 bytes or more, found 70"):
+    with pytest.raises(mmapds.FormatError, match=r"NOT AN ARRAY FILE: expected .* of 80 bytes or more, found .* of 70"):
         mmapds.build(path)
 
 

@@ -120,7 +120,7 @@ def test_stored_floats_beyond_the_dtype_are_refused(tmp_path, dtype):
     with mmapds.Writer(tmp_path / "a.mma", {"x": "float64", "y": ("float64", (None,))}) as writer:
         writer.write({"x": -1e39, "y": np.array([1.5, 1e300])})
         writer.write({"x": float("inf"), "y": np.array([-np.inf])})
-    for name, found in ("x", "-1e\\+39"), ("y", "1e\\+300"):
+    for name, found in ("x", "float64 from -1e\\+39 to -1e\\+39"), ("y", "float64 from 1.5 to 1e\\+300"):
         ds = mmapds.open(tmp_path / "a.mma", decode=Fields({name: dtype}))
         for read in (lambda: ds[0], lambda: pad_collate(ds.take([0, 1]))):  # noqa: B023
             with pytest.raises(DecodeError, match=f"expected {dtype} at `{name}`, found {found} "):
@@ -254,9 +254,9 @@ def test_schemas_that_are_refused(schema, defaults, message):
         (b'{"x":[1,1e2]}', "expected int32 at `x`, found 1e2 at byte 8 of the record"),
         (
             b'{"x":[[1,2],[3]]}',
-            "expected lists of one length inside `x`, which is not 'ragged', found another at byte 12",
+            "expected int32 at `x`, found a list of another length at byte 12",
         ),
-        (b'{"x":[[1],2]}', "expected lists of one length inside `x`, which is not 'ragged', found another at byte 10"),
+        (b'{"x":[[1],2]}', "expected int32 at `x`, found 2 at byte 10"),
         (b'{"x":' + b"[" * 9 + b"1" + b"]" * 9 + b"}", "expected int32 at `x`, found another shape at byte"),
         (b'{"x":-%d.5}' % 10**99, f"expected int32 at `x`, found -{10**78} at byte 5"),
         (b" 7", "expected an object, found a number"),

@@ -202,10 +202,8 @@ def test_stored_arrays_of_bfloat16_in_every_shape_that_is_wanted(tmp_path, monke
     ds = mmapds.open(tmp_path / "a.mma", decode=Fields({"x": ("bfloat16", "ragged")}))
     assert [[float(number) for number in row] for row in ds[1]["x"]] == rows.tolist()
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    without = mmapds.open(tmp_path / "a.mma", decode=Fields({"x": ("bfloat16", (None, 2))}))
-    assert torch.equal(pad_collate(without.take([0, 1]))["x"], torch.stack([rows] * 2))
-    with pytest.raises(mmapds.Error, match="float64 as bfloat16 at `y` needs ml_dtypes; run: pip install ml_dtypes"):
-        mmapds.open(tmp_path / "a.mma", decode=Fields({"y": "bfloat16"}))[0]
+    with pytest.raises(mmapds.Error, match=r"^arrays of bfloat16 need ml_dtypes; run: pip install ml_dtypes$"):
+        Fields({"y": "bfloat16"})
 
 
 def test_a_default_that_a_sample_changes_stays_as_it_is_in_others(tmp_path):
@@ -244,9 +242,9 @@ def test_stored_numbers_that_do_not_fit_are_errors_with_their_place(tmp_path):
         writer.write({"x": np.arange(3), "f": 0.5})
         writer.write({"x": np.array([1, 40_000]), "f": 1e300})
     for schema, found in (
-        ({"x": "int16"}, "40000"),
-        ({"f": "float32"}, r"1e\+300"),
-        ({"x": ("int64", (3,))}, r"shape \(2,\)"),
+        ({"x": "int16"}, "int64 from 1 to 40000"),
+        ({"f": "float32"}, r"float64 from 1e\+300 to 1e\+300"),
+        ({"x": ("int64", (3,))}, r"int64 of shape \(2,\)"),
     ):
         ds = mmapds.open(tmp_path / "a.mma", decode=Fields(schema), build=True)
         ds.take([0])[0]
@@ -262,7 +260,7 @@ def test_json_and_array_files_are_not_opened_together(tmp_path):
     fields = Fields({"x": "int32"})
     dataset(tmp_path / "a.jsonl", [{"x": [1]}], fields)
     convert(str(tmp_path / "a.jsonl"), str(tmp_path / "a.mma"))
-    with pytest.raises(mmapds.Error, match=r"expected records of JSON, as in .*, found the fields "):
+    with pytest.raises(mmapds.Error, match=r"expected records of JSON, as in .*, found records of the fields "):
         mmapds.open([tmp_path / "a.jsonl", tmp_path / "a.mma"], decode=fields, build=True)
 
 

@@ -30,7 +30,7 @@ def test_formats_that_differ_have_no_common_decoder(write, tmp_path):
     mmapds.build(write(b"2\n", "b.bin"), format="fixed", record_bytes=2)
     mmapds.build(tmp_path / "a.jsonl")
     with pytest.raises(
-        mmapds.Error, match=r"expected records for decode = 'json', as in .*, found records for 'bytes'; give decode="
+        mmapds.Error, match=r"expected records for decode = 'json', as in .*, found records for decode = 'bytes'$"
     ):
         mmapds.open([tmp_path / "a.jsonl", tmp_path / "b.bin"])
     assert list(mmapds.open([tmp_path / "a.jsonl", tmp_path / "b.bin"], decode="json")) == [1, 2]
@@ -56,7 +56,7 @@ def test_fields_of_different_schemas_are_told_apart_and_converted(write, tmp_pat
     paths = [tmp_path / first, tmp_path / second]
     fields = mmapds.Fields({"x": "int32"})
     expected = f"expected records of {records[first]}, as in "
-    found = f", found {records[second]}; convert each by itself to one schema, with mmapds convert --schema"
+    found = f", found records of {records[second]}"
     with pytest.raises(mmapds.Error) as error:
         mmapds.open(paths, decode=fields)
     check(str(error.value))

@@ -10,7 +10,8 @@ import pytest
 
 import mmapds
 from mmapds.compression.reader import BlockReader
-from mmapds.dataset import catalog
+from mmapds.dataset import catalog, indexed
+from mmapds.dataset.batch import RecordBatch
 from mmapds.dataset.fields import Fields
 from tests.support.commands import run
 from tests.support.compressed import one_frame
@@ -123,12 +124,17 @@ def test_so_is_one_of_named_arrays_whose_sample_is_made_late(arrays, options):
 def test_so_is_one_of_json_whose_fields_are_made_late(write, monkeypatch, on_error):
     """After one that is left out, if there may be any."""
 
-    def without_room(_, sample):
+    def without_room(sample):
         if sample["n"] == 2:
             raise MemoryError
         return sample
 
-    monkeypatch.setattr(Fields, "_finished", without_room)
+    def batch_of(found, columns, _, *rest):
+        return RecordBatch(found, columns, without_room, *rest)
+
+    read_one = Fields.__call__
+    monkeypatch.setattr(Fields, "__call__", lambda self, record: without_room(read_one(self, record)))
+    monkeypatch.setattr(indexed, "RecordBatch", batch_of)
     path = write([{"n": 0}, {"n": "1"}, {"n": 2}, {"n": 3}])
     ds = mmapds.open(path, build=True, decode=mmapds.Fields({"n": "int32"}), on_error=on_error)
     if on_error == "skip":
@@ -143,7 +149,7 @@ def test_so_is_one_of_json_whose_fields_are_made_late(write, monkeypatch, on_err
         check(str(refused.value))
         assert str(refused.value).startswith(f"{path}:3 (byte 20): expected room in memory for decoding a record of ")
 
-    monkeypatch.setattr(Fields, "_finished_value", without_room_for_any)
+    monkeypatch.setattr(Fields, "_values", without_room_for_any)
     with pytest.raises(MemoryError, match=r":3 \(byte 20\): expected room in memory for decoding"):
         batch.values("n")
 

@@ -258,7 +258,7 @@ TWO = made([2, 3])
         (
             TWO,
             {"packs": 2, "layout": "hf"},
-            "packs = 2, expected pad_to beside it, the length of a pack; give pad_to=N",
+            "packs = 2, expected pad_to beside it, the length of a pack",
         ),
         (TWO, {"packs": 2, "layout": "hf", "pad_to": 2}, r"samples\[1\]: expected up to pad_to = 2 tokens, found 3"),
         (TWO, {"round_to": 2}, "layout = 'flash', expected 'megatron' for round_to"),

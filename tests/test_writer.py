@@ -316,7 +316,7 @@ def test_a_record_that_fails_is_left_out(tmp_path):
         ({"x": ("int8", (1,) * 9)}, {}, "expected up to 8 axes"),
         ({"x": ("int8", (None, *[2**31 - 1] * 3))}, {}, "expected axes of less than 2\\^63 bytes together"),
         ({"x": ("int8", (0, *[2**31 - 1] * 3))}, {}, "expected axes of less than 2\\^63 bytes together"),
-        ({"x": ("int8", ("a",))}, {}, "expected a type or"),
+        ({"x": ("int8", ("a",))}, {}, "expected a shape, such as"),
         ({"x": 3}, {}, "expected a type or"),
         ({"": "str"}, {}, "is not a valid field name: expected printable text"),
         ({"a(b)": "str"}, {}, "is not a valid field name: expected printable text"),
@@ -415,7 +415,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert left.endswith(".tmp")
     with pytest.raises(mmapds.SourceError, match="no such file"):
         mmapds.open(path, build=True)
-    with pytest.raises(mmapds.FormatError, match="NOT AN ARRAY FILE: its writer did not finish; write it again"):
+    with pytest.raises(mmapds.FormatError, match=r"NOT AN ARRAY FILE: expected .*, found b'\\x00"):
         mmapds.build(tmp_path / left, format="arrays")
 
 
@@ -449,7 +449,7 @@ for use in (lambda: writer.write({{"x": np.full(1, 0)}}), writer.close):
     refused = "cannot write the array file (file too large); nothing was changed; give another place"
     assert first == f"{path}: {refused}"
     assert second == f"{path}: the writer is closed: an earlier write failed; make a new Writer"
-    assert third.startswith(f"{path}: nothing was written")
+    assert third == second
     assert os.listdir(tmp_path) == []
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 3_000_000
 

@@ -1,7 +1,8 @@
 """The .mma file around records of named arrays. See docs/array-file.md."""
 
 import json
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Mapping
 from operator import lt
 from typing import Any
 
@@ -10,8 +11,8 @@ from xxhash import xxh3_64
 from .. import _native
 from ..errors import FormatError
 from ..storage.lock import remove_leftovers
-from ..storage.numbers import BY_DTYPE, COLUMN_TYPES, F64, I64, U8, U32, U64, Spool
-from ..storage.sections import COLUMN, SectionFile
+from ..storage.numbers import BY_DTYPE, COLUMN_TYPES, F64, I64, U8, U32, U64
+from ..storage.sections import COLUMN, HEADER, SectionFile
 from ..storage.sources import open_file, unreadable
 from ..storage.writer import SectionWriter
 from .schema import Schema
@@ -19,15 +20,16 @@ from .schema import Schema
 SUFFIX = ".mma"
 MAGIC = b"\x89MMA\r\n\x1a\n"
 """The first bytes of a file. A transfer that takes the file for text damages them."""
-_HEADER = 64
-_SIZES = 16  # the size of the schema in bytes, then its checksum
-RECORD_ALIGNMENT = 64
-_AT_ONCE = 1 << 16  # records whose places are read at a time
+_SIZES = struct.Struct("<QQ")  # behind the header: the size of the schema in bytes, and its checksum
+_TEXT = HEADER.size + _SIZES.size  # where the schema begins
+_AT_ONCE = 1 << 16  # records whose places are compared at a time
 Cells = tuple[int, memoryview]
 
 
 class Head:
     """The part of the file before the records. A truncated file still has it."""
+
+    size: int  # bytes that the whole file has
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -35,16 +37,23 @@ class Head:
             self.map = open_file(path, scan=True)
         except OSError as error:
             raise unreadable(path, error) from None
-        view = self.map.read(0, min(self.map.size, _HEADER + _SIZES))
-        self._check_magic(view)
-        version = int.from_bytes(view[8:12], "little")
+        view = self.map.read(0, min(self.map.size, _TEXT))
+        if view[:8] != MAGIC or len(view) < _TEXT:
+            raise FormatError(
+                f"{path}: NOT AN ARRAY FILE: expected {MAGIC!r} at byte 0 of {_TEXT} bytes or more, found "
+                f"{view[:8]!r} of {self.map.size} bytes"
+            )
+        _, version, _, _, _, _, self.size, _, _ = HEADER.unpack(view[: HEADER.size])
         if version != 1:
             raise FormatError(f"{path}: VERSION: expected format 1, found {version}; upgrade mmapds")
-        self.records = int.from_bytes(view[16:24], "little")
-        self.size = int.from_bytes(view[40:48], "little")
-        size = int.from_bytes(view[_HEADER : _HEADER + 8], "little")
-        self.first = -(-(_HEADER + _SIZES + size) // RECORD_ALIGNMENT) * RECORD_ALIGNMENT
-        text = self._checked_schema(view, size)
+        size, checksum = _SIZES.unpack(view[HEADER.size :])
+        text = self.map.read(_TEXT, min(size, self.map.size - _TEXT))
+        found = xxh3_64(text).intdigest()
+        if len(text) != size or found != checksum:
+            raise FormatError(
+                f"{path}: DAMAGED: expected a schema of {size} bytes and checksum {checksum:#018x}, found {len(text)} "
+                f"bytes and {found:#018x}; copy or write the file again"
+            )
         try:
             described = json.loads(text)
             self.schema, self.columns = Schema(described["schema"]), dict(described["columns"])
@@ -52,29 +61,6 @@ class Head:
                 raise TypeError("expected columns as text: name to expression")
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FormatError(f"{path}: DAMAGED: the schema is malformed ({error!r}); write the file again") from None
-
-    def _check_magic(self, view: bytes) -> None:
-        if view[:8] == MAGIC and len(view) >= _HEADER + _SIZES:
-            return
-        if view[:8] == MAGIC:
-            what = f"expected {_HEADER + _SIZES} bytes or more, found {self.map.size}; copy the file again"
-        elif not any(view[:_HEADER]):
-            what = "its writer did not finish; write it again"
-        else:
-            what = f"expected {MAGIC!r} at byte 0, found {view[:8]!r}; give a file that mmapds.Writer made"
-        raise FormatError(f"{self.path}: NOT AN ARRAY FILE: {what}")
-
-    def _checked_schema(self, view: bytes, size: int) -> bytes:
-        begin = _HEADER + _SIZES
-        text = self.map.read(begin, min(size, self.map.size - begin))
-        expected, found = int.from_bytes(view[_HEADER + 8 : _HEADER + 16], "little"), xxh3_64(text).intdigest()
-        if len(text) != size:
-            what = f"expected a schema of {size} bytes, found {len(text)}"
-        elif found != expected:
-            what = f"expected {expected:#018x} as the checksum of the schema, found {found:#018x}"
-        else:
-            return text
-        raise FormatError(f"{self.path}: DAMAGED: {what}; copy or write the file again")
 
 
 class ArraySections(SectionFile):
@@ -107,27 +93,15 @@ class ArrayFile(ArraySections):
         """The byte where the last record ends."""
         return self.sections["records"].offset + self.sections["records"].size
 
-    def starts(self) -> Iterator[memoryview]:
-        """Yield where the records begin, uint64, some at a time."""
-        for begin in range(0, self.records, _AT_ONCE):
-            yield self.cells("offsets", begin, min(begin + _AT_ONCE, self.records))[1]
-
     def check_records(self) -> None:
         """Raise FormatError unless records have their checksum, and lie one behind the other in their section."""
         self.verify_sections("records")
-        section = self.sections["records"]
-        last = -1
-        for starts in self.starts():
-            if (last < 0 and starts[0] != section.offset) or starts[0] <= last or not all(map(lt, starts, starts[1:])):
-                break
+        last = self.sections["records"].offset - 1
+        for begin in range(0, self.records, _AT_ONCE):
+            _, starts = self.cells("offsets", begin, min(begin + _AT_ONCE, self.records))
+            if not all(map(lt, (last, *starts), (*starts, self.end))):
+                raise self.damaged("section 'offsets': expected numbers that ascend within 'records', found others")
             last = starts[-1]
-        else:
-            if last < self.end and bool(section.size) == bool(self.records):
-                return
-        raise self.damaged(
-            f"section 'offsets': expected the first record at byte {section.offset}, and each behind the one before it "
-            f"up to byte {self.end}, found others"
-        )
 
     def cells(self, name: str, begin: int, end: int) -> Cells:
         """Return the type of a section's numbers, and those of records `begin` to `end` as 64-bit cells."""
@@ -143,7 +117,7 @@ class ArrayFile(ArraySections):
 
 
 class ArrayFileWriter(SectionWriter):
-    """Writes an array file: `begin_records`, `write` for records at multiples of RECORD_ALIGNMENT, then `finish`."""
+    """Writes an array file: `begin_records`, `write` for records at multiples of 64 bytes, then sections."""
 
     MAGIC, SUFFIX = MAGIC, SUFFIX
     NAME = "the array file"
@@ -159,10 +133,3 @@ class ArrayFileWriter(SectionWriter):
         self.write(len(text).to_bytes(8, "little") + xxh3_64(text).intdigest().to_bytes(8, "little") + text)
         self.begin_section("records", U8.dtype)
         return self.section_begin
-
-    def finish(self, offsets: Spool, columns: Mapping[str, Spool], metadata: dict[str, Any]) -> None:
-        """Write where each record begins, and the columns by name; `place` then moves the file."""
-        self.write_spool("offsets", offsets)
-        for name, spool in columns.items():
-            self.write_column(name, spool)
-        self.complete(metadata, offsets.count)

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import _native
 from ..errors import FormatError, shortened
+from ..storage.numbers import BY_CELL
 
 ITEM_BYTES = {
     "bool": 1,
@@ -23,17 +24,16 @@ ITEM_BYTES = {
     "float8_e5m2": 1,
 }
 """The dtypes of arrays, and how many bytes an element has."""
+NUMBERS = [name for name in ITEM_BYTES if not name.startswith(("complex", "float8"))]
+"""The dtypes of numbers that fields of JSON and batches have."""
 EXTENDED = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
-"""The dtypes that NumPy has only with ml_dtypes, and a dtype of the same size to use without it."""
+"""The dtypes that NumPy has only with ml_dtypes, and one of the same size that it has itself."""
 _TEXT = {"bytes": _native.FIELD_BYTES, "str": _native.FIELD_STR, "json": _native.FIELD_JSON}
-_NUMBERS = {"b": _native.FIELD_BOOL, "u": _native.FIELD_UINT, "i": _native.FIELD_INT, "f": _native.FIELD_FLOAT}
+_FIELDS = {"b": _native.FIELD_BOOL, "u": _native.FIELD_UINT, "i": _native.FIELD_INT, "f": _native.FIELD_FLOAT}
 _NUMBER_TYPES = {_native.FIELD_INT: _native.NUMBER_I64, _native.FIELD_FLOAT: _native.NUMBER_F64}
-_WORDS = {_native.FIELD_INT: "q", _native.FIELD_FLOAT: "d"}
 MAX_DIMS = 8
 ALIGNMENT = 64
 """What the sizes of records, and the places of arrays in them, are multiples of."""
-TO_ONE_SCHEMA = "convert each by itself to one schema, with mmapds convert --schema"
-"""What to do about array files whose fields differ in their names, types or order."""
 _NAME = re.compile(r"[^()\\]+")
 
 
@@ -49,9 +49,9 @@ class Field:
         self.name = name
         self.dtype = dtype
         self.shape = shape
-        self.type = _native.FIELD_ARRAY if shape is not None else _TEXT.get(dtype) or _NUMBERS[dtype[0]]
+        self.type = _native.FIELD_ARRAY if shape is not None else _TEXT.get(dtype) or _FIELDS[dtype[0]]
         """The type by which the core reads it."""
-        self.is_scalar = self.type in _NUMBERS.values()
+        self.is_scalar = self.type in _FIELDS.values()
         """Whether it is one number."""
         self.ragged = tuple(axis for axis, length in enumerate(shape or ()) if length is None)
         """Its axes that may have any length."""
@@ -69,8 +69,7 @@ class Field:
     @property
     def gives_lengths(self) -> bool:
         """Whether its numbers, or its first lengths, can be those that token budgets are planned by."""
-        kinds = (_native.FIELD_BOOL, _native.FIELD_FLOAT)
-        return self.column is not None and self.type not in kinds
+        return self.column is not None and self.type not in (_native.FIELD_BOOL, _native.FIELD_FLOAT)
 
     def __str__(self) -> str:
         return self.dtype if self.shape is None else f"{self.dtype} of shape {self.shape}"
@@ -94,14 +93,10 @@ class Schema:
                 raise FormatError(f"schema: expected one field for column {name!r}, found {count}; rename one")
         self.names = {field.name for field in self.fields}
         """The names of the fields."""
-        words = (
-            "Q" * len(field.ragged) if field.shape is not None else _WORDS.get(field.type, "Q") for field in self.fields
-        )
+        counts = (1 if field.shape is None else len(field.ragged) for field in self.fields)
+        words = (BY_CELL[field.number_type].code * count for field, count in zip(self.fields, counts, strict=True))
         self.table = struct.Struct("<Q" + "".join(words))
         """The layout of the 64-bit words at the beginning of a record."""
-
-    def __repr__(self) -> str:
-        return f"Schema({self.describe()})"
 
     def describe(self) -> dict[str, Any]:
         """Return the schema as JSON holds it."""
@@ -153,21 +148,24 @@ def _field(name: Any, what: Any) -> Field:
     try:
         dtype, shape = what
         dtype = dtype if isinstance(dtype, str) else dtype_name(dtype)
-        axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
     except (TypeError, ValueError):
         raise FormatError(f"{place}, expected a type or (dtype, shape)") from None
     if dtype not in ITEM_BYTES:
         raise FormatError(f"{place}, expected a dtype among {', '.join(ITEM_BYTES)}")
-    check_axes(place, axes, ITEM_BYTES[dtype])
-    return Field(name, dtype, axes)
+    return Field(name, dtype, checked_axes(place, shape, ITEM_BYTES[dtype]))
 
 
-def check_axes(place: str, axes: tuple[int | None, ...], item_bytes: int) -> None:
-    """Raise FormatError if no array has these axes, None for those of any length."""
+def checked_axes(place: str, shape: Any, item_bytes: int) -> tuple[int | None, ...]:
+    """Return a shape, None for axes of any length; raise FormatError if no array has it."""
+    try:
+        axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
+    except TypeError:
+        raise FormatError(f"{place}, expected a shape, such as (None, 80)") from None
     if len(axes) > MAX_DIMS or any(axis is not None and not 0 <= axis < 2**31 for axis in axes):
         raise FormatError(f"{place}, expected up to {MAX_DIMS} axes, each None or 0 to 2^31 - 1")
     if item_bytes * math.prod(axis or 1 for axis in axes) >= 2**63:  # which array libraries refuse, with 0 elements too
         raise FormatError(f"{place}, expected axes of less than 2^63 bytes together")
+    return axes
 
 
 @cache

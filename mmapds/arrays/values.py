@@ -4,8 +4,8 @@ import enum
 import json
 import operator
 import struct
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from .. import _native
@@ -103,7 +103,7 @@ def _as_json(field: Field, value: Any) -> bytes:
     import orjson  # start-up time: records without JSON do without
 
     try:
-        text = orjson.dumps(value, _plain, orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS)
+        text = orjson.dumps(value, _unnamed, orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS)
         if b"null" in text:  # as which orjson writes NaN and infinity
             json.dumps(value, allow_nan=False, default=_simple)
     except TypeError as error:
@@ -117,11 +117,8 @@ def _as_json(field: Field, value: Any) -> bytes:
     return text
 
 
-def _plain(value: Any) -> Any:
-    """Return an array that orjson does not take, such as a strided one, or a named tuple, as a list."""
-    kind = getattr(getattr(value, "dtype", None), "kind", None)
-    if hasattr(value, "dtype") and hasattr(value, "tolist") and kind not in ("M", "m", "V"):
-        return value.tolist()  # which would lose the unit of times, and the names of structs
+def _unnamed(value: Any) -> Any:
+    """Return a named tuple, which orjson does not take, as a list."""
     if isinstance(value, tuple):
         return [*value]
     raise TypeError(f"no JSON for {shown(value)}")
@@ -184,7 +181,7 @@ def _as_array(field: Field, value: Any) -> Any:
         raise _unfit(field, value)
     if array.ndim != len(shape) or any(axis not in (None, size) for axis, size in zip(shape, array.shape, strict=True)):
         raise _unfit(field, array if isinstance(value, list | tuple) else value)
-    return np.asarray(array, order="C", dtype=_little(array.dtype))
+    return np.asarray(array, order="C", dtype=array.dtype.newbyteorder("<"))
 
 
 def with_axes_of(shape: Sequence[int], wanted: Sequence[int | None]) -> tuple[int, ...]:
@@ -196,11 +193,6 @@ def with_axes_of(shape: Sequence[int], wanted: Sequence[int | None]) -> tuple[in
         return tuple(shape)
     known = shape.index(0) + 1
     return (*shape[:known], *(size or axis or 0 for size, axis in zip(shape[known:], wanted[known:], strict=True)))
-
-
-@cache
-def _little(dtype: Any) -> Any:
-    return dtype.newbyteorder("<")
 
 
 def as_array(value: Any) -> Any:
@@ -268,11 +260,8 @@ def _is_exact(value: Any, array: Any, dtype: Any) -> bool:
         return all(float(to.type(item)) == operator.index(item) for item in integers)
 
 
-def cast(array: Any, dtype: str) -> Any:
-    """Return numbers as another dtype; None where more than the last digits of fractions would be lost.
-
-    None for any other array too, as for one of text, dates, objects or structs.
-    """
+def cast(array: Any, dtype: Any) -> Any:
+    """Return numbers as another dtype; None for other arrays, and where more than last digits of fractions are lost."""
     import numpy as np  # start-up time: records without arrays do without
 
     to = np.dtype(dtype)
@@ -280,7 +269,7 @@ def cast(array: Any, dtype: str) -> Any:
         return None
     if array.size == 0:
         return array.astype(to)
-    if _WIDTH[array.dtype.kind] > _WIDTH[to.kind]:
+    if _WIDTH[array.dtype.kind] > _WIDTH.get(to.kind, _WIDTH["f"]):  # that of bfloat16 is one of ml_dtypes
         return None
     if to.kind in "iu" and array.dtype.kind in "iu":
         limits = np.iinfo(to)
@@ -288,7 +277,7 @@ def cast(array: Any, dtype: str) -> Any:
             return None
     with np.errstate(over="ignore", invalid="ignore"):
         converted = array.astype(to)
-        if to.kind in "fc" and (np.isfinite(array) & ~np.isfinite(converted)).any():
+        if to.kind not in "biu" and (np.isfinite(array) & ~np.isfinite(converted)).any():
             return None
         if to.kind in "fc" and array.dtype.kind in "iu":
             beyond = converted.real >= (2.0**63 if array.dtype.kind == "i" else 2.0**64)  # cannot be cast back
@@ -298,25 +287,19 @@ def cast(array: Any, dtype: str) -> Any:
 
 
 def masked_count(value: Any) -> int:
-    """Return how many entries of a value are behind its mask; 0 for what has none.
-
-    NumPy loads the module of masked arrays when it is first named. That may wait for a lock, for ever in a process that
-    was forked while another thread held it. So it is named here only where there is such an array.
-    """
+    """Return how many entries of a value are behind its mask; 0 for what has none."""
+    # Before `np.ma` is named: NumPy imports it then, which may wait for a lock for ever in a forked process.
     if not (hasattr(value, "mask") and hasattr(value, "filled")):
         return 0
     import numpy as np  # start-up time: records without arrays do without
 
-    if not isinstance(value, np.ma.MaskedArray):
-        return 0
-    mask = np.ascontiguousarray(np.ma.getmaskarray(value))
-    return int(mask.reshape(-1).view(bool).sum())  # of records, one for each field
+    return int(np.count_nonzero(np.ma.getmaskarray(value))) if isinstance(value, np.ma.MaskedArray) else 0
 
 
 # ---- types that values have -----------------------------------------------------------------------------------------
 
-_PYTHON = {bool: "bool", int: "int64", float: "float64", bytes: "bytes", str: "str", dict: "json"}
 _NULL, _EMPTY = "null", ("null", (None,))  # the types of null and of an empty list, which fit several others
+_PYTHON = {bool: "bool", int: "int64", float: "float64", bytes: "bytes", str: "str", dict: "json", type(None): _NULL}
 
 
 class Inference:
@@ -333,34 +316,27 @@ class Inference:
     def __init__(self, *, nulls: bool = True, defaults: Container[str] = ()) -> None:
         self._nulls, self._defaults = nulls, defaults
         self._count = 0
+        self._present = Counter[str]()  # how many records have a value in a field
         self._found: dict[str, Any] = {}
-        self._only_null: dict[str, Any] = {}
-
-    def _counts(self, name: str) -> bool:
-        """Whether it counts that a field is missing or null."""
-        return self._nulls and name not in self._defaults
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Look at one more record; FormatError if no type can hold a value, or no one type those of a field."""
         if not isinstance(record, Mapping):
             raise FormatError(f"expected a dict of fields, found {shown(record)}")
-        found = self._found
-        for name in found.keys() - record.keys():
-            if self._counts(name):
-                found[name] = _joined(name, found[name], _NULL)
         for name, value in record.items():
-            if value is not None or self._counts(name):
-                inferred = _inferred(name, value)
-                before = found.get(name, _NULL if self._count and self._counts(name) else inferred)
-                found[name] = _joined(name, before, inferred)
-            else:
-                self._only_null[name] = _NULL
+            inferred = _inferred(name, value)
+            self._found[name] = _joined(name, self._found.get(name, inferred), inferred)
+            self._present[name] += value is not None
         self._count += 1
 
     def described(self) -> dict[str, Any]:
         """Return the schema, as `Schema` takes it."""
-        described = self._only_null | self._found
-        return {name: "json" if _dtype_of(what) == _NULL else what for name, what in described.items()}
+        described = dict(self._found)
+        for name, what in self._found.items():
+            lacks = self._nulls and name not in self._defaults and self._present[name] < self._count
+            if _NULL in (what, what[0]) or (lacks and _is_in_json(what)):  # else writing refuses a record that lacks it
+                described[name] = "json"
+        return described
 
 
 def common_type(one: Any, other: Any) -> Any:
@@ -385,27 +361,18 @@ def common_type(one: Any, other: Any) -> Any:
 
 def _joined(name: Any, one: Any, other: Any) -> Any:
     """Return the type that holds values of two types; FormatError if none does."""
-    if _NULL in (one, other):
-        what = other if one == _NULL else one
-        return "json" if what != _NULL and _is_in_json(what) else what  # else writing refuses the record that lacks it
     if isinstance(one, tuple) and isinstance(other, tuple) and _EMPTY in (one, other):
         return other if one == _EMPTY else one
-    found = common_type(one, other)
-    if found is not None:
+    if (found := common_type(one, other)) is not None:
         return found
     if not (_is_in_json(one) and _is_in_json(other)):
         raise FormatError(f"field {name!r}: expected one type in all records, found {one} and {other}")
     return "json"
 
 
-def _dtype_of(what: Any) -> Any:
-    """Return the dtype of numbers or of arrays; any other type as it is."""
-    return what[0] if isinstance(what, tuple) else what
-
-
 def _is_in_json(what: Any) -> bool:
     """Whether JSON can hold the values of a type."""
-    dtype = _dtype_of(what)
+    dtype = what[0] if isinstance(what, tuple) else what
     return dtype != "bytes" and dtype not in EXTENDED and not dtype.startswith("complex")
 
 
@@ -414,8 +381,6 @@ def _inferred(name: Any, value: Any) -> Any:
         return "uint64" if 0 <= value < 2**64 else "json"
     if type(value) in _PYTHON:
         return _PYTHON[type(value)]
-    if value is None:
-        return _NULL
     if isinstance(value, list):
         array = list_as_array(value)
         if array is None or array.ndim > MAX_DIMS:

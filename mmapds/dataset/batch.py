@@ -3,15 +3,16 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
-from typing import Any, NamedTuple, NoReturn, overload
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
 from ..arrays.schema import EXTENDED
+from ..errors import Error
 from ..storage.numbers import plain_dtype
 from ..storage.workers import sendable
 
@@ -41,11 +42,6 @@ class Columns(ABC):
     identity: tuple[Any, ...]
     """What two of a class have in common that read the same."""
 
-    def __init__(self, dtypes: Mapping[str, str]) -> None:
-        # The dtypes of arrays that only tensors have.
-        missing = () if find_spec("ml_dtypes") else EXTENDED
-        self._as_tensors = {name: dtype for name, dtype in dtypes.items() if dtype in missing}
-
     @abstractmethod
     def _stored(self, found: Any, name: str) -> StoredField | None:
         """Return a field of numbers or arrays of equal axes; None for any other."""
@@ -53,19 +49,6 @@ class Columns(ABC):
     @abstractmethod
     def _values(self, found: Any, name: str) -> list[Any] | None:
         """Return the value of a field in each sample; None where samples have to be made for it."""
-
-    def _finished(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Return a sample of the core with tensors where NumPy lacks the dtype."""
-        for name in self._as_tensors:
-            sample[name] = self._finished_value(name, sample[name])
-        return sample
-
-    def _finished_value(self, name: str, value: Any) -> Any:
-        """Return the value of a field, as tensors where NumPy lacks the dtype."""
-        dtype = self._as_tensors.get(name)
-        if dtype is None or isinstance(value, float):
-            return value
-        return [as_tensor(row, dtype) for row in value] if isinstance(value, list) else as_tensor(value, dtype)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.identity == self.identity
@@ -75,24 +58,23 @@ class Columns(ABC):
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the dtype of a name; one of integers of the same size where NumPy lacks it and ml_dtypes is missing."""
+    """Return the dtype of a name; raise Error where it is one of ml_dtypes, which is not installed."""
     if name not in EXTENDED:
         return plain_dtype(name).newbyteorder("<")
-    if not find_spec("ml_dtypes"):
-        return np.dtype(EXTENDED[name])
-    import ml_dtypes  # optional
-
+    try:
+        import ml_dtypes  # optional
+    except ImportError:
+        raise Error(f"arrays of {name} need ml_dtypes; run: pip install ml_dtypes") from None
     extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     return extended
 
 
-def as_tensor(array: Any, dtype: str) -> Any:
-    """Return an array as a tensor of a dtype that shares its memory."""
+def as_tensor(array: Any) -> Any:
+    """Return an array of a dtype of ml_dtypes as a tensor that shares its memory."""
     import torch  # optional: the extra mmapds[torch]
 
     expect_read_only()
-    if dtype not in EXTENDED:
-        return torch.from_numpy(array)
+    dtype = array.dtype.name
     return torch.from_numpy(array.view(EXTENDED[dtype])).view(getattr(torch, dtype))
 
 
@@ -127,10 +109,6 @@ class LazyBatch(Sequence[Any]):
         """Return a field that becomes a tensor without making samples; None for any other."""
         return None
 
-    @overload
-    def __getitem__(self, key: int) -> Any: ...
-    @overload
-    def __getitem__(self, key: slice) -> list[Any]: ...
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return [self.sample(k) for k in range(*key.indices(len(self)))]
@@ -187,36 +165,25 @@ class ZippedBatch(LazyBatch):
         return self.parts[name]
 
 
+@dataclass(eq=False, repr=False)
 class RecordBatch(LazyBatch):
-    """Samples of records that the core has found or read.
+    """Samples of records that the core has found or read."""
 
-    Args:
-      make: makes a sample of an item of `found`.
-      refused: raises an error of one of the records, with where that lies.
-      check: raises an error if the source of a record was cut short since it was found.
-    """
+    _found: _native.ArrayBatch | _native.JsonBatch
+    _columns: Columns
+    _make: Callable[[Any], Any] | None  # makes a sample of an item of `_found`; None where that is one
+    _refused: Refused
+    _check: Callable[[int], None] | None = None  # raises an error if the source was cut short since a record was found
 
-    def __init__(
-        self,
-        found: _native.ArrayBatch | _native.JsonBatch,
-        columns: Columns,
-        make: Callable[[Any], Any],
-        refused: Refused,
-        check: Callable[[int], None] | None = None,
-    ) -> None:
-        self._found = found
-        self._columns = columns
-        self._make = make
-        self._refused = refused
-        self._check = check
-        self.names, self.ragged = columns.names, columns.ragged
+    def __post_init__(self) -> None:
+        self.names, self.ragged = self._columns.names, self._columns.ragged
 
     def __len__(self) -> int:
         return len(self._found)
 
     def sample(self, k: int) -> Any:
         try:
-            sample = self._make(self._found[k])
+            sample = self._found[k] if self._make is None else self._make(self._found[k])
         except _DECODING_ERRORS as error:
             self._refused(k, error)
         if self._check is not None:

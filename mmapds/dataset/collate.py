@@ -78,9 +78,8 @@ def pad_collate(
     """
     limit = check_arguments(samples, truncate, max_length)
     multiple = positive("pad_to_multiple_of", 1 if pad_to_multiple_of is None else pad_to_multiple_of)
-    batch = _padded(
-        gather(samples, lists), Path(), pad_value, _Rule(limit, multiple, truncate == "left", lengths, mask)
-    )
+    rule = _Rule(limit, multiple, truncate == "left", lengths, mask)
+    batch = _padded(gather(samples, lists), Path(), pad_value, rule)
     if mask is not None and not isinstance(batch, dict):
         raise CollateError(f"mask = {mask!r}, expected None for samples that have no fields")
     return batch[0] if isinstance(batch, tuple) and not lengths else batch
@@ -137,8 +136,6 @@ def _padded(field: Any, path: Path, pad: Any, rule: _Rule) -> Any:
         if isinstance(field, dict):
             return _with_lengths(parts, path, rule)
         return [each[0] if isinstance(each, tuple) and not rule.lengths else each for each in parts.values()]
-    if isinstance(pad, Mapping):
-        raise CollateError(f"pad_value{path} = {pad!r}, expected a number, as samples[0]{path} has no fields")
     if not isinstance(field, Arrays):
         return field
     width = -(-min(field.longest, rule.max_length) // rule.multiple_of) * rule.multiple_of
@@ -186,8 +183,7 @@ def _masked(mask: str | Mapping[Any, str], padded: Mapping[Any, tuple[torch.Tens
     for name, (_, lengths) in padded.items():
         if not torch.equal(lengths, padded[first][1]):
             raise CollateError(
-                f"mask = {mask!r}, expected arrays of the same lengths, found others at {first!r} and {name!r}; "
-                f"give mask={{{first!r}: {mask!r}}}"
+                f"mask = {mask!r}, expected arrays of the same lengths, found others at {first!r} and {name!r}"
             )
     return {first: mask}
 
@@ -196,11 +192,7 @@ def _masked(mask: str | Mapping[Any, str], padded: Mapping[Any, tuple[torch.Tens
 
 
 def note_places(error: CollateError, dataset: Any, samples: Any, indices: Any) -> None:
-    """Add to an error where the records lie whose samples its message names by their places in the batch.
-
-    Args:
-      dataset: of mmapds, of which the samples were taken at some indices.
-    """
+    """Add to an error where the records lie whose samples its message names by their places in the batch."""
     if len(samples) != len(indices):  # some records are left out
         indices = [indices[k] for k in dataset.take_kept(indices)[1].tolist()]
     for k in dict.fromkeys(map(int, re.findall(r"\bsamples\[(\d+)\]", str(error)))):

@@ -165,8 +165,7 @@ def decoder_name(decode: str | Decoder) -> str:
 class ArrayDecoder(Columns):
     """Makes a dict of a record; arrays in it are read-only views of the file, aligned to 64 bytes.
 
-    Arrays of a dtype that NumPy lacks (bfloat16, float8) have a dtype of ml_dtypes, or are tensors if that is not
-    installed.
+    Arrays of a dtype that NumPy lacks (bfloat16, float8) have a dtype of ml_dtypes.
 
     Args:
       copied: the fields whose arrays are copies instead, for whoever reads them at once. They are copied under a guard:
@@ -184,12 +183,11 @@ class ArrayDecoder(Columns):
         self.names = self.schema.keys()
         self.identity = tuple(self.schema.items()), frozenset(copied), loads
         parsed = Schema(schema)
-        super().__init__({field.name: field.dtype for field in parsed.fields})
         self._numbered = {field.name: (number, field) for number, field in enumerate(parsed.fields)}
         self.native = parsed.native(numpy_dtype, np.ndarray, loads, copied)
 
     def __call__(self, record: Any) -> dict[str, Any]:
-        return self._finished(self.native(record))
+        return self.native(record)
 
     def _stored(self, found: Any, name: str) -> StoredField | None:
         number, field = self._numbered[name]
@@ -209,7 +207,8 @@ class ArrayDecoder(Columns):
 
     def copies(self, found: Any, name: str) -> list[Any]:
         """Return what every record has in a field; arrays are copies."""
-        return [self._finished_value(name, value) for value in found.values(self._numbered[name][0])]
+        values: list[Any] = found.values(self._numbered[name][0])
+        return values
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ArrayDecoder, (self.schema, *self.identity[1:])
@@ -243,7 +242,7 @@ class TensorDecoder:
 
     def _tensor(self, array: Any) -> Any:
         is_numpys = array.dtype.isbuiltin != 2  # 2 marks the dtypes that other packages add to NumPy
-        return self._from_numpy(array) if is_numpys else as_tensor(array, array.dtype.name)
+        return self._from_numpy(array) if is_numpys else as_tensor(array)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TensorDecoder, (self.inner,)

@@ -2,61 +2,44 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
-import operator
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from .. import _native
-from ..arrays.schema import EXTENDED, ITEM_BYTES, TO_ONE_SCHEMA, Field, Schema, check_axes, dtype_name
-from ..arrays.values import with_axes_of
-from ..errors import DecodeError, Error, FormatError, listed, shortened
+from ..arrays.schema import ITEM_BYTES, NUMBERS, Field, Schema, checked_axes, dtype_name
+from ..arrays.values import cast, shown, with_axes_of
+from ..errors import DecodeError, FormatError, listed, shortened
 from ..formats.expressions import keys_of, kind_of, not_json
 from .batch import Columns, StoredField, numpy_dtype
-from .decode import ArrayDecoder, TensorDecoder
+from .decode import ArrayDecoder, Decoder, decoder_name
 
 _KINDS = {
     "b": _native.ITEM_BOOL,
     "i": _native.ITEM_INT,
     "u": _native.ITEM_UINT,
     "f": _native.ITEM_FLOAT,
+    "s": _native.ITEM_TEXT,
+    "bfloat16": _native.ITEM_BFLOAT,
 }
-_DTYPES = [name for name in ITEM_BYTES if name[0] in _KINDS and not name.startswith("float8")]
-"""The dtypes that fields have, bfloat16 among them."""
+"""What the items of a field are, by their dtype or its first letter."""
 _NUMBER = re.compile(rb"[-+.0-9eE]{1,80}")
 
 
 class Wanted(NamedTuple):
     """A field that is wanted."""
 
-    name: str
-    """As the user wrote it: the path, which is also its name in a sample."""
-    keys: tuple[bytes, ...]
-    dtype: str
-    """"str", or the dtype of its numbers."""
-    layout: int
-    """One of _native.LAYOUT_*."""
+    name: str  # as the user wrote it: the path, which is also its name in a sample
+    keys: tuple[str, ...]
+    dtype: str  # "str", or that of its numbers
+    layout: int  # one of _native.LAYOUT_*
     shape: tuple[int | None, ...]
-    fallback: bytes | None
-    """JSON to read where a record lacks the field."""
-
-    @property
-    def kind(self) -> int:
-        """What its items are: one of _native.ITEM_*."""
-        if self.dtype == "bfloat16":
-            return _native.ITEM_BFLOAT
-        return _native.ITEM_TEXT if self.dtype == "str" else _KINDS[self.dtype[0]]
-
-    @property
-    def path(self) -> list[str]:
-        """The keys that lead to it."""
-        return [key.decode() for key in self.keys]
+    fallback: bytes | None  # JSON to read where a record lacks the field
 
     def __str__(self) -> str:
         if self.layout == _native.LAYOUT_ANY:
@@ -64,6 +47,22 @@ class Wanted(NamedTuple):
         if self.layout == _native.LAYOUT_RAGGED:
             return f"lists of {self.dtype}"
         return f"{self.dtype} of shape {self.shape}"
+
+    def fits(self, shape: Sequence[int | None]) -> bool:
+        """Whether every array of a shape, with None for axes of any length, is as wanted."""
+        if self.layout == _native.LAYOUT_ANY:
+            return True
+        if self.layout == _native.LAYOUT_RAGGED:
+            return len(shape) == 2
+        return len(shape) == len(self.shape) and all(
+            axis in (None, size) for axis, size in zip(self.shape, shape, strict=True)
+        )
+
+    def is_stored_as(self, field: Field) -> bool:
+        """Whether every value of a field of an array file is as wanted."""
+        if self.dtype != field.dtype or self.layout == _native.LAYOUT_RAGGED:
+            return False
+        return self.layout == _native.LAYOUT_ANY or (field.shape is not None and self.fits(field.shape))
 
 
 class Fields(Columns):
@@ -101,7 +100,6 @@ class Fields(Columns):
             if name not in schema:
                 raise FormatError(f"defaults: expected fields among {listed(schema) or 'none'}, found {name!r}")
         wanted = [_wanted(name, what, self.given[1]) for name, what in schema.items()]
-        super().__init__({each.name: each.dtype for each in wanted})
         self.identity = tuple(wanted)
         self.wanted = {each.name: each for each in wanted}
         """The fields by name, in the order in which a sample has them."""
@@ -112,17 +110,16 @@ class Fields(Columns):
             if one.keys == other.keys[: len(one.keys)]:
                 raise FormatError(f"schema: expected fields apart, found {other.name!r} inside {one.name!r}")
         self._numbers = {each.name: number for number, each in enumerate(ordered)}
-        places = {name: place for place, name in enumerate(self.wanted)}
         native = tuple(
             (
                 each.name,
-                places[each.name],
-                each.kind,
+                wanted.index(each),
+                _KINDS.get(each.dtype, _KINDS[each.dtype[0]]),
                 ITEM_BYTES.get(each.dtype, 1),
                 each.layout,
                 each.shape,
                 None if each.dtype == "str" else numpy_dtype(each.dtype),
-                each.keys,
+                tuple(map(str.encode, each.keys)),
                 each.fallback,
             )
             for each in ordered
@@ -131,10 +128,9 @@ class Fields(Columns):
 
     def __call__(self, record: Any) -> dict[str, Any]:
         try:
-            sample: dict[str, Any] = self.native(record)
+            return self.native(record)
         except _RefusedError as refused:
             raise DecodeError(self._reason(bytes(record), *refused.args)) from None
-        return self._finished(sample)
 
     def _stored(self, found: Any, name: str) -> StoredField | None:
         wanted, number = self.wanted[name], self._numbers[name]
@@ -154,32 +150,25 @@ class Fields(Columns):
         return StoredField(found, number, wanted.dtype, numbers)
 
     def _values(self, found: Any, name: str) -> list[Any]:
-        return [self._finished_value(name, value) for value in found.values(self._numbers[name])]
+        values: list[Any] = found.values(self._numbers[name])
+        return values
 
     def _reason(self, record: bytes, status: int, name: str | None, at: int) -> str:
-        """Return why a record is refused, as messages say it.
-
-        Args:
-          status: one of _native.WANTED_*.
-          name: of the field that it is refused for; None for the record itself.
-          at: the byte of the record that shows it.
-        """
+        """Return why a record is refused, as messages say it, of what a `_RefusedError` has."""
         if status == _native.WANTED_INVALID:
             return not_json(record)
         found = kind_of(record, at)
         if name is None:
             return f"expected an object, found {found}"
-        wanted, place = self.wanted[name], f"at byte {at} of the record"
         if status == _native.WANTED_MISSING:
-            return f"expected {wanted} at `{name}`, which has no default, found nothing or null"
-        if status == _native.WANTED_NOT_OBJECT:
-            return f"expected {wanted} inside objects at `{name}`, found {found} {place}"
-        if status == _native.WANTED_RAGGED:
-            return f"expected lists of one length inside `{name}`, which is not 'ragged', found another {place}"
-        if status == _native.WANTED_SHAPE and found == "an array":
+            return f"expected {self.wanted[name]} at `{name}`, which has no default, found nothing or null"
+        if number := _NUMBER.match(record, at):
+            found = number[0].decode()
+        elif status == _native.WANTED_RAGGED:
+            found = "a list of another length"
+        elif status == _native.WANTED_SHAPE and found == "an array":
             found = "another shape"
-        number = _NUMBER.match(record, at)
-        return f"expected {wanted} at `{name}`, found {number[0].decode() if number else found} {place}"
+        return f"expected {self.wanted[name]} at `{name}`, found {found} at byte {at} of the record"
 
     def __reduce__(self) -> tuple[Any, ...]:
         schema, defaults = self.given
@@ -195,40 +184,33 @@ class _RefusedError(Exception):
 
 def _wanted(name: Any, what: Any, defaults: Mapping[str, Any]) -> Wanted:
     """Parse a field of a schema, and its default if it has one."""
-    try:
-        keys = keys_of(name) if isinstance(name, str) else ()
-    except UnicodeEncodeError:
-        keys = ()
+    keys = tuple(map(bytes.decode, keys_of(name))) if isinstance(name, str) else ()
     if not keys or not all(keys) or len(keys) > _native.LONGEST_PATH:
         raise FormatError(
             f"schema: {name!r} is not a valid path: expected 1 to {_native.LONGEST_PATH} keys, none empty"
         )
     given, shape = what if isinstance(what, tuple | list) and len(what) == 2 else (what, None)
     dtype = given if isinstance(given, str) else dtype_name(given) if isinstance(given, Hashable) else ""
-    if dtype not in _DTYPES and what != "str":
+    if dtype not in NUMBERS and what != "str":
         raise FormatError(
-            f"schema[{name!r}] = {what!r}, expected 'str', a dtype among {', '.join(_DTYPES)}, (dtype, shape) or "
+            f"schema[{name!r}] = {what!r}, expected 'str', a dtype among {', '.join(NUMBERS)}, (dtype, shape) or "
             "(dtype, 'ragged')"
         )
     wanted = Wanted(name, keys, dtype, _native.LAYOUT_ANY, (), None)
     if isinstance(shape, str) and shape == "ragged":
         wanted = wanted._replace(layout=_native.LAYOUT_RAGGED)
     elif shape is not None:
-        try:
-            axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
-        except TypeError:
-            raise FormatError(f"schema[{name!r}] = {what!r}, expected a shape or 'ragged' after the dtype") from None
-        check_axes(f"schema[{name!r}] = {what!r}", axes, ITEM_BYTES[dtype])
+        axes = checked_axes(f"schema[{name!r}] = {what!r}", shape, ITEM_BYTES[dtype])
         wanted = wanted._replace(layout=_native.LAYOUT_SHAPE, shape=axes)
     if name not in defaults:
         return wanted
     value = defaults[name]
     try:
         fallback = orjson.dumps(value.tolist() if hasattr(value, "tolist") else value)
-        text = fallback
-        for key in reversed(wanted.path):
-            text = b"{" + orjson.dumps(key) + b":" + text + b"}"
-        Fields({name: what})(text)
+        record: Any = orjson.Fragment(fallback)
+        for key in reversed(keys):
+            record = {key: record}
+        Fields({name: what})(orjson.dumps(record))
     except (TypeError, DecodeError):
         raise FormatError(f"defaults[{name!r}] = {shortened(value)}, expected {wanted}") from None
     return wanted._replace(fallback=fallback)
@@ -236,34 +218,18 @@ def _wanted(name: Any, what: Any, defaults: Mapping[str, Any]) -> Wanted:
 
 # ---- array files ----------------------------------------------------------------------------------------------
 
-_FITTING = {
-    "boo": ("boo",),
-    "int": ("int", "uin"),
-    "uin": ("int", "uin"),
-    "flo": ("int", "uin", "flo"),
-    "bfl": ("int", "uin", "flo"),
-}
-"""The first letters of the dtypes whose numbers may be ones of a dtype."""
-
 
 class StoredFields(Columns):
     """A decoder of records of named arrays, which gives the fields that are wanted of them.
 
     Arrays that are stored as they are wanted are views of the file; others are copied and converted. A field of "json"
-    is read as a JSON record is.
-
-    Args:
-      fields: what the user wants.
-      schema: what the file has.
-      place: what messages call the file.
-    Raises:
-      FormatError: the file lacks a field, or has one of which no value can be as it is wanted.
+    is read as a JSON record is. A FormatError says that the file, which messages call `place`, lacks a field, or has
+    another type where one of both is text or bool.
     """
 
     takes_view = True
 
     def __init__(self, fields: Fields, schema: Mapping[str, Any], place: str) -> None:
-        super().__init__({})
         self.fields = fields
         self.schema = dict(schema)
         """What the file has, in the order in which it lies in a record."""
@@ -273,22 +239,20 @@ class StoredFields(Columns):
         stored = {field.name: field for field in Schema(schema).fields}
         self._sources: dict[str, str | None] = {}
         self._converters: dict[str, Callable[[Any], Any]] = {}
-        copied = set()
         for name, wanted in fields.wanted.items():
             source = _source(wanted, stored, place)
             self._sources[name] = None if source is None else source.name
             if source is None or source.dtype == "json":
                 self._converters[name] = _reader_of_json(fields, wanted)
-            elif not _is_as_stored(wanted, source):
+            elif not wanted.is_stored_as(source):
                 self._converters[name] = partial(_converted, wanted=wanted, dtype=numpy_dtype(wanted.dtype))
-                if source.dtype != wanted.dtype:
-                    copied.add(source.name)
         # Text that is not wanted is not decoded.
         read = set(self._sources.values())
         taken = {
             name: "bytes" if what in ("json", "str") and name not in read else what for name, what in schema.items()
         }
-        self._file = ArrayDecoder(taken, copied=copied, loads=_checked)
+        copied = {wanted.keys[0] for name, wanted in fields.wanted.items() if name in self._converters}
+        self._file = ArrayDecoder(taken, copied, _checked)
         self.native = self._file.native
         self.converts = bool(self._converters)
         """Whether a value may turn out to be one that does not fit."""
@@ -316,67 +280,31 @@ class StoredFields(Columns):
         return repr(self.fields)
 
 
-def differing_records(one: Any, other: Any, place: str) -> str | None:
-    """Return how messages say that two decoders read records of different schemas; None if those are the same.
-
-    Args:
-      place: where the records of the first one are.
-    """
-    expected, found = _records_of(one), _records_of(other)
-    if expected is None or found is None or expected == found:
-        return None
-    return f"expected records of {expected}, as in {place}, found {found}; {TO_ONE_SCHEMA}"
-
-
-def _records_of(decode: Any) -> str | None:
-    """Return what a decoder reads named fields of; None for other decoders."""
-    decode = decode.inner if isinstance(decode, TensorDecoder) else decode
+def records_of(decode: str | Decoder) -> str:
+    """Return what a decoder reads, as messages say it."""
     if isinstance(decode, ArrayDecoder | StoredFields):
-        return f"the fields {Schema(decode.schema).describe()}"
-    return "JSON" if isinstance(decode, Fields) else None
+        return f"records of the fields {decode.schema}"
+    return "records of JSON" if isinstance(decode, Fields) else f"records for decode = {decoder_name(decode)}"
 
 
 def _source(wanted: Wanted, stored: Mapping[str, Field], place: str) -> Field | None:
     """Return the field of the file that a wanted one comes from; None if its default has to do."""
-    name = wanted.path[0]
-    found = stored.get(name)
-    if found is None and wanted.fallback is not None:
-        return None
-    if found is None:
+    found = stored.get(wanted.keys[0])
+    if found is None and wanted.fallback is None:
         known = listed(stored) or "no fields"
         raise FormatError(f"{place}: expected {wanted} at `{wanted.name}`, which has no default, found {known}")
-    if found.dtype != "json" and (len(wanted.keys) > 1 or not _may_fit(wanted, found)):
+    if found is None or found.dtype == "json":
+        return found
+    differ = wanted.dtype != found.dtype and not {"bool", "str"}.isdisjoint([wanted.dtype, found.dtype])
+    if len(wanted.keys) > 1 or differ:
         raise FormatError(f"{place}: expected {wanted} at `{wanted.name}`, found {found}")
     return found
-
-
-def _may_fit(wanted: Wanted, found: Field) -> bool:
-    """Whether some value of a stored field is one that is wanted."""
-    if wanted.dtype == "str" or found.dtype == "str" or found.dtype in EXTENDED:
-        return wanted.dtype == found.dtype
-    if found.dtype[:3] not in _FITTING.get(wanted.dtype[:3], ()):
-        return False
-    axes = None if found.shape is None else len(found.shape)
-    if wanted.layout == _native.LAYOUT_RAGGED:
-        return axes == 2
-    return wanted.layout == _native.LAYOUT_ANY or axes == len(wanted.shape) or (axes is None and not wanted.shape)
-
-
-def _is_as_stored(wanted: Wanted, found: Field) -> bool:
-    """Whether the value of a stored field is always the one that is wanted."""
-    if wanted.dtype != found.dtype or wanted.layout == _native.LAYOUT_RAGGED:
-        return False
-    if wanted.layout == _native.LAYOUT_ANY:
-        return True
-    return found.shape is not None and all(
-        axis in (None, stored) for axis, stored in zip(wanted.shape, found.shape, strict=True)
-    )
 
 
 def _reader_of_json(fields: Fields, wanted: Wanted) -> Callable[[Any], Any]:
     """Return what reads the value of a field of its JSON, or its default of None."""
     schema, defaults = fields.given
-    name, key = wanted.name, orjson.dumps(wanted.path[0])
+    name, key = wanted.name, orjson.dumps(wanted.keys[0])
     alone = Fields({name: schema[name]}, defaults={name: defaults[name]} if name in defaults else {})
 
     def read(text: bytes | None) -> Any:
@@ -386,10 +314,7 @@ def _reader_of_json(fields: Fields, wanted: Wanted) -> Callable[[Any], Any]:
 
 
 def _checked(text: bytes) -> bytes:
-    """Return the text of JSON, for the core to read what is wanted of it.
-
-    Text that is not JSON may close the object that it is put into, and would pass for more than a value.
-    """
+    """Return the text of JSON; raise ValueError for other text, which may close the object that it is put into."""
     if _native.json_error(None, text) is not None:
         raise ValueError(not_json(text).removeprefix("not JSON: "))
     return text
@@ -397,30 +322,16 @@ def _checked(text: bytes) -> bytes:
 
 def _converted(value: Any, wanted: Wanted, dtype: np.dtype[Any]) -> Any:
     """Return a stored number or array as it is wanted; raise DecodeError if it does not fit."""
-    is_array = hasattr(value, "shape")
-    array = value if is_array and dtype_name(value.dtype) == wanted.dtype else _cast(np.asarray(value), wanted, dtype)
+    stored = np.asarray(value)
+    if stored.dtype.kind in "iu" and dtype.kind not in "iu":
+        stored = stored.astype(np.float64)  # which may round it, as it does numbers of JSON
+    array = stored if stored.dtype == dtype else cast(stored, dtype)
+    if array is not None:
+        array = array.reshape(with_axes_of(array.shape, wanted.shape))
+    if array is None or not wanted.fits(array.shape):
+        is_beyond = array is None and stored.size and stored.dtype.kind in "iuf"
+        found = f"{stored.dtype} from {stored.min()} to {stored.max()}" if is_beyond else shown(value)
+        raise DecodeError(f"expected {wanted} at `{wanted.name}`, found {found}")
     if wanted.layout == _native.LAYOUT_RAGGED:
         return list(array)
-    if wanted.layout == _native.LAYOUT_ANY:
-        return array if is_array else array.item()
-    if 0 in array.shape:
-        array = array.reshape(with_axes_of(tuple(array.shape), wanted.shape))
-    if not all(axis in (None, size) for axis, size in zip(wanted.shape, array.shape, strict=True)):
-        raise DecodeError(f"expected {wanted} at `{wanted.name}`, found shape {tuple(array.shape)}")
-    return array
-
-
-def _cast(array: NDArray[Any], wanted: Wanted, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return numbers in the dtype that is wanted, floats rounded to it; raise DecodeError for a number beyond it."""
-    if wanted.dtype == "bfloat16" and dtype.kind == "i":
-        raise Error(f"{array.dtype} as bfloat16 at `{wanted.name}` needs ml_dtypes; run: pip install ml_dtypes")
-    if np.can_cast(array.dtype, dtype):  # no number can be beyond the dtype
-        return array.astype(dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = array.astype(dtype)
-    fits = found == array if dtype.kind in "iu" else np.isfinite(found) | ~np.isfinite(array)
-    if not fits.all():
-        raise DecodeError(
-            f"expected {wanted} at `{wanted.name}`, found {array[~fits].flat[0] if array.shape else array}"
-        )
-    return found
+    return array if array.ndim or wanted.layout == _native.LAYOUT_SHAPE else array.item()

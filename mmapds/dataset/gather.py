@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from .. import _native
-from ..arrays.schema import dtype_name
+from ..arrays.schema import NUMBERS, dtype_name
 from ..arrays.values import masked_count
 from ..errors import CollateError, listed, shortened
 from ..formats.expressions import keys_of
@@ -23,22 +25,14 @@ Array = NDArray[Any]
 Number = int | float | bool
 _NUMERIC = "biufc"
 """Kinds of NumPy dtypes that are numbers, supported or not."""
-_DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, name)
-    for name in (
-        "bool",
-        *(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("u", "")),
-        "float16",
-        "float32",
-        "float64",
-        "bfloat16",
-    )
-}
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in NUMBERS}
 """The dtypes of batches, by the name that NumPy and array files have for them too."""
 _NUMPY = {dtype: np.dtype(name) for name, dtype in _DTYPES.items() if name != "bfloat16"}
 _LISTED = (int, float, np.bool_, np.integer, np.floating)
 """Types of the items of a list that counts as an array."""
 _KINDS = {"array": "an array or a list of numbers", "number": "a number", "fields": "a dict"}
+_Lists = dict[tuple[Any, ...], bool]
+"""The paths of fields that are lists, and whether they are found."""
 _LONGEST_EMPTY = 1 << 20
 """Entries that have no items: they take no bytes in a file, and still a mask, or what stands beside packs."""
 
@@ -62,14 +56,10 @@ class Arrays:
 
     path: Path
     dtype: torch.dtype
-    lengths: NDArray[np.int64]
-    """Of the first axes, shape (samples,)."""
-    tail: tuple[int, ...]
-    """The shape beyond the first axis."""
-    held: list[Array] | StoredField
-    """The arrays, or where they are stored."""
-    are_empty_lists: bool = False
-    """Whether nothing has a dtype: `dtype` is a guess."""
+    lengths: NDArray[np.int64]  # of the first axes, shape (samples,)
+    tail: tuple[int, ...]  # the shape beyond the first axis
+    held: list[Array] | StoredField  # the arrays, or where they are stored
+    are_empty_lists: bool = False  # whether nothing has a dtype: `dtype` is a guess
 
     def __post_init__(self) -> None:
         if 0 in self.tail and self.longest > _LONGEST_EMPTY:
@@ -91,7 +81,7 @@ class Arrays:
         dtype = torch.int64 if are_empty_lists else _promoted(dtypes, path)
         if not given <= {dtype, _NUMPY.get(dtype, dtype)}:
             values = [_cast(value, dtype) for value in values]
-        arrays = [_memory(value, dtype, i, path) for i, value in enumerate(values)]
+        arrays = [_memory(value, dtype) for value in values]
         lengths = np.array([len(array) for array in arrays], np.int64)
         return cls(path, dtype, lengths, _tail_of([array.shape for array in arrays], path), arrays, are_empty_lists)
 
@@ -100,28 +90,25 @@ class Arrays:
         """Make one of arrays in a file, of which none is made."""
         shapes = field.shapes
         assert shapes is not None
-        alike = shapes.shape[1] == 1 or (shapes[:, 1:] == shapes[0, 1:]).all()
+        alike = (shapes[:, 1:] == shapes[0, 1:]).all()
         tail = _tail_of(list(map(tuple, (shapes[:1] if alike else shapes).tolist())), path)
         return cls(path, _DTYPES[field.dtype], shapes[:, 0], tail, field)
 
     def joined(
         self, entries: tuple[int, ...], begins: NDArray[np.int64] | None, pad: Any, longest: int, *, left: bool
     ) -> torch.Tensor:
-        """Return the arrays in one tensor, of shape (*entries, *tail).
+        """Return the arrays in one tensor, of shape (*entries, *tail), and `pad` between them and up to the end.
 
-        Args:
-          begins: the entry at which each array begins, ascending; None for one in each row.
-          pad: the number between them and up to the end.
-          longest: longer arrays are cut to this length, at their start if `left`, else at their end.
+        They begin at the entries `begins`, ascending; None for one in each row. Arrays that are longer than `longest`
+        are cut, at their start if `left`, else at their end.
         """
-        if isinstance(pad, np.generic | np.ndarray | torch.Tensor) and pad.ndim == 0:
-            pad = pad.item()
+        pad = pad.item() if getattr(pad, "ndim", None) == 0 else pad
         dtype = torch.get_default_dtype() if self.are_empty_lists and isinstance(pad, float) else self.dtype
         fill = _fill_of(pad, dtype, self.path)
         tensor = empty((*entries, *self.tail), dtype)
         row = math.prod(self.tail) * dtype.itemsize
         bytes_ = None if begins is None else (begins * row).astype(np.uint64)
-        out = _memory(tensor, dtype, 0, self.path)
+        out = _memory(tensor, dtype)
         if isinstance(self.held, StoredField):
             self.held.batch.join(self.held.number, (longest, left), row, bytes_, fill, out)
         elif self.are_empty_lists:
@@ -137,21 +124,17 @@ class Arrays:
 def gather(samples: Sequence[Any], lists: Iterable[Any], omitted: Collection[Any] = ()) -> Any:
     """Return what the fields of samples are: a dict of them, a tuple by position, or one field.
 
-    A field is `Arrays`, a tensor of numbers, a dict of fields, or a list of the values.
-
-    Args:
-      lists: names of fields that are lists, whatever they hold; a dotted name is also a path.
-      omitted: the names of fields to leave out, at any depth.
-    Raises:
-      CollateError: the samples differ in kind, fields, dtype or shape, or a name in `lists` has no field.
+    A field is `Arrays`, a tensor of numbers, a dict of fields, or a list of the values, as it is where `lists` names it
+    or the path to it. Fields of the `omitted` names are left out, at any depth.
     """
     lists = [lists] if isinstance(lists, str) else list(lists)
     if not all(isinstance(name, Hashable) for name in lists):
         raise CollateError(f"lists = {lists!r}, expected a list of names")
-    paths = {name: _keys_of(name) for name in lists}
-    fields = _gathered(samples, Path(), {(name,) for name in lists} | set(paths.values()), omitted)
-    for name, path in paths.items():
-        if not _has(fields, (name,)) and not _has(fields, path):
+    paths = {name: {(name,), _keys_of(name)} for name in lists}
+    is_found = dict.fromkeys(itertools.chain(*paths.values()), False)
+    fields = _gathered(samples, Path(), is_found, omitted)
+    for name, given in paths.items():
+        if not any(is_found[path] for path in given):
             raise CollateError(f"lists: expected names of fields, found {name!r}")
     return fields
 
@@ -160,23 +143,15 @@ def _keys_of(name: Any) -> tuple[Any, ...]:
     return tuple(key.decode() for key in keys_of(name)) if isinstance(name, str) else (name,)
 
 
-def _has(fields: Any, path: tuple[Any, ...]) -> bool:
-    for key in path:
-        known = fields if isinstance(fields, dict) else range(len(fields)) if isinstance(fields, tuple) else ()
-        if key not in known:
-            return False
-        fields = fields[key]
-    return True
-
-
-def _gathered(values: Sequence[Any], path: Path, lists: Collection[Any], omitted: Collection[Any]) -> Any:
+def _gathered(values: Sequence[Any], path: Path, lists: _Lists, omitted: Collection[Any]) -> Any:
     """Return what the values of a field are; see `gather`."""
     if path in lists:
+        lists[path] = True
         return list(values)
     if isinstance(values, LazyBatch):
         return {name: _of_batch(values, name, path, lists, omitted) for name in values.names if name not in omitted}
-    values = as_arrays(values, path)
-    kinds = set(map(kind_of, values))
+    values = _as_arrays(values, path)
+    kinds = set(map(_kind_of, values))
     if kinds == {"fields"}:
         names = [name for name in _names_of(values, path) if name not in omitted]
         return {name: _gathered([each[name] for each in values], path.to(name), lists, omitted) for name in names}
@@ -191,16 +166,17 @@ def _gathered(values: Sequence[Any], path: Path, lists: Collection[Any], omitted
     return list(values)
 
 
-def _of_batch(batch: LazyBatch, name: str, path: Path, lists: Collection[Any], omitted: Collection[Any]) -> Any:
+def _of_batch(batch: LazyBatch, name: str, path: Path, lists: _Lists, omitted: Collection[Any]) -> Any:
     """Return what a field of a batch is, without making samples where it is stored."""
     path = path.to(name)
-    if path in lists or name in batch.ragged:
-        return list(batch.values(name))
-    stored = batch.stored(name)
-    if stored is not None and stored.numbers is not None:
-        return torch.from_numpy(stored.numbers)
-    if stored is not None and stored.dtype in _DTYPES:
-        return Arrays.of_stored(stored, path)
+    if path not in lists:
+        if name in batch.ragged:
+            return list(batch.values(name))
+        stored = batch.stored(name)
+        if stored is not None and stored.numbers is not None:
+            return torch.from_numpy(stored.numbers)
+        if stored is not None and stored.dtype in _DTYPES:
+            return Arrays.of_stored(stored, path)
     return _gathered(batch.values(name), path, lists, omitted)
 
 
@@ -218,26 +194,24 @@ def _names_of(samples: Sequence[Mapping[Any, Any]], path: Path) -> Collection[An
     return names
 
 
-def _positions(samples: Sequence[Sequence[Any]]) -> list[list[Any]]:
+def _positions(samples: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     """Return the values of each position of samples that are tuples or lists."""
     count = len(samples[0])
     for i, sample in enumerate(samples):
         if len(sample) != count:
             raise CollateError(f"samples[{i}]: expected {count} items, as in samples[0], found {len(sample)}")
-    return [[sample[k] for sample in samples] for k in range(count)]
+    return list(zip(*samples, strict=True))
 
 
 # ---- kinds of values ------------------------------------------------------------------------------------------
 
 
-def kind_of(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     """Return what a value counts as: "array", "number", "fields", "list", "empty" (a list), "tuple" or "other"."""
-    if isinstance(value, np.ndarray):
-        return "other" if value.dtype.kind not in _NUMERIC else "array" if value.ndim else "number"
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in _NUMERIC:
+        return "other"
+    if isinstance(value, np.ndarray | np.generic | torch.Tensor):
         return "array" if value.ndim else "number"
-    if isinstance(value, np.generic):
-        return "number" if value.dtype.kind in _NUMERIC else "other"
     if isinstance(value, int | float):
         return "number"
     if isinstance(value, Mapping):
@@ -247,7 +221,7 @@ def kind_of(value: Any) -> str:
     return "tuple" if isinstance(value, tuple) else "other"
 
 
-def as_arrays(values: Sequence[Any], path: Path) -> Sequence[Any]:
+def _as_arrays(values: Sequence[Any], path: Path) -> Sequence[Any]:
     """Return values, of which lists of numbers have become arrays, and ml_dtypes' bfloat16 tensors."""
     if any(issubclass(each, np.ndarray | list) for each in set(map(type, values))):
         return [_as_array(value, i, path) for i, value in enumerate(values)]
@@ -257,7 +231,7 @@ def as_arrays(values: Sequence[Any], path: Path) -> Sequence[Any]:
 def _as_array(value: Any, i: int, path: Path) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "V":  # not of NumPy's own; the name of a dtype takes long to make
-            return as_tensor(value, "bfloat16") if value.dtype.name == "bfloat16" else value
+            return as_tensor(value) if value.dtype.name == "bfloat16" else value
         if value.dtype.kind in _NUMERIC:
             refuse_masked(value, i, path)
         return value
@@ -284,7 +258,7 @@ def refuse_masked(value: Array, i: int, path: Path) -> None:
 
 
 def _mixed_message(values: Sequence[Any], path: Path) -> str:
-    kinds = [kind_of(value) for value in values]
+    kinds = [_kind_of(value) for value in values]
     one = next(i for i, kind in enumerate(kinds) if kind in _KINDS)
     alike = {"array", "empty"} if kinds[one] == "array" else {kinds[one]}
     other = next(i for i, kind in enumerate(kinds) if kind not in alike)
@@ -297,11 +271,8 @@ def _mixed_message(values: Sequence[Any], path: Path) -> str:
 
 def _number_tensor(values: Sequence[Any], path: Path) -> torch.Tensor:
     """Return numbers as one tensor; raise CollateError if its dtype cannot hold them."""
-    numbers, dtypes = values, list(dict.fromkeys(map(type, values)))
-    if not {bool, int, float}.issuperset(dtypes):
-        dtypes = [getattr(value, "dtype", type(value)) for value in values]
-        numbers = [value.item() if hasattr(value, "item") else value for value in values]
-    dtype = _promoted(dtypes, path)
+    numbers = [value.item() if hasattr(value, "item") else value for value in values]
+    dtype = _promoted([getattr(value, "dtype", type(value)) for value in values], path)
     try:
         return torch.tensor(numbers, dtype=dtype)
     except (RuntimeError, OverflowError, ValueError) as error:
@@ -313,21 +284,18 @@ def _number_tensor(values: Sequence[Any], path: Path) -> torch.Tensor:
 
 def _promoted(dtypes: Sequence[Any], path: Path) -> torch.dtype:
     """Return the dtype to which torch promotes dtypes, and types of Python's numbers; None does not count."""
-    found = []
-    for dtype in dict.fromkeys(dtypes):
-        if dtype is None:
-            continue
-        if _name(dtype) not in _DTYPES:
+    names = {_name(dtype): dtype for dtype in dict.fromkeys(dtypes) if dtype is not None}
+    for name, dtype in names.items():
+        if name not in _DTYPES:
             raise CollateError(
                 f"samples[{dtypes.index(dtype)}]{path}: expected bool, an integer of 8 to 64 bits, a float of 16 to 64 "
-                f"bits or bfloat16, found {_name(dtype)}"
+                f"bits or bfloat16, found {name}"
             )
-        found.append(_DTYPES[_name(dtype)])
     try:
-        return functools.reduce(torch.promote_types, found)
+        return functools.reduce(torch.promote_types, map(_DTYPES.__getitem__, names))
     except RuntimeError:
-        names = ", ".join(map(_name, found))
-        raise CollateError(f"samples[...]{path}: expected dtypes that torch promotes to one, found {names}") from None
+        found = ", ".join(names)
+        raise CollateError(f"samples[...]{path}: expected dtypes that torch promotes to one, found {found}") from None
 
 
 def _name(dtype: Any) -> str:
@@ -345,39 +313,25 @@ def _cast(value: Any, dtype: torch.dtype) -> Array | torch.Tensor:
 
 
 def _fill_of(pad: Any, dtype: torch.dtype, path: Path) -> int:
-    """Return the bytes of a pad value in `dtype`, repeated until they are 8, as one integer.
-
-    A float may be rounded; an integer dtype takes only integers in its range.
-    """
-    filled = None
-    if isinstance(pad, int | float):
-        try:
-            filled = torch.full((8 // dtype.itemsize,), pad, dtype=dtype)
-            held = filled.tolist()[0]
-            if held != pad and not (dtype.is_floating_point and math.isinf(held) == math.isinf(pad)):
-                filled = None
-        except (RuntimeError, OverflowError, ValueError):
-            filled = None
-    if filled is None:
-        what = "a number" if dtype.is_floating_point else "an integer"
-        raise CollateError(
-            f"pad_value = {shortened(pad)}, expected {what} that {_name(dtype)} holds, for samples[...]{path}"
-        )
-    return int(filled.view(torch.int64).item()) & (2**64 - 1)
+    """Return the bytes of a pad value that `dtype` holds, floats rounded, repeated until they are 8, as one integer."""
+    with suppress(RuntimeError, OverflowError, ValueError, TypeError):
+        filled = torch.full((8 // dtype.itemsize,), pad, dtype=dtype)
+        held = filled.tolist()[0]
+        if held == pad or (dtype.is_floating_point and math.isinf(held) == math.isinf(pad)):
+            return int(filled.view(torch.int64).item()) & (2**64 - 1)
+    what = "a number" if dtype.is_floating_point else "an integer"
+    raise CollateError(
+        f"pad_value = {shortened(pad)}, expected {what} that {_name(dtype)} holds, for samples[...]{path}"
+    )
 
 
 # ---- memory and shapes ----------------------------------------------------------------------------------------
 
 
-def _memory(value: Any, dtype: torch.dtype, i: int, path: Path) -> Array:
+def _memory(value: Any, dtype: torch.dtype) -> Array:
     """Return the memory of an array or a tensor, contiguous; NumPy has no bfloat16 and shows it as int16."""
     if isinstance(value, torch.Tensor):
-        try:
-            value = value.view(torch.int16).numpy() if dtype is torch.bfloat16 else value.numpy()
-        except (TypeError, RuntimeError) as error:  # on a device, sparse, needs a gradient: torch says what to do
-            raise CollateError(
-                f"samples[{i}]{path}: expected a dense tensor on the CPU, without a gradient ({error})"
-            ) from error
+        value = value.view(torch.int16).numpy() if dtype is torch.bfloat16 else value.numpy()
     return np.ascontiguousarray(value)
 
 
@@ -391,8 +345,8 @@ def _tail_of(shapes: list[tuple[int, ...]], path: Path) -> tuple[int, ...]:
         return tails.pop()
     first = next((i for i, shape in enumerate(shapes) if shape[0]), None)
     if first is None:
-        axes = max(map(len, shapes))
-        return tuple(np.max([shape[1:] for shape in shapes if len(shape) == axes], axis=0).astype(int).tolist())
+        axes = max(map(len, tails))
+        return tuple(map(max, zip(*(tail for tail in tails if len(tail) == axes), strict=True)))
     tail = shapes[first][1:]
     for i, shape in enumerate(shapes):
         if shape[0] and shape[1:] != tail:

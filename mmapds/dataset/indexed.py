@@ -190,7 +190,7 @@ class IndexedDataset(Samples, Dataset):
         if len(found) < len(numbers):
             kept = np.frombuffer(found.places, np.uint64).astype(np.int64)
             numbers, positions = numbers[kept], np.asarray(positions)[kept]
-        return RecordBatch(found, decode, decode._finished, partial(self._raise_of, numbers, positions)), kept
+        return RecordBatch(found, decode, None, partial(self._raise_of, numbers, positions)), kept
 
     @property
     def skipped(self) -> list[int]:

@@ -28,8 +28,8 @@ from ..storage.sources import (
 from . import saving
 from .catalog import Catalog
 from .dataset import Dataset
-from .decode import ArrayDecoder, Decoder, RecordArray, TensorDecoder, decoder_name, is_same_decoder, resolve
-from .fields import Fields, StoredFields, differing_records
+from .decode import ArrayDecoder, Decoder, RecordArray, TensorDecoder, is_same_decoder, resolve
+from .fields import Fields, StoredFields, records_of
 from .indexed import OnError, make_dataset
 
 
@@ -176,11 +176,8 @@ def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Dec
     found = [_decoder_of(index, given if isinstance(given, Fields) else None) for index in indexes]
     for index, decode in zip(indexes, found, strict=True):
         if not is_same_decoder(decode, found[0]):
-            if differ := differing_records(found[0], decode, indexes[0].path):
-                raise Error(f"{index.path}: {differ}")
             raise Error(
-                f"{index.path}: expected records for decode = {decoder_name(found[0])}, as in {indexes[0].path}, found "
-                f"records for {decoder_name(decode)}; give decode="
+                f"{index.path}: expected {records_of(found[0])}, as in {indexes[0].path}, found {records_of(decode)}"
             )
     return TensorDecoder(resolve(found[0])) if given == "torch" else found[0]
 

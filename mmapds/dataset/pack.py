@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import CollateError, OrderError, listed
-from .batch import LazyBatch
 from .collate import check_arguments, pad_collate, pad_values, positive
-from .gather import Arrays, Number, Path, as_arrays, empty, gather, kind_of
+from .gather import Arrays, Number, Path, empty, gather
 
 Int64s = NDArray[np.int64]
-_FLASH_KWARGS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+_OPTIONAL = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 _LAYOUTS = ("flash", "hf", "megatron", "segments")
 _IGNORED = -100  # the label that losses leave out
 _MOST = 2**31 - 1  # tokens, which cu_seqlens counts in int32
@@ -50,9 +49,7 @@ class _Options(NamedTuple):
             if value and self.layout not in layouts:
                 raise CollateError(f"layout = {self.layout!r}, expected {' or '.join(map(repr, layouts))} for {name}")
         if self.packs is not None and self.pad_to is None:
-            raise CollateError(
-                f"packs = {self.packs!r}, expected pad_to beside it, the length of a pack; give pad_to=N"
-            )
+            raise CollateError(f"packs = {self.packs!r}, expected pad_to beside it, the length of a pack")
 
 
 def pack_collate(
@@ -112,7 +109,7 @@ def pack_collate(
         `pad_to`, `packs` or `max_sequences`; an argument does not fit. It is also a ValueError.
     """
     limit = check_arguments(samples, truncate, max_length)
-    wanted = _FLASH_KWARGS * flash_attn_kwargs + ("seq_idx",) * seq_idx
+    wanted = _OPTIONAL[:4] * flash_attn_kwargs + _OPTIONAL[4:] * seq_idx
     labels = "labels" if labels is None and layout == "hf" else labels
     options = _Options(layout, pad_to, packs, max_sequences, round_to, limit, truncate == "left", labels, wanted)
     options.check()
@@ -121,14 +118,27 @@ def pack_collate(
 
 def _packed(samples: Sequence[Any], options: _Options, pad_value: Any, lists: Iterable[Any]) -> dict[Any, Any]:
     is_hf, name = options.layout == "hf", options.labels
-    named = samples if isinstance(samples, LazyBatch) else _named(samples, "input_ids" if is_hf else "tokens")
-    fields = gather(named, lists, ("attention_mask",) if is_hf else ())
-    if any(field.lengths.any() for field in _sequences(fields)):
-        fields = _without_empty_lists(fields)
-    places = _Places.of(np.minimum(_shared_lengths(fields), options.max_length), options)
+    fields = gather(samples, lists, ("attention_mask",) if is_hf else ())
+    if isinstance(fields, Arrays):
+        fields = {"input_ids" if is_hf else "tokens": fields}
+    if not isinstance(fields, dict):
+        raise CollateError(f"samples[0]: expected a dict of fields, or an array, found {type(samples[0]).__name__}")
+    sequences = list(_sequences(fields))
+    if any(field.lengths.any() for field in sequences):  # beside which lists that are all empty stay lists
+        sequences = [field for field in sequences if not field.are_empty_lists]
+    if not sequences:
+        raise CollateError(f"samples[0]: expected a field of arrays to pack, found {listed(fields)}")
+    places = _Places.of(np.minimum(_shared_lengths(sequences), options.max_length), options)
     batch = _joined(fields, places, pad_value, options, Path())
     if name is not None:
-        _set_labels(batch, fields, places, name, "input_ids" if is_hf and name not in fields else name)
+        source = "input_ids" if is_hf and name not in fields else name
+        field = next((each for each in sequences if each is fields.get(source)), None)
+        if field is None or field.dtype.is_floating_point:
+            raise CollateError(f"samples[0]: expected arrays of integers as field {source!r}, found {listed(fields)}")
+        if source == name != "labels" and (name in ("tokens", "input_ids") or len(sequences) == 1):
+            raise CollateError(f"labels = {name!r}, expected a field beside the inputs, found the inputs")
+        batch[name] = batch[source].to(torch.int64, copy=source != name)
+        _ignore(batch[name].view(places.total, *field.tail), places)
     beside = _beside(places, options)
     clash = next((key for key in beside if key in batch), None)
     if clash is not None:
@@ -136,37 +146,8 @@ def _packed(samples: Sequence[Any], options: _Options, pad_value: Any, lists: It
     return batch | beside
 
 
-# ---- the fields of samples ------------------------------------------------------------------------------------
-
-
-def _named(samples: Sequence[Any], name: str) -> Sequence[Any]:
-    """Return samples that are dicts; those that are arrays alone get a name."""
-    samples = as_arrays(samples, Path())
-    kinds = [kind_of(sample) for sample in samples]
-    if set(kinds) <= {"array", "empty"}:
-        return [{name: sample} for sample in samples]
-    for i, kind in enumerate(kinds):
-        if kind != "fields":
-            raise CollateError(
-                f"samples[{i}]: expected a dict of fields, or an array, found {type(samples[i]).__name__}"
-            )
-    return samples
-
-
-def _without_empty_lists(fields: dict[Any, Any]) -> dict[Any, Any]:
-    """Return fields, of which those whose lists are all empty are lists: they cannot be as long as the others."""
-    left = {}
-    for name, field in fields.items():
-        if isinstance(field, dict):
-            field = _without_empty_lists(field)
-        elif isinstance(field, Arrays) and field.are_empty_lists:
-            field = [[] for _ in field.lengths]
-        left[name] = field
-    return left
-
-
 def _sequences(fields: Mapping[Any, Any]) -> Iterator[Arrays]:
-    """Yield the fields that are to be joined."""
+    """Yield the fields of arrays."""
     for field in fields.values():
         if isinstance(field, Arrays):
             yield field
@@ -174,20 +155,18 @@ def _sequences(fields: Mapping[Any, Any]) -> Iterator[Arrays]:
             yield from _sequences(field)
 
 
-def _shared_lengths(fields: Mapping[Any, Any]) -> Int64s:
+def _shared_lengths(fields: Sequence[Arrays]) -> Int64s:
     """Return the length of each sample, which all its fields share."""
-    found = list(_sequences(fields))
-    if not found:
-        raise CollateError(f"samples[0]: expected a field of arrays to pack, found {listed(fields)}")
-    for field in found[1:]:
-        differs = field.lengths != found[0].lengths
+    first = fields[0]
+    for field in fields:
+        differs = field.lengths != first.lengths
         if differs.any():
             i = int(differs.argmax())
             raise CollateError(
-                f"samples[{i}]{field.path}: expected {found[0].lengths[i]} entries, as in samples[{i}]{found[0].path}, "
+                f"samples[{i}]{field.path}: expected {first.lengths[i]} entries, as in samples[{i}]{first.path}, "
                 f"found {field.lengths[i]}; give lists=[...] with the names of fields that have no entry for each token"
             )
-    return found[0].lengths
+    return first.lengths
 
 
 # ---- where samples stand --------------------------------------------------------------------------------------
@@ -197,11 +176,9 @@ class _Places(NamedTuple):
     """Where each sample stands among all tokens of the batch."""
 
     begins: Int64s
-    lengths: Int64s
-    """Without what is cut off."""
+    lengths: Int64s  # without what is cut off
     rows: int
-    row: int
-    """Tokens in a row."""
+    row: int  # tokens in a row
 
     @property
     def total(self) -> int:
@@ -264,6 +241,8 @@ def _joined(fields: Mapping[Any, Any], places: _Places, pad: Any, options: _Opti
         field = fields[name]
         if isinstance(field, dict):
             batch[name] = _joined(field, places, own, options, path.to(name))
+        elif isinstance(field, Arrays) and field.are_empty_lists and places.lengths.any():
+            batch[name] = [[] for _ in field.lengths]
         elif isinstance(field, Arrays):
             joined = field.joined((places.total,), places.begins, own, options.max_length, left=options.left)
             batch[name] = _in_rows(joined, places, options)
@@ -279,21 +258,12 @@ def _in_rows(tensor: torch.Tensor, places: _Places, options: _Options) -> torch.
     return tensor
 
 
-def _set_labels(batch: dict[Any, Any], fields: Mapping[Any, Any], places: _Places, name: str, source: str) -> None:
-    """Make labels int64, and those that losses must leave out -100: the first of each sample, and padding."""
-    field = fields.get(source)
-    if not isinstance(field, Arrays) or field.dtype.is_floating_point:
-        raise CollateError(f"samples[0]: expected arrays of integers as field {source!r}, found {listed(fields)}")
-    is_alone = all(each is field for each in _sequences(fields))
-    if source == name != "labels" and (name in ("tokens", "input_ids") or is_alone):
-        raise CollateError(f"labels = {name!r}, expected a field beside the inputs, found the inputs")
-    made = batch[source].to(torch.int64, copy=source != name)
-    flat = made.view(places.total, *field.tail)
-    flat[torch.from_numpy(places.begins[places.lengths > 0])] = _IGNORED
+def _ignore(labels: torch.Tensor, places: _Places) -> None:
+    """Make labels -100 that losses must leave out: the first of each sample, and padding."""
+    labels[torch.from_numpy(places.begins[places.lengths > 0])] = _IGNORED
     bounds, numbers = places.bounds()
     for k in np.flatnonzero(numbers < 0).tolist():
-        flat[bounds[k] : bounds[k + 1]] = _IGNORED
-    batch[name] = made
+        labels[bounds[k] : bounds[k + 1]] = _IGNORED
 
 
 def _beside(places: _Places, options: _Options) -> dict[str, Any]:
@@ -305,10 +275,9 @@ def _beside(places: _Places, options: _Options) -> dict[str, Any]:
     if options.layout == "hf":
         positions, ids = _numbered(bounds, torch.int64, np.arange(len(numbers), dtype=np.int32), places)
         cu = _int32(bounds, places, options)
-        every = {"cu_seq_lens_q": cu, "cu_seq_lens_k": cu, "max_length_q": longest, "max_length_k": longest}
-        every["seq_idx"] = _in_rows(ids, places, options)
-        found = {"position_ids": _in_rows(positions, places, options)}
-        return found | {key: value for key, value in every.items() if key in options.wanted}
+        optional = dict(zip(_OPTIONAL, (cu, cu, longest, longest, _in_rows(ids, places, options)), strict=True))
+        wanted = {key: optional[key] for key in options.wanted}
+        return {"position_ids": _in_rows(positions, places, options), **wanted}
     if options.layout == "segments":
         positions, ids = _numbered(bounds, torch.int32, numbers + np.int32(1), places)
         return {key: _in_rows(each, places, options) for key, each in (("segment_ids", ids), ("positions", positions))}
@@ -347,8 +316,7 @@ def _numbered(
 
 def check_plan(batch_sampler: Any, collate_fn: Any) -> None:
     """Raise OrderError if a sampler leaves the cut of long samples to a function that does not cut them."""
-    is_partial = isinstance(collate_fn, partial)
-    function, options = (collate_fn.func, collate_fn.keywords) if is_partial else (collate_fn, {})
+    function, options = (collate_fn.func, collate_fn.keywords) if isinstance(collate_fn, partial) else (collate_fn, {})
     limit, found = getattr(batch_sampler, "cut_length", None), options.get("max_length")
     if function in (pad_collate, pack_collate) and limit is not None and (found is None or found > limit):
         raise OrderError(
