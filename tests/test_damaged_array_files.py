@@ -229,12 +229,24 @@ def test_what_is_no_array_file(write):
     ("name", "change", "message"),
     [
         ("records", None, "expected a section 'records', found none"),
-        ("offsets", None, "section 'offsets': expected 3 numbers, found no such section"),
-        ("column:n", None, "section 'column:n': expected 3 numbers, found no such section"),
-        ("offsets", {"shape": [2]}, "section 'offsets': expected 3 numbers, found 2"),
-        ("column:x_length", {"shape": [4]}, "section 'column:x_length': expected 3 numbers, found 4"),
-        ("offsets", {"dtype": "|u1"}, "section 'offsets': expected numbers of <u4 or <u8, found \\|u1"),
-        ("column:n", {"dtype": "|u1"}, "section 'column:n': expected numbers of <u4 or <u8 or <i8, found \\|u1"),
+        ("offsets", None, "section 'offsets': expected 3 numbers of type <u4 or <u8, found none"),
+        ("column:n", None, "section 'column:n': expected 3 numbers of type <u4 or <u8 or <i8, found none"),
+        ("offsets", {"shape": [2]}, "section 'offsets': expected 3 numbers of type <u4 or <u8, found 2 of type <u4"),
+        (
+            "column:x_length",
+            {"shape": [4]},
+            "section 'column:x_length': expected 3 numbers of type <u4 or <u8 or <i8, found 4 of type <u4",
+        ),
+        (
+            "offsets",
+            {"dtype": "|u1"},
+            "section 'offsets': expected 3 numbers of type <u4 or <u8, found 3 of type \\|u1",
+        ),
+        (
+            "column:n",
+            {"dtype": "|u1"},
+            "section 'column:n': expected 3 numbers of type <u4 or <u8 or <i8, found 3 of type \\|u1",
+        ),
         ("column:n", {"xxh3": "0"}, "section 'column:n' does not match its checksum: expected 0, found [0-9a-f]{16}"),
     ],
 )
