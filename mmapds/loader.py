@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from numbers import Real
@@ -18,9 +19,6 @@ from .samplers.cursor import Sharding
 from .samplers.ranks import World, process_group
 from .samplers.resumable import OrderedRecords, ResumableSampler, check_same_samples
 from .samplers.samplers import OrderSampler, order_of
-
-_LONGEST_TIMEOUT = 2_000_000  # seconds: their milliseconds are an int of C where worker processes are polled
-_OWN = ("_waits", "_processes")  # what a pickled loader makes anew
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -46,7 +44,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
       in_order: False needs `workers="processes"`, and leaves no states.
       workers: "threads", or "processes" for decoders and collate functions in Python that take longer than the
         trainer's step: those are torch's own workers.
-      prefetch: the same as `prefetch_factor`, as a number of batches in all.
+      prefetch: the same as `prefetch_factor`, as a number of batches in all; it counts where both are given.
       stall_after: seconds after which a wait for a batch is reported by a warning; None for never.
     The other arguments are those of torch's DataLoader.
     Raises:
@@ -81,6 +79,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.prefetch = None if prefetch is None else integer("prefetch", prefetch, 1)
         self.stall_after = stall_after
         _check_options(self, integer("num_workers", num_workers, 0), timeout, multiprocessing_context, in_order)
+        if self.prefetch is not None:
+            prefetch_factor = -(-self.prefetch // max(num_workers, 1))
+        elif prefetch_factor is not None:
+            prefetch_factor = integer("prefetch_factor", prefetch_factor, 1)
         _check_samplers(dataset, sampler, batch_sampler, is_batched=batch_size is not None)
         check_plan(batch_sampler, collate_fn)
         self._shuffles, self._owns_sampler = bool(shuffle), sampler is None and batch_sampler is None
@@ -102,7 +104,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             worker_init_fn=worker_init_fn,
             multiprocessing_context=multiprocessing_context,
             generator=generator,
-            prefetch_factor=_prefetch_factor(num_workers, prefetch_factor, self.prefetch),
+            prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
         )
         self.in_order = in_order  # torch 2.6 and later have it too
@@ -110,22 +112,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             # The only place where Hugging Face's Trainer looks for it after a resume.
             self.batch_sampler.set_epoch = sampler.set_epoch  # type: ignore[union-attr]
         self._waits = Waits()
-        self._processes: tuple[torch.utils.data.DataLoader[Any], Drawn] | None = None
-
-    @property
-    def _index_sampler(self) -> Any:
-        return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     @property
     def _resumable(self) -> ResumableSampler | None:
         """The sampler of mmapds that indices come from, if it is one."""
-        found = self._index_sampler
-        if type(found) is torch.utils.data.BatchSampler:
-            found = found.sampler
+        found = _innermost(self._index_sampler)
         return found if isinstance(found, ResumableSampler) else None
 
     def check_worker_number_rationality(self) -> None:
-        """Do nothing: threads that wait for a disk may outnumber the cores; of processes torch's own loader warns."""
+        """Warn of too many processes; threads that wait for a disk may outnumber the cores."""
+        if self.workers == "processes":
+            super().check_worker_number_rationality()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Return an iterator over the batches of an epoch, which begins when the first batch is asked for.
@@ -144,30 +141,21 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 "sampler=torch.utils.data.RandomSampler(dataset) where each of them has to read everything"
             )
         if self._resumable is not None and self._resumable is not self._index_sampler:
-            options = {"loader.batch_size": self.batch_size, "loader.drop_last": self.drop_last}
-            self._resumable.loader_options = options
+            self._resumable.loader_options = {"loader.batch_size": self.batch_size, "loader.drop_last": self.drop_last}
         self._waits = Waits()
         return (ProcessLoop if self.num_workers and self.workers == "processes" else ThreadLoop)(self, self._waits)
 
     def _start_processes(self) -> tuple[Any, Drawn]:
-        """Return an iterator of torch's own loader, and the indices that it draws."""
-        if self._processes is None:
-            drawn = Drawn(self)
-            options: dict[str, Any] = {} if self.in_order else {"in_order": False}
-            options |= (
-                {"sampler": drawn, "batch_size": None} if self.batch_sampler is None else {"batch_sampler": drawn}
-            )
-            names = "num_workers collate_fn pin_memory timeout multiprocessing_context generator prefetch_factor "
-            names += "persistent_workers"
-            loader = torch.utils.data.DataLoader(
-                self.dataset,
-                worker_init_fn=partial(start_process, self.worker_init_fn),
-                **options,
-                **{name: getattr(self, name) for name in names.split()},
-            )
-            self._processes = loader, drawn
-        loader, drawn = self._processes
-        return iter(loader), drawn.latest  # torch asks for indices once or twice, and uses the latest
+        """Return torch's own iterator, and the indices that it draws."""
+        processes: Any = super().__iter__()  # makes one, or begins anew with that of persistent workers
+        return processes, processes._index_sampler.latest  # torch asks for indices once or twice, and uses the latest
+
+    def _get_iterator(self) -> Any:
+        """Return a new iterator of torch's over this loader, whose processes end with this one."""
+        inner = copy.copy(self)
+        indices = "sampler" if self.batch_sampler is None else "batch_sampler"
+        inner.__dict__ |= {indices: Drawn(self), "worker_init_fn": partial(start_process, self.worker_init_fn)}
+        return torch.utils.data.DataLoader._get_iterator(inner)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next loop, if the sampler has epochs: the current one keeps its position."""
@@ -201,10 +189,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if not self.in_order:
             raise StateError("in_order = False, expected True for states; give in_order=True")
         if self._resumable is None:
-            inner = self._index_sampler
-            inner = inner.sampler if type(inner) is torch.utils.data.BatchSampler else inner
+            found = type(_innermost(self._index_sampler)).__name__
             raise StateError(
-                f"sampler: expected one of mmapds, found {type(inner).__name__}, which has no state; give "
+                f"sampler: expected one of mmapds, found {found}, which has no state; give "
                 "sampler=mmapds.DistributedSampler(dataset), with order=... for an order of your own"
             )
         return self._resumable
@@ -221,11 +208,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._waits.report()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _OWN}
+        return self.__dict__ | {"_waits": None, "_iterator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._waits, self._processes = Waits(), None
+        self._waits = Waits()
 
 
 # ---- samplers --------------------------------------------------------------------------------------------------
@@ -234,9 +221,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 class _OwnSampler(OrderSampler):
     """The sampler of a loader that is given none. A loop that reads all of an epoch begins the next one."""
 
-    def _init(self, dataset: Any, generator: torch.Generator | None, shuffle: bool) -> None:
+    def __init__(self, dataset: Any, generator: torch.Generator | None) -> None:
+        if isinstance(self, torch.utils.data.RandomSampler):  # trainers read its attributes
+            torch.utils.data.RandomSampler.__init__(self, dataset, generator=generator)
+        self.data_source = dataset
         self.sampled, self._seed = dataset, 0 if generator is None else generator.initial_seed()
-        order = order_of(dataset, shuffle, self._seed)
+        order = order_of(dataset, isinstance(self, torch.utils.data.RandomSampler), self._seed)
         self._sample(dataset, OrderedRecords(order, None), Sharding(1, 0, 1, False), World(1, 0, False), 0)
 
     def _what(self) -> str:
@@ -246,15 +236,9 @@ class _OwnSampler(OrderSampler):
 class _Shuffled(_OwnSampler, torch.utils.data.RandomSampler):
     """Trainers that put a sampler of theirs in the place of torch's do so with this one, too."""
 
-    def __init__(self, dataset: Any, generator: torch.Generator | None) -> None:
-        torch.utils.data.RandomSampler.__init__(self, dataset, generator=generator)
-        self._init(dataset, generator, True)
-
 
 class _InOrder(_OwnSampler, torch.utils.data.SequentialSampler):
-    def __init__(self, dataset: Any, generator: torch.Generator | None) -> None:
-        torch.utils.data.SequentialSampler.__init__(self, dataset)
-        self._init(dataset, generator, False)
+    """The same without shuffling."""
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------
@@ -266,14 +250,11 @@ def _check_options(
     """Raise OrderError for options that are out of range, or contradict each other."""
     workers, stall_after = loader.workers, loader.stall_after
     if workers not in ("threads", "processes"):
-        is_count = isinstance(workers, int) and not isinstance(workers, bool)
-        hint = f"; give num_workers={workers}" if is_count else ""
-        raise OrderError(f"workers = {workers!r}, expected 'threads' or 'processes'{hint}")
+        raise OrderError(f"workers = {workers!r}, expected 'threads' or 'processes'")
     if stall_after is not None and not (_is_number(stall_after) and stall_after > 0):
         raise OrderError(f"stall_after = {shortened(stall_after)}, expected seconds above 0, or None")
-    if not (_is_number(timeout) and 0 <= timeout <= _LONGEST_TIMEOUT):
-        longest = f"{_LONGEST_TIMEOUT:,}"
-        raise OrderError(f"timeout = {shortened(timeout)}, expected up to {longest} seconds, or 0 for any time")
+    if not (_is_number(timeout) and timeout >= 0):
+        raise OrderError(f"timeout = {shortened(timeout)}, expected seconds, or 0 for any time")
     if timeout > 0 and num_workers == 0:
         raise OrderError(f"timeout = {timeout!r}, expected 0 with num_workers = 0, which waits for no worker")
     if workers == "threads" and num_workers > 0:
@@ -290,23 +271,6 @@ def _is_number(seconds: object) -> bool:
     return isinstance(seconds, Real) and not isinstance(seconds, bool) and seconds == seconds  # and no NaN
 
 
-def _prefetch_factor(num_workers: int, prefetch_factor: int | None, prefetch: int | None) -> int | None:
-    """Return the batches that each worker makes ahead; torch checks that there are workers."""
-    if prefetch_factor is not None:
-        prefetch_factor = integer("prefetch_factor", prefetch_factor, 1)
-    if prefetch is None:
-        return prefetch_factor
-    if num_workers == 0:
-        raise OrderError(f"prefetch = {prefetch!r}, expected None with num_workers = 0; give num_workers=1 or more")
-    each = -(-prefetch // num_workers)
-    if prefetch_factor not in (None, each):  # loaders that are made again from the attributes of another have both
-        raise OrderError(
-            f"prefetch_factor = {prefetch_factor!r}, expected None or {each} with prefetch = {prefetch} and "
-            f"num_workers = {num_workers}; give one of the two"
-        )
-    return each
-
-
 def _check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, is_batched: bool) -> None:
     """Raise OrderError for an iterable dataset, or a sampler of mmapds in the wrong argument or of other data.
 
@@ -318,22 +282,22 @@ def _check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, is_batche
             f"dataset: expected a length and dataset[i], found {type(dataset).__name__}, an IterableDataset; use "
             "torch.utils.data.DataLoader"
         )
-    if is_batched and isinstance(sampler, ResumableSampler) and _yields_batches(sampler):
+    batches = torch.utils.data.BatchSampler
+    if is_batched and isinstance(sampler, ResumableSampler) and isinstance(sampler, batches):
         raise OrderError(
             f"sampler: expected one of single samples, found {type(sampler).__name__}, which yields batches; give it "
             "as batch_sampler="
         )
-    if isinstance(batch_sampler, ResumableSampler) and not _yields_batches(batch_sampler):
+    if isinstance(batch_sampler, ResumableSampler) and not isinstance(batch_sampler, batches):
         raise OrderError(
             f"batch_sampler: expected one of batches, found {type(batch_sampler).__name__}, which yields single "
             "samples; give it as sampler=, with a batch_size="
         )
-    name, given = ("sampler", sampler) if batch_sampler is None else ("batch_sampler", batch_sampler)
-    if type(given) is torch.utils.data.BatchSampler:
-        given = given.sampler
+    name, given = ("sampler", sampler) if batch_sampler is None else ("batch_sampler", _innermost(batch_sampler))
     if isinstance(given, ResumableSampler):
         check_same_samples(dataset, name, given.sampled)
 
 
-def _yields_batches(sampler: ResumableSampler) -> bool:
-    return isinstance(sampler, torch.utils.data.BatchSampler)
+def _innermost(sampler: Any) -> Any:
+    """Return the sampler that a BatchSampler of torch's makes batches of; any other as it is."""
+    return sampler.sampler if type(sampler) is torch.utils.data.BatchSampler else sampler

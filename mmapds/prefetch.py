@@ -87,9 +87,6 @@ class Drawn(Iterator[Any]):
         self.latest = Drawn(self._loader)
         return self.latest
 
-    def __len__(self) -> int:
-        return len(self._loader._index_sampler)
-
     def __next__(self) -> Any:
         try:
             indices = self._begin() if self._source is None else next(self._source)
@@ -100,15 +97,13 @@ class Drawn(Iterator[Any]):
         return indices
 
     def _begin(self) -> Any:
-        before = self._begun()
+        cursor = getattr(self._sampler, "_cursor", None)
+        before = cursor and cursor.latest
         self._source = iter(self._loader._index_sampler)
         indices = next(self._source)
-        self._iteration = None if self._begun() is before else self._begun()
+        self._iteration = cursor.latest if cursor and cursor.latest is not before else None
         self._count(0)
         return indices
-
-    def _begun(self) -> Iteration | None:
-        return None if self._sampler is None else self._sampler._cursor.latest
 
     def settle(self, *, is_delivered: bool) -> Any:
         """Count the oldest batch that was drawn, and return its indices. A failed one counts with the next one."""
@@ -164,21 +159,19 @@ class Loop(Iterator[Any]):
     def _next(self) -> tuple[float, Any, Any]:
         """Return from when on the trainer waited for data, the indices of the next batch, and the batch."""
 
-    def _check_stall(self, begin: float, indices: Any, *, is_made: bool = True) -> bool:
-        """Report a batch that takes too long, or took too long; return whether it does."""
+    def _check_stall(self, begin: float, indices: Any, what: str = "delivered") -> None:
+        """Report a batch that takes too long."""
         seconds = time.perf_counter() - begin
         if seconds < self._stall_after:
-            return False
+            return
         self._waits.stalls += 1
-        found = f"{'delivered' if is_made else 'not ready'} after {seconds:.1f} s"
         sampler, after = self._loader._resumable, f"{self._stall_after:g}"
         rank = World.of(None, None).rank if sampler is None else sampler._sharding.rank
         warn(
-            f"stall_after = {after}, expected batch {self._number} within {after} s, found it {found} on rank {rank}: "
-            f"the trainer waits for data, {_shown(indices)}",
+            f"stall_after = {after}, expected batch {self._number} within {after} s, found it {what} after "
+            f"{seconds:.1f} s on rank {rank}: the trainer waits for data, {_shown(indices)}",
             RuntimeWarning,
         )
-        return True
 
 
 class ThreadLoop(Loop):
@@ -208,7 +201,7 @@ class ThreadLoop(Loop):
         if self._threads is None:
             fulfil(batch, self._make, indices)
             self._check_stall(begin, indices)
-        else:
+        elif not batch.done():
             self._wait(begin, indices, batch)
         self._tasks.popleft()
         self._drawn.settle(is_delivered=batch.exception() is None)
@@ -231,20 +224,17 @@ class ThreadLoop(Loop):
 
     def _wait(self, begin: float, indices: Any, batch: "Future[Any]") -> None:
         """Wait for the next batch, which threads make."""
-        waited, stall, timeout = 0.0, self._stall_after, self._loader.timeout or float("inf")
-        while not batch.done():
-            until = min(timeout, stall)
+        timeout = self._loader.timeout or float("inf")
+        for limit in sorted({self._stall_after, timeout}):
             with suppress(TimeoutError):
-                batch.exception(max(until - waited, 0) if until < float("inf") else None)
+                batch.exception(max(begin + limit - time.perf_counter(), 0) if limit < float("inf") else None)
                 return
-            waited = time.perf_counter() - begin
-            if waited >= stall and self._check_stall(begin, indices, is_made=False):
-                stall = float("inf")
-            if waited >= timeout:
+            if limit == timeout:
                 raise RuntimeError(
                     f"timeout = {timeout:g}, expected batch {self._number} within {timeout:g} s, found it not ready: "
                     f"{_shown(indices)}"
                 )
+            self._check_stall(begin, indices, "not ready")
 
 
 class ProcessLoop(Loop):

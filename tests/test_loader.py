@@ -199,22 +199,20 @@ def test_pinning_without_a_device_warns():
         assert list(ours(Numbers(2), batch_size=2, pin_memory=True, num_workers=1)) == [[0, 1]]
 
 
-SECONDS = "expected up to 2,000,000 seconds, or 0 for any time"
+SECONDS = "expected seconds, or 0 for any time"
 BAD = [
     ({"workers": "thread"}, "workers = 'thread', expected 'threads' or 'processes'"),
-    ({"workers": 2}, "workers = 2, expected 'threads' or 'processes'; give num_workers=2"),
+    ({"workers": 2}, "workers = 2, expected 'threads' or 'processes'"),
     ({"num_workers": -1}, "num_workers = -1, expected an integer of 0 or more"),
-    ({"prefetch": 3}, "prefetch = 3, expected None with num_workers = 0"),
+    ({"prefetch": 3}, "prefetch_factor option could only be specified in multiprocessing"),
     ({"num_workers": 2, "prefetch": 0}, "prefetch = 0, expected an integer of 1 or more"),
     ({"num_workers": 2, "prefetch_factor": 2.5}, "prefetch_factor = 2.5, expected an integer of 1 or more"),
-    ({"num_workers": 2, "prefetch": 6, "prefetch_factor": 2}, "prefetch_factor = 2, expected None or 3"),
     ({"stall_after": 0}, "stall_after = 0, expected seconds above 0, or None"),
     ({"stall_after": "60"}, "stall_after = '60', expected seconds above 0, or None"),
     ({"num_workers": 1, "stall_after": float("nan")}, "stall_after = nan, expected seconds above 0, or None"),
     ({"timeout": 3}, "timeout = 3, expected 0 with num_workers = 0"),
     ({"num_workers": 1, "timeout": "60"}, f"timeout = '60', {SECONDS}"),
     ({"num_workers": 1, "timeout": -1}, f"timeout = -1, {SECONDS}"),
-    ({"num_workers": 1, "timeout": 10**400}, SECONDS),
     ({"num_workers": 1, "multiprocessing_context": "spawn"}, "multiprocessing_context = 'spawn', expected None"),
     ({"num_workers": 1, "in_order": False}, "in_order = False, expected True"),
     ({"batch_size": 2, "batch_sampler": [[0]]}, "batch_sampler option is mutually exclusive"),
@@ -228,7 +226,7 @@ BAD = [
 def test_arguments_that_are_out_of_range_or_contradict_each_other_are_refused(options, message):
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
         DataLoader(**{"dataset": Numbers(), **options})
-    assert isinstance(raised.value, OrderError) == ("mutually exclusive" not in message), "that one is torch's"
+    assert isinstance(raised.value, OrderError) == (" option " not in message), "torch's speak of options"
 
 
 # ---- samplers ------------------------------------------------------------------------------------------------
