@@ -101,30 +101,26 @@ __all__ = [
 """All public names but `open` and `zip`, which `from mmapds import *` would put in the place of Python's own."""
 
 _LAZY = {
-    "ChunkedSampler": "samplers.samplers",
-    "DataLoader": "loader",
-    "Dataset": "dataset.dataset",
-    "DistributedBatchSampler": "samplers.samplers",
-    "DistributedSampler": "samplers.samplers",
-    "Fields": "dataset.fields",
-    "Location": "dataset.catalog",
-    "MixtureSampler": "samplers.samplers",
-    "PackingBatchSampler": "samplers.planned",
-    "Permutation": "orders.permutation",
-    "TokenBudgetBatchSampler": "samplers.planned",
-    "Writer": "writer",
-    "add_column": "computed_columns",
-    "build": "build_index",
-    "check_ranks": "samplers.ranks",
-    "concat": "dataset.dataset",
-    "merge": "build_index",
-    "open": "dataset.opening",
-    "pack_collate": "dataset.pack",
-    "pad_collate": "dataset.collate",
-    "seekable": "recompress",
-    "takes_location": "dataset.decode",
-    "takes_view": "dataset.decode",
-    "zip": "dataset.dataset",
+    name: module
+    for module, names in {
+        "build_index": ["build", "merge"],
+        "computed_columns": ["add_column"],
+        "dataset.catalog": ["Location"],
+        "dataset.collate": ["pad_collate"],
+        "dataset.dataset": ["Dataset", "concat", "zip"],
+        "dataset.decode": ["takes_location", "takes_view"],
+        "dataset.fields": ["Fields"],
+        "dataset.opening": ["open"],
+        "dataset.pack": ["pack_collate"],
+        "loader": ["DataLoader"],
+        "orders.permutation": ["Permutation"],
+        "recompress": ["seekable"],
+        "samplers.planned": ["PackingBatchSampler", "TokenBudgetBatchSampler"],
+        "samplers.ranks": ["check_ranks"],
+        "samplers.samplers": ["ChunkedSampler", "DistributedBatchSampler", "DistributedSampler", "MixtureSampler"],
+        "writer": ["Writer"],
+    }.items()
+    for name in names
 }
 
 _MODULES = ("bench", "convert", "executors", "index", "integrations", "orders", "report")

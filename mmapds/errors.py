@@ -137,14 +137,7 @@ def plain_counted(count: int, unit: str) -> str:
 
 def printable(text: str) -> str:
     """Return text with what would steer a terminal escaped, as JSON escapes it."""
-    return _UNPRINTABLE.sub(_escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is not UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\u{code:04x}"
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def check_memory(error: Exception) -> None:

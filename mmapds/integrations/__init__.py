@@ -20,7 +20,11 @@ def refuse_second_sharding(sampler: Any, num_replicas: int, *, cuts: bool) -> No
         return
     processes = accelerate.PartialState().num_processes
     loader = accelerate.GradientState().active_dataloader
-    if processes == 1 or not _reads(loader, sampler):
+    found = getattr(loader, "batch_sampler", None)
+    while found is not None and found is not sampler:  # a sampler around it
+        inner = getattr(found, "batch_sampler", None)
+        found = getattr(found, "sampler", None) if inner is None else inner
+    if processes == 1 or found is None:
         return
     if num_replicas > 1:
         raise OrderError(
@@ -29,12 +33,3 @@ def refuse_second_sharding(sampler: Any, num_replicas: int, *, cuts: bool) -> No
         )
     if isinstance(loader, sys.modules["accelerate.data_loader"].DataLoaderDispatcher):
         raise OrderError("dispatch_batches = True, expected False with batches of different sizes, which it cuts")
-
-
-def _reads(loader: Any, sampler: Any) -> bool:
-    """Whether a prepared loader draws from a sampler, directly or through samplers around it."""
-    found = getattr(loader, "batch_sampler", None)
-    while found is not None and found is not sampler:
-        inner = getattr(found, "batch_sampler", None)
-        found = getattr(found, "sampler", None) if inner is None else inner
-    return found is not None

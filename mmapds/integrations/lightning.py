@@ -16,8 +16,12 @@ class ResumeAtAnyWorldSize(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Set how many epochs have begun, how many batches are done, and how many there are, after a checkpoint."""
-        _count_the_epoch(trainer.fit_loop)
-        loop, loader = trainer.fit_loop.epoch_loop, cast("Any", trainer.train_dataloader)
+        epochs, loader = cast("Any", trainer.fit_loop), cast("Any", trainer.train_dataloader)
+        for progress in (epochs.epoch_progress.total, epochs.epoch_progress.current):
+            # After a checkpoint of the last step of an epoch, Lightning 2.6 does not count the one that begins.
+            if epochs.restarted_mid_epoch and progress.ready <= progress.processed:
+                progress.ready = progress.started = progress.processed + 1
+        loop = epochs.epoch_loop
         left = _batches_left(loader)
         if not loop.restarting or left is None:
             return
@@ -25,13 +29,6 @@ class ResumeAtAnyWorldSize(pl.Callback):
         _expect(trainer, int(found * limit) if isinstance(limit, float) else min(found, limit))
         # The batch of a checkpoint that was saved in on_train_batch_end is added when the loop begins.
         loop.batch_progress.current.completed = found - left - loop.restarted_on_train_batch_end
-
-
-def _count_the_epoch(loop: Any) -> None:
-    """Count the epoch that begins after a checkpoint of the last step of another one, as Lightning 2.6 does not."""
-    for progress in (loop.epoch_progress.total, loop.epoch_progress.current):
-        if loop.restarted_mid_epoch and progress.ready <= progress.processed:
-            progress.ready = progress.started = progress.processed + 1
 
 
 def _expect(trainer: pl.Trainer, batches: int) -> None:

@@ -36,12 +36,10 @@ class SameSteps(TrainerCallback, ExportableState):
         self.samples = batch_size and batch_size * args.world_size * args.gradient_accumulation_steps
         stored: Any = state.stateful_callbacks or {}  # by the names of their classes
         before = stored.get(type(self).__name__, {}).get("attributes", {}) if state.global_step else {}
-        for name, found, own in (
-            ("samples", before.get("samples"), self.samples),
-            ("processes", before.get("processes"), None if self.samples else self.processes),
-        ):
-            if found is not None and own is not None and found != own:
-                raise StateError(
-                    f"resume_from_checkpoint: of other steps: expected {own} {name} in each, found {found}; use "
-                    f"{before['processes']} processes"
-                )
+        name = "samples" if self.samples else "processes"
+        found, own = before.get(name), getattr(self, name)
+        if found is not None and found != own:
+            raise StateError(
+                f"resume_from_checkpoint: of other steps: expected {own} {name} in each, found {found}; use "
+                f"{before['processes']} processes"
+            )
