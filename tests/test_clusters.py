@@ -1,6 +1,5 @@
 """Building and converting by an executor: byte for byte what this process writes, whatever happens to workers."""
 
-import functools
 import os
 import resource
 import sys
@@ -17,7 +16,6 @@ import pytest
 
 import mmapds
 from mmapds import executors
-from mmapds.convert import _mark_of as mark_of
 from mmapds.convert import convert
 from mmapds.executors import run_task
 from mmapds.index.verify import verify
@@ -242,6 +240,16 @@ def test_a_second_run_keeps_parts(corpus, tmp_path, job, place):
     assert not (tmp_path / "scratch").exists()
 
 
+def test_parts_of_a_function_are_not_kept(corpus, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        convert_all(corpus, tmp_path / "all", executor=Interrupted(), decode=double)
+    executor = Inline()
+    found = convert_all(corpus, tmp_path / "all", executor=executor, decode=double)
+    assert found == convert_all(corpus, tmp_path / "here", decode=double)
+    assert len(executor.calls) == TASKS
+    assert not left_over(tmp_path)
+
+
 @both
 def test_parts_of_sources_that_changed_are_not_used(corpus, tmp_path, job):
     with pytest.raises(KeyboardInterrupt):
@@ -421,27 +429,8 @@ def test_what_is_refused(corpus, tmp_path):
             mmapds.build(corpus, **given)
         check(str(error.value))
     assert inline.calls == []
-
-
-def test_decoders_are_told_apart(tmp_path, monkeypatch):
-    def local(record):
-        return orjson.loads(record)
-
-    marks = [None, "json", double, functools.partial(double), functools.partial(wrong), orjson.loads]
-    marks = [mark_of(each) for each in (*marks, mmapds.Fields({"a": "int8"}), mmapds.Fields({"a": "int16"}))]
-    assert len(set(marks)) == len(marks)
-    assert mark_of(double) == marks[2]
-    with pytest.raises(mmapds.Error, match=r"^decode = .*local.*, expected a decoder that workers can load \("):
-        mark_of(local)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "decoders.py").write_text("def decode(record):\n    return 1\n")
-    import decoders
-
-    before = mark_of(decoders.decode)
-    (tmp_path / "decoders.py").write_text("def decode(record):\n    return 2\n")
-    assert mark_of(decoders.decode) != before
-    del decoders.__file__  # as in a notebook
-    assert mark_of(decoders.decode) != mark_of(decoders.decode)
+    with pytest.raises(mmapds.Error, match=r"parts = .*, expected an executor with it, found none"):
+        convert(corpus, tmp_path / "all.mma", parts=tmp_path / "parts")
 
 
 # Jobs of submitit

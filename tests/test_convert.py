@@ -94,7 +94,7 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
         (
             ([path, text],),
             {},
-            "out: expected the name of one array file for 2 sources, found none; give -o OUT.mma",
+            "out: expected the name of one array file for 2 sources, found none$",
         ),
         (([],), {}, "sources: expected one source or more, found 0"),
         ((tmp_path / "no.parquet",), {}, "no.parquet: no such file"),

@@ -1,7 +1,6 @@
 """Columns of Arrow go into array files without a row being looked at, byte for byte as row by row."""
 
 import hashlib
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +11,9 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds import _native
 from mmapds.arrays.schema import Schema
-from mmapds.arrays.values import pack
 from mmapds.convert import arrow, convert
-from mmapds.convert import reader as packing
-from mmapds.convert.reader import Columns, Values
+from mmapds.convert import records as packing
+from mmapds.convert.reader import Values
 from tests.support.conversions import WAYS, every_type, save
 
 N = 500
@@ -157,20 +155,18 @@ def test_slices_with_nulls_and_jagged_lists_are_the_same_both_ways(tmp_path, bot
     both(path, schema=types)
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     records=st.lists(
         st.tuples(st.integers(-(2**63), 2**63 - 1), st.binary(max_size=99), st.binary(max_size=70)), min_size=1
     ),
     room=st.integers(0, 600),
 )
-def test_the_core_packs_as_values_are_packed(records, room):
-    schema = Schema({"id": "int64", "raw": "bytes", "array": ("uint8", (None,))})
-    expected = bytearray()
-    begins = []
-    for number, raw, array in records:
-        begins.append(len(expected))
-        pack(schema, {"id": number, "raw": raw, "array": np.frombuffer(array, np.uint8)}, expected)
+def test_columns_are_packed_as_records_are(tmp_path, records, room):
+    schema = {"id": "int64", "raw": "bytes", "array": ("uint8", (None,))}
+    with mmapds.Writer(tmp_path / "a.mma", schema, index=False) as writer:
+        for number, raw, array in records:
+            writer.write({"id": number, "raw": raw, "array": np.frombuffer(array, np.uint8)})
     raw, arrays = ([len(record[k]) for record in records] for k in (1, 2))
     ends = [np.cumsum([0, *sizes]).astype(np.uint64) for sizes in (raw, arrays)]
     data = [b"".join(record[k] for record in records) for k in (1, 2)]
@@ -183,12 +179,11 @@ def test_the_core_packs_as_values_are_packed(records, room):
     ]
     packing._PIECE, before = room, packing._PIECE
     try:
-        pieces = [(bytes(data), starts.tolist()) for data, starts in Columns(schema, values, len(records)).pieces(64)]
+        with mmapds.Writer(tmp_path / "b.mma", schema, index=False) as writer:
+            assert packing._append_columns(writer, Schema(schema), values, len(records))
     finally:
         packing._PIECE = before
-    assert b"".join(data for data, _ in pieces) == expected
-    assert [start - 64 for _, starts in pieces for start in starts] == begins
-    assert all(first < second for first, second in pairwise(begins))
+    assert (tmp_path / "a.mma").read_bytes() == (tmp_path / "b.mma").read_bytes()
 
 
 def words(*values):

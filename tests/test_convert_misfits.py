@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import h5py
 import numpy as np
@@ -10,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import mmapds
+from mmapds import convert as target
 from mmapds.convert import convert
-from mmapds.convert import records as target
 from mmapds.errors import as_command
 from tests.support.commands import run
-from tests.support.conversions import run_remedies, samples, save
+from tests.support.conversions import samples, save
 
 
 @pytest.fixture(autouse=True)
@@ -240,23 +239,13 @@ def declared(path, rows=10**9):
     return path
 
 
-@pytest.mark.parametrize("rows", [10**9, 10**12, 2**62])
-def test_rows_that_were_never_written_are_counted_first(tmp_path, rows):
-    path = declared(tmp_path / "a.h5", rows)
-    assert os.path.getsize(path) < 10_000
-    wanted = rf"a\.mma: expected up to 4294967296 bytes of records, found {128 * rows} or more in {rows} records; "
-    with pytest.raises(mmapds.FormatError, match=wanted + f"write them with --max-bytes {128 * rows}") as error:
-        convert(path)
-    assert "\n" not in str(error.value)
-    assert os.listdir(tmp_path) == ["a.h5"]
-
-
 def test_rows_that_were_never_written_are_converted_if_the_user_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(target, "_LEAST", 1 << 10)
     path = declared(tmp_path / "a.h5", 10_000)
-    with pytest.raises(mmapds.FormatError, match="write them with --max-bytes 1280000") as error:
+    with pytest.raises(mmapds.FormatError, match=r"a\.h5: record \d+: expected up to \d+ bytes of records, found "):
         convert(path)
-    (done,) = run_remedies(error.value, path)
+    assert os.listdir(tmp_path) == ["a.h5"]
+    done = samples(convert(path, max_bytes=1_280_000).path)
     assert len(done) == 10_000
     assert done[-1] == {"x": 7, "y": [0, 0, 0]}
 
@@ -285,17 +274,6 @@ def outcome(path, most):
     except mmapds.FormatError as error:
         return str(error)
     return ""
-
-
-def test_a_conversion_looks_first_whether_there_is_room(tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)
-    path = save(pa.table({"x": range(1000)}), tmp_path / "a.parquet")
-    monkeypatch.setattr(target.shutil, "disk_usage", lambda _: usage._replace(free=63_999))
-    with pytest.raises(mmapds.Error, match=r"a\.mma: expected room for 64000 bytes or more, found 63999 bytes free"):
-        convert(path)
-    assert os.listdir(tmp_path) == ["a.parquet"]
-    monkeypatch.setattr(target.shutil, "disk_usage", lambda _: usage._replace(free=64_000))
-    assert convert(path).records == 1000
 
 
 def test_indexes_and_functions_may_make_any_size(tmp_path, monkeypatch):

@@ -192,7 +192,7 @@ convert(sys.argv[1], sys.argv[2], progress=lambda *_: pause(0))
     (tmp_path / f".a.mma.sources.mmx.{HOST}cdef.tmp").touch()
     (tmp_path / ".a.mma.sources.mmx.lock").write_text("1 on a host")
     (tmp_path / ".a.mma.notours.mmx").touch()
-    assert len(names(tmp_path)) == 7
+    assert len(names(tmp_path)) == 6
     convert(source, tmp_path / "a.mma")
     assert names(tmp_path) == [".a.mma.notours.mmx", "a.mma", "a.mma.mmx", "train.jsonl"]
 

@@ -105,15 +105,6 @@ class Schema:
             for field in self.fields
         }
 
-    @property
-    def least_bytes(self) -> int:
-        """The bytes that a record has whose ragged arrays and runs are all empty."""
-        size = self.table.size
-        for field in self.fields:
-            if field.shape is not None:
-                size += -size % ALIGNMENT + ITEM_BYTES[field.dtype] * math.prod(axis or 0 for axis in field.shape)
-        return size + -size % ALIGNMENT
-
     def native(
         self, dtype: Callable[[str], Any], make_array: Any, loads: Any, copied: Collection[str] = ()
     ) -> _native.ArrayFields:

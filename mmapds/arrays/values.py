@@ -264,9 +264,11 @@ def cast(array: Any, dtype: Any) -> Any:
     """Return numbers as another dtype; None for other arrays, and where more than last digits of fractions are lost."""
     import numpy as np  # start-up time: records without arrays do without
 
-    to = np.dtype(dtype)
-    if array.dtype.kind not in _WIDTH:
+    if dtype_name(array.dtype) == dtype:
+        return array
+    if array.dtype.kind not in _WIDTH or dtype in EXTENDED:
         return None
+    to = np.dtype(dtype)
     if array.size == 0:
         return array.astype(to)
     if _WIDTH[array.dtype.kind] > _WIDTH.get(to.kind, _WIDTH["f"]):  # that of bfloat16 is one of ml_dtypes

@@ -7,34 +7,25 @@ removed afterwards.
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-import pickle
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from xxhash import xxh3_128
 
 from .. import formats
 from ..arrays.array_file import SUFFIX, ArrayFile, Head
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError, counted, refuse_unknown, warn
+from ..errors import FormatError, counted, refuse_unknown, warn
 from ..executors import GROUP, Engine, Task, groups, part_name
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, inspect
 from ..writer import Writer
+from .reader import Rules
 from .records import (
-    OTHER_OPTIONS,
-    Copied,
+    HDF5_OPTIONS,
     Reading,
-    Rules,
     Wanted,
     alone,
-    check_ahead,
     check_written,
     copy_records,
-    default_bytes,
     origin_of,
     target_of,
 )
@@ -49,11 +40,9 @@ SUFFIXES: tuple[str, ...] = (
 )
 """What the names of files end in that are taken from a directory."""
 
-OPTIONS: dict[str, tuple[type, str, str]] = {
-    **formats.OPTIONS,
-    **{name: option for options in OTHER_OPTIONS.values() for name, option in options.items()},
-}
+OPTIONS: dict[str, tuple[type, str, str]] = {**formats.OPTIONS, **HDF5_OPTIONS}
 """Options of all formats, by name: (type, placeholder, help), for the command line."""
+_LEAST, _TIMES = 4 << 30, 100  # bytes that any sources may become, and how many times their own
 
 
 class Converted(NamedTuple):
@@ -134,59 +123,42 @@ def convert(
       DecodeError: a record cannot be decoded.
       Error: the library that a format needs is missing, or the file cannot be written, has no room or another origin.
     """
-    check_arguments(types, fields, defaults, missing, infer, max_bytes, options)
+    check_arguments(schema, types, fields, defaults, missing, infer, max_bytes, options)
+    engine = Engine.of(executor, parts)
     paths = expand(sources, formats.CONVERTIBLE.get(format or "", ("", SUFFIXES))[1], warn)  # the names in directories
     target = target_of(paths, out)
+    before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
+    if max_bytes is None and len(before) == len(paths) and not callable(decode):
+        max_bytes = max(_LEAST, _TIMES * sum(source.size for source in before))  # others may load files of any size
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
     reading = Reading(format, decode, roots, options)
-    engine = Engine.of(executor, parts)
-    return _convert(paths, target, reading, wanted, engine, index=index, force=force, progress=progress)
-
-
-def _convert(
-    paths: list[str],
-    target: str,
-    reading: Reading,
-    wanted: Wanted,
-    engine: Engine | None,
-    *,
-    index: bool,
-    force: bool,
-    progress: Callable[[int, int | None], object],
-) -> Converted:
-    before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
-    if wanted.max_bytes is None and len(before) == len(paths) and not callable(reading.decode):
-        size = sum(source.size for source in before)  # others name files, or load files, of any size
-        wanted = wanted._replace(max_bytes=default_bytes(size))
     enough = None  # records, where this process reads no more than it takes to know the schema
     if engine is not None:
-        reading, enough = reading.settled(paths), 0 if wanted.schema is not None else wanted.infer
-    with alone(target, [] if force else paths), closing(reading.open_first(paths, target, enough)) as reader:
+        reading, enough = reading.settled(paths), 0 if schema is not None else infer
+    with alone(target, [] if force else paths):
+        reader = reading.open_first(paths, target, enough)
         rules = wanted.rules(reader, target)
-        if reader.total and not rules.skip:
-            check_ahead(target, rules, reader.total)
         with Writer(target, rules.described, length=rules.length, index=index) as writer:
             writer._metadata["origin"] = origin_of(target, paths)
-            tasks: list[Task] = []
             if engine is None:
-                copied = copy_records(reader, rules, writer, progress)
+                read, skipped = copy_records(reader, rules, writer, progress)
             else:
-                total = None if reading.is_indexing(paths) else reader.total
                 tasks = _tasks(paths, reading, rules, engine.directory_for(target))
-                copied = _write_parts(tasks, rules, writer, engine, lambda done: progress(done, total))
-            if copied.skipped == copied.read > 0:
+                read, skipped = _write_parts(tasks, rules, writer, engine, lambda done: progress(done, reader.total))
+            if skipped == read > 0:
                 shown = ", ".join(map(repr, rules.described))
-                raise FormatError(f"{target}: expected records with the fields {shown}, found 0 of {copied.read:,}")
+                raise FormatError(f"{target}: expected records with the fields {shown}, found 0 of {read:,}")
             for source in before:
                 check_unchanged(source)
         if engine is not None:
             engine.remove_parts(tasks, target)
-    kept = None if wanted.length is not None else rules.length
-    return Converted(target, copied.read - copied.skipped, copied.skipped, Schema(rules.described), kept)
+    kept = None if length is not None else rules.length
+    return Converted(target, read - skipped, skipped, rules.schema, kept)
 
 
 def check_arguments(
+    schema: Any,
     types: Any,
     fields: Any,
     defaults: Any,
@@ -197,17 +169,16 @@ def check_arguments(
 ) -> None:
     """Raise an error for arguments that are wrong whatever the sources are."""
     refuse_unknown("convert", options, OPTIONS)
-    for argument, given in (("types", types), ("defaults", defaults)):
+    for argument, given in (("schema", schema), ("types", types), ("defaults", defaults)):
         if given is not None and not isinstance(given, Mapping):
             raise FormatError(f"{argument} = {given!r}, expected a dict of names")
     if isinstance(fields, str) or not isinstance(fields, Iterable | None):
         raise FormatError(f"fields = {fields!r}, expected a list of names")
-    if max_bytes is not None and (not isinstance(max_bytes, int) or max_bytes < 1):
-        raise FormatError(f"max_bytes = {max_bytes!r}, expected 1 or more")
     if missing not in ("error", "skip"):
         raise FormatError(f"missing = {missing!r}, expected 'error' or 'skip'")
-    if not isinstance(infer, int) or infer < 1:
-        raise FormatError(f"infer = {infer!r}, expected 1 or more")
+    for argument, number in (("infer", infer), ("max_bytes", 1 if max_bytes is None else max_bytes)):
+        if not isinstance(number, int) or number < 1:
+            raise FormatError(f"{argument} = {number!r}, expected 1 or more")
 
 
 # ---- parts that workers of an executor write ------------------------------------------------------------------------
@@ -215,11 +186,11 @@ def check_arguments(
 
 def _tasks(paths: list[str], reading: Reading, rules: Rules, directory: str) -> list[Task]:
     """Return what workers do: small sources together, each index alone."""
-    sources = []
-    for path in paths:
-        found = os.stat(path)
-        sources.append(Source(os.path.abspath(path), found.st_size, found.st_mtime_ns))
-    covered = reading.format_name, reading.roots, reading.options, repr(rules), _mark_of(reading.decode)
+    found = [(os.path.abspath(path), os.stat(path)) for path in paths]
+    sources = [Source(path, each.st_size, each.st_mtime_ns) for path, each in found]
+    # Nobody sees whether a function is the same in the next run.
+    mark = reading.decode if isinstance(reading.decode, str | None) else os.urandom(16).hex()
+    covered = reading.format_name, reading.roots, reading.options, repr(rules), mark
     tasks = []
     for group in groups([GROUP if source.path.endswith(INDEX_SUFFIX) else source.size for source in sources]):
         chosen = sources[group.start : group.stop]
@@ -230,18 +201,21 @@ def _tasks(paths: list[str], reading: Reading, rules: Rules, directory: str) -> 
 
 def _write_parts(
     tasks: list[Task], rules: Rules, writer: Writer, engine: Engine, report: Callable[[int], object]
-) -> Copied:
-    """Let an engine convert sources, and append the parts that it leaves to an array file, in their order."""
+) -> tuple[int, int]:
+    """Let an engine convert sources, and append the parts that it leaves to an array file, in their order.
+
+    Return how many records the sources have, and how many are left out.
+    """
     report(0)
-    engine.run(tasks, writer.path, lambda task: report(_read(task.path)[1].read))
+    engine.run(tasks, writer.path, lambda task: report(_part(task)[1]))
     read = skipped = 0
     begin = writer._at
     for task in tasks:
-        file, copied = _read(task.path)
+        file, found, left_out = _part(task)
         writer.append_file(file)
-        read, skipped = read + copied.read, skipped + copied.skipped
-        check_written(writer._at - begin, rules, partial(str, task.arguments[0][0].path))
-    return Copied(read, skipped)
+        read, skipped = read + found, skipped + left_out
+        check_written(writer._at - begin, rules, str, task.arguments[0][0].path)
+    return read, skipped
 
 
 def convert_part(path: str, sources: list[Source], reading: Reading, rules: Rules) -> None:
@@ -249,34 +223,16 @@ def convert_part(path: str, sources: list[Source], reading: Reading, rules: Rule
     for source in sources:
         check_unchanged(source)
     hidden = f"{path}.{os.urandom(4).hex()}"  # as the same task may run twice at the same time
-    opened = reading.open([source.path for source in sources], hidden)
-    with closing(opened) as reader, Writer(path, rules.described, length=rules.length, index=False) as writer:
+    reader = reading.open([source.path for source in sources], hidden)
+    with Writer(path, rules.described, length=rules.length, index=False) as writer:
         writer._metadata["part"] = copy_records(reader, rules, writer, lambda *_: None)
         for source in sources:
             check_unchanged(source)
 
 
-def _read(path: str) -> tuple[ArrayFile, Copied]:
-    """Return a part, and what became of the records of its sources."""
-    file = ArrayFile(Head(path))
+def _part(task: Task) -> tuple[ArrayFile, int, int]:
+    """Return the file that a task left, how many records its sources have, and how many are left out."""
+    file = ArrayFile(Head(task.path))
     with file.reporting_malformed_metadata():
-        read, skipped = file.metadata["part"]
-        return file, Copied(int(read), int(skipped))
-
-
-def _mark_of(decode: str | Decoder | None) -> str:
-    """Return what tells one decoder from another: its pickle, and the file of its module."""
-    if decode is None or isinstance(decode, str):
-        return str(decode)
-    try:
-        mark = xxh3_128(pickle.dumps(decode, protocol=4))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise Error(f"decode = {decode!r}, expected a decoder that workers can load ({error})") from None
-    made_of = getattr(decode, "func", decode)  # of a partial
-    module = sys.modules.get(getattr(made_of, "__module__", None) or type(made_of).__module__)
-    path = getattr(module, "__file__", None)
-    if path is None:  # as in a notebook: nobody sees what changed, so no part is kept
-        return os.urandom(16).hex()
-    with open(path, "rb") as file:
-        mark.update(file.read())
-    return mark.hexdigest()
+        read, skipped = map(int, file.metadata["part"])
+    return file, read, skipped

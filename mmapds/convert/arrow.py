@@ -4,9 +4,9 @@ Loaded only where such files are read, as pyarrow is optional. Rows go into arra
 for each value. Where a value is null or does not fit its field, the rows of its batch are looked at one by one.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,114 +15,84 @@ import pyarrow.parquet as pq
 import pyarrow.types as is_type
 from numpy.typing import NDArray
 
-from ..arrays.schema import EXTENDED, Field, Schema
+from ..arrays.schema import Field, Schema
 from ..arrays.values import as_bytes, cast
-from ..errors import Error, FormatError
-from .reader import Batch, Columns, FileReader, Values, unsupported
+from ..errors import FormatError
+from .reader import Batch, Reader, Rules, Values, unsupported
 
 _ROWS = 4096  # at a time: of 65,536, as pyarrow decodes Parquet by default, caches do not hold the columns
 _MAGIC = b"ARROW1"  # of a file of Arrow; a stream has none
 
 
-class Table(NamedTuple):
-    """An open file."""
-
-    schema: Any  # a pyarrow.Schema
-    rows: int | None  # how many there are, if the file says it
-    batches: Callable[[list[str]], Iterable[Any]]  # returns pyarrow.RecordBatches of the columns of some names
+Table = tuple[Any, int | None, Callable[[list[str]], Iterable[Any]]]
+"""The schema of an open file, its rows if it says so, and what returns pyarrow.RecordBatches of some columns."""
 
 
-class TableReader(FileReader):
+class TableReader(Reader):
     """The rows of tables as records; docs/converting.md says what each type becomes."""
 
-    RECORD = "row"
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        super().__init__(paths)
+    def __init__(self, paths: Sequence[str], format_name: str) -> None:
+        super().__init__(paths, format_name.capitalize(), "row")
+        self._open = _parquet if format_name == "parquet" else _arrow
         rows: list[int | None] = []
         units: dict[str, list[str]] = {}
         for path in paths:
-            with self._naming(path), self.open(path) as table:
-                rows.append(table.rows)
-                fields = [each for field in table.schema for each in _flat_fields(field.name, field.type)]
-                _check_units(path, fields, units)
-                self._add_fields(path, ((name, _type_of(path, name, found)) for name, found in fields))
+            with self._naming(path), self._open(path) as (schema, count, _):
+                rows.append(count)
+                fields = [each for field in schema for each in _flat_fields(field.name, field.type)]
+                for name, found in fields:
+                    here = [*_times(found)]
+                    before = units.setdefault(name, here) or here
+                    if here and here != before:
+                        raise FormatError(
+                            f"{path}: field {name!r}: expected {', '.join(before)}, as in the files before, found "
+                            f"{', '.join(here)}"
+                        )
+                    units[name] = before
+                self._add_fields(path, ((name, _type_of(f"{path}: field {name!r}", found)) for name, found in fields))
         self.total = None if None in rows else sum(count or 0 for count in rows)
 
-    @staticmethod
-    @abstractmethod
-    def open(path: str) -> AbstractContextManager[Table]:
-        """Open a file."""
-
-    @contextmanager
-    def _naming(self, path: str) -> Iterator[None]:
-        """Name the file in errors of pyarrow."""
-        try:
-            yield
-        except Error:
-            raise
-        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-            raise self._unreadable(path, error) from error
-
-    def _read(
-        self, path: str, schema: Schema | None, _: Container[str] | None, defaults: Container[str]
-    ) -> Iterator[Batch]:
-        types = {field.name: field.dtype for field in schema.fields} if schema else self._types
-        with self._naming(path), self.open(path) as table:
-            wanted = [
-                field.name
-                for field in table.schema
-                if any(name in types for name, _ in _flat_fields(field.name, field.type))
+    def _read(self, path: str, wanted: Container[str] | None, rules: Rules | None) -> Iterator[Batch]:
+        assert rules is not None  # the schema of a table is known
+        schema = rules.schema
+        types = {field.name: field.dtype for field in schema.fields}
+        with self._naming(path), self._open(path) as (found, _, batches):
+            names = [
+                field.name for field in found if any(name in types for name, _ in _flat_fields(field.name, field.type))
             ]
-            for batch in table.batches(wanted):
+            for batch in batches(names):
                 for begin in range(0, batch.num_rows, _ROWS):
                     rows = batch.slice(begin, _ROWS)
-                    parts = dict(part for name in wanted for part in _parts_of(name, rows.column(name), types))
-                    columns = None if schema is None else _columns_of(parts, schema, defaults, rows.num_rows)
+                    parts = dict(part for name in names for part in _parts_of(name, rows.column(name), types))
+                    columns = _columns_of(parts, schema, rules.defaults)
                     yield Batch(rows.num_rows, self._records(path, parts, types, rows.num_rows), columns)
 
     def _records(
         self, path: str, parts: Mapping[str, Any], types: Mapping[str, Any], count: int
     ) -> Iterator[Mapping[str, Any]]:
         with self._naming(path):
-            if not parts:
-                yield from ({} for _ in range(count))
             values = [_objects_of(array, types[name] == "json") for name, array in parts.items()]
-            for row in zip(*values, strict=True):
+            for row in zip(*values, strict=True) if values else repeat((), count):
                 yield dict(zip(parts, row, strict=True))
 
 
-class ParquetReader(TableReader):
-    """The rows of Parquet files, a part of a row group at a time."""
-
-    TITLE = "Parquet"
-
-    @staticmethod
-    @contextmanager
-    def open(path: str) -> Iterator[Table]:
-        """Open a file and read its footer."""
-        # Without pre_buffer, pages are read as they are decoded; with it, whole row groups are held.
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-            yield Table(
-                file.schema_arrow, file.metadata.num_rows, lambda columns: file.iter_batches(_ROWS, columns=columns)
-            )
+@contextmanager
+def _parquet(path: str) -> Iterator[Table]:
+    """Open a file of Parquet and read its footer."""
+    # Without pre_buffer, pages are read as they are decoded; with it, whole row groups are held.
+    with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+        yield file.schema_arrow, file.metadata.num_rows, lambda columns: file.iter_batches(_ROWS, columns=columns)
 
 
-class ArrowReader(TableReader):
-    """The rows of Arrow files, which are mapped."""
-
-    TITLE = "Arrow"
-
-    @staticmethod
-    @contextmanager
-    def open(path: str) -> Iterator[Table]:
-        """Map a file, or a stream that was written to one."""
-        with pa.memory_map(path) as source:
-            is_file = source.read(len(_MAGIC)) == _MAGIC
-            source.seek(0)
-            opened = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-            found = (opened.get_batch(k) for k in range(opened.num_record_batches)) if is_file else opened
-            yield Table(opened.schema, None, lambda columns: (_checked(batch.select(columns)) for batch in found))
+@contextmanager
+def _arrow(path: str) -> Iterator[Table]:
+    """Map a file of Arrow, or a stream that was written to one."""
+    with pa.memory_map(path) as source:
+        is_file = source.read(len(_MAGIC)) == _MAGIC
+        source.seek(0)
+        opened = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+        found = (opened.get_batch(k) for k in range(opened.num_record_batches)) if is_file else opened
+        yield opened.schema, None, lambda columns: (_checked(batch.select(columns)) for batch in found)
 
 
 def _checked(batch: Any) -> Any:
@@ -153,22 +123,22 @@ def _flat_fields(name: str, found: Any) -> Iterator[tuple[str, Any]]:
 def _plain(found: Any) -> Any:
     """Return the type, laid out as array files need it, to which pyarrow casts arrays of a type; TypeError for none.
 
-    Dates, times and durations become integers in their own unit, decimals text, lists of any kind large lists.
+    Dates, times and durations become integers in their own unit, decimals text; text, bytes and lists large ones.
     """
     found = _storage(found)
     if is_type.is_dictionary(found) and not is_type.is_nested(found.value_type):
         return _plain(found.value_type)
-    if is_type.is_decimal(found):
-        return pa.string()
+    if is_type.is_decimal(found) or is_type.is_string(found) or is_type.is_string_view(found):
+        return pa.large_string()
+    if is_type.is_binary(found) or is_type.is_binary_view(found) or is_type.is_fixed_size_binary(found):
+        return pa.large_binary()
     if is_type.is_temporal(found) and not is_type.is_interval(found):
         return pa.int32() if found.bit_width == 32 else pa.int64()
-    if is_type.is_string_view(found) or is_type.is_binary_view(found):
-        return pa.large_string() if is_type.is_string_view(found) else pa.large_binary()
     if is_type.is_struct(found):
         return pa.struct([pa.field(part.name, _plain(part.type)) for part in found])
     if is_type.is_map(found):
         return pa.map_(_plain(found.key_type), _plain(found.item_type))
-    if is_type.is_list(found) or is_type.is_large_list(found) or is_type.is_fixed_size_list(found):
+    if _is_list(found):
         return pa.large_list(_plain(found.value_type))
     is_odd = is_type.is_nested(found) or is_type.is_dictionary(found) or isinstance(found, pa.BaseExtensionType)
     if is_odd or str(found) == "month_interval":  # unions, runs, views of lists
@@ -176,41 +146,36 @@ def _plain(found: Any) -> Any:
     return found
 
 
-def _type_of(path: str, name: str, found: Any) -> Any:
+def _type_of(place: str, found: Any) -> Any:
     """Return the type of a field as schemas have it; an error for one that array files lack."""
     try:
-        is_tensor = isinstance(found, pa.FixedShapeTensorType)
-        if not is_tensor or found.permutation not in (None, [*range(len(found.shape))]):
-            _plain(found)
+        return _described(found)
     except TypeError:
-        return unsupported(f"{path}: field {name!r}", found)
-    return _described(found)
+        return unsupported(place, found)
 
 
 def _described(found: Any) -> Any:
+    """Return the type of a field as schemas have it; TypeError for one that array files lack."""
     found = _storage(found)
     if isinstance(found, pa.FixedShapeTensorType):
+        if found.permutation not in (None, [*range(len(found.shape))]):
+            raise TypeError(found)
         return np.dtype(found.value_type.to_pandas_dtype()).name, (*found.shape,)
-    if is_type.is_dictionary(found):
-        return _described(found.value_type)
-    if _is_number(found):
-        return np.dtype(found.to_pandas_dtype()).name
-    if is_type.is_temporal(found) and not is_type.is_interval(found):
-        return f"int{found.bit_width}"
-    for dtype, kinds in (("null", [is_type.is_null]), ("str", _TEXTS), ("bytes", _BYTES)):
-        if any(is_kind(found) for is_kind in kinds):
-            return dtype
+    plain = _plain(found)
     shape: list[int | None] = []
-    while is_type.is_list(found) or is_type.is_large_list(found) or is_type.is_fixed_size_list(found):
+    while _is_list(found):
         shape.append(found.list_size if is_type.is_fixed_size_list(found) else None)
-        found = _storage(found.value_type)
-    if shape and is_type.is_null(found):
+        plain = found = _storage(found.value_type)
+    if is_type.is_null(plain):
         return "null"
-    return (np.dtype(found.to_pandas_dtype()).name, tuple(shape)) if shape and _is_number(found) else "json"
+    if _is_number(plain):
+        dtype = np.dtype(plain.to_pandas_dtype()).name
+        return (dtype, tuple(shape)) if shape else dtype
+    return "json" if shape else {pa.large_string(): "str", pa.large_binary(): "bytes"}.get(plain, "json")
 
 
-_TEXTS = (is_type.is_string, is_type.is_large_string, is_type.is_string_view, is_type.is_decimal)
-_BYTES = (is_type.is_binary, is_type.is_large_binary, is_type.is_binary_view, is_type.is_fixed_size_binary)
+def _is_list(found: Any) -> bool:
+    return bool(is_type.is_list(found) or is_type.is_large_list(found) or is_type.is_fixed_size_list(found))
 
 
 def _is_number(found: Any) -> bool:
@@ -227,18 +192,6 @@ def _times(found: Any) -> Iterator[str]:
         yield from _times(found.value_type)
     for part in range(found.num_fields):
         yield from _times(found.field(part).type)
-
-
-def _check_units(path: str, fields: Iterable[tuple[str, Any]], units: dict[str, list[str]]) -> None:
-    """Raise FormatError if dates, times or durations have another unit than those of the files before, in `units`."""
-    for name, found in fields:
-        here = [*_times(found)]
-        before = units.setdefault(name, here) or here
-        if here and here != before:
-            raise FormatError(
-                f"{path}: field {name!r}: expected {', '.join(before)}, as in the files before, found {', '.join(here)}"
-            )
-        units[name] = before
 
 
 # ---- columns and rows -----------------------------------------------------------------------------------------------
@@ -309,7 +262,7 @@ def _has_null(array: Any, begins: NDArray[Any], ends: NDArray[Any]) -> Any:
     return nulls[ends] > nulls[begins]
 
 
-def _columns_of(arrays: Mapping[str, Any], schema: Schema, defaults: Container[str], count: int) -> Columns | None:
+def _columns_of(arrays: Mapping[str, Any], schema: Schema, defaults: Container[str]) -> list[Values] | None:
     """Return rows as columns; None where their values must be looked at one by one.
 
     That is so where a value is null or does not fit its field. A null of a field of JSON is a value, unless the field
@@ -322,7 +275,7 @@ def _columns_of(arrays: Mapping[str, Any], schema: Schema, defaults: Container[s
         if found is None:
             return None
         values.append(found)
-    return Columns(schema, values, count) if values else None
+    return values or None
 
 
 def _values(field: Field, array: Any, has_default: bool) -> Values | None:
@@ -346,16 +299,9 @@ def _values(field: Field, array: Any, has_default: bool) -> Values | None:
     return _runs(array) if _described(array.type) == field.dtype else None
 
 
-def _as_dtype(values: Any, field: Field) -> Any:
-    """Return numbers as the dtype of a field; None where they do not fit."""
-    if values.dtype.name == field.dtype:
-        return values
-    return None if field.dtype in EXTENDED else cast(values, field.dtype)
-
-
 def _numbers(field: Field, array: Any) -> Values | None:
     """Return numbers as 64-bit words."""
-    values = _as_dtype(array.to_numpy(zero_copy_only=False), field) if _is_number(array.type) else None
+    values = cast(array.to_numpy(zero_copy_only=False), field.dtype) if _is_number(array.type) else None
     if values is None:
         return None
     wide = {"i": np.int64, "f": np.float64}.get(values.dtype.kind, np.uint64)
@@ -364,18 +310,14 @@ def _numbers(field: Field, array: Any) -> Values | None:
 
 def _runs(array: Any) -> Values | None:
     """Return text or bytes; None for text that is not UTF-8."""
-    if is_type.is_fixed_size_binary(array.type):
-        array = array.cast(pa.binary())
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
         return None
-    is_large = is_type.is_large_string(array.type) or is_type.is_large_binary(array.type)
-    dtype = np.dtype(np.int64 if is_large else np.int32)
     _, offsets, data = array.buffers()
     if offsets is None:  # of an array without values
         offsets = bytes(8)
-    bounds = np.frombuffer(offsets, dtype, len(array) + 1, array.offset * dtype.itemsize).astype(np.uint64)
+    bounds = np.frombuffer(offsets, np.uint64, len(array) + 1, 8 * array.offset)
     return Values(data=data or b"", begins=bounds[:-1], sizes=np.diff(bounds))
 
 
@@ -384,7 +326,7 @@ def _arrays(field: Field, array: Any) -> Values | None:
     lists, shape = _lists_of(array), field.shape or ()
     if lists is None or len(lists.lengths) != len(shape) or not lists.is_array.all():
         return None
-    values, words = _as_dtype(lists.values, field), []
+    values, words = cast(lists.values, field.dtype), []
     if values is None:
         return None
     has_lists = np.ones(len(array), bool)

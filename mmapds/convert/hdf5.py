@@ -12,56 +12,43 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from ..arrays.schema import ITEM_BYTES, Schema
-from ..errors import Error, FormatError
-from .reader import Batch, FileReader, unsupported
+from ..arrays.schema import ITEM_BYTES
+from ..errors import FormatError
+from .reader import Batch, Reader, Rules, unsupported
 
-_CHUNK_BYTES = 8 << 20  # of a dataset's chunks, kept as decompressed: text is read in parts of a chunk
 _BYTES, _ROWS = 8 << 20, 1024  # read at a time, unless a chunk has more
 _MOST_BYTES, _MOST_TIMES = 1 << 30, 100  # at once, and how many times what the file holds: compression has its limits
 
 
-class Hdf5Reader(FileReader):
+class Hdf5Reader(Reader):
     """The records of some HDF5 files: rows of all datasets below a group, or each dataset in it and group below it."""
 
-    TITLE = "HDF5"
-
     def __init__(self, paths: Sequence[str], records: str = "rows", group: str = "/") -> None:
-        super().__init__(paths)
+        super().__init__(paths, "HDF5")
         if records not in ("rows", "groups"):
             raise FormatError(f"records = {records!r}, expected 'rows' or 'groups'")
         self._group, self._are_rows = group, records == "rows"
         if self._are_rows:
-            self.total = sum(self._describe(path) for path in paths)
-
-    def _describe(self, path: str) -> int:
-        """Add the fields of a file's rows to the schema; return how many rows it has."""
-        with self._reading(path) as root:
-            datasets = list(_datasets(root))
-            parts = [part for name, dataset in datasets for part in _row_parts(name, dataset)]
-            self._add_fields(path, [(part.field, part.type()) for part in parts])
-            return max((dataset.shape[0] for _, dataset in datasets if dataset.shape), default=0)
+            self.total = 0
+            for path in paths:
+                with self._reading(path) as root:
+                    datasets = list(_datasets(root))
+                    parts = [part for name, dataset in datasets for part in _parts_of_dataset(name, dataset, 1)]
+                    self._add_fields(path, [(part.field, part.type()) for part in parts])
+                    self.total += max((dataset.shape[0] for _, dataset in datasets if dataset.shape), default=0)
 
     @contextmanager
     def _reading(self, path: str) -> Iterator[Any]:
         """Open a file; yield the group that holds its records, and name the file in errors of h5py."""
-        try:
-            with h5py.File(path, "r", rdcc_nbytes=_CHUNK_BYTES) as file:
-                root = file["/"]
-                for name in filter(None, self._group.split("/")):
-                    root = _member(root, name) if isinstance(root, h5py.Group) and name in root else None
-                if not isinstance(root, h5py.Group):
-                    raise FormatError(f"{path}: expected a group {self._group!r}, found none among {[*file]}")
-                yield root
-        except Error:
-            raise
-        except (MemoryError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise self._unreadable(path, error) from error
+        with self._naming(path), h5py.File(path, "r", rdcc_nbytes=_BYTES) as file:  # text is read in parts of a chunk
+            root = file["/"]
+            for name in filter(None, self._group.split("/")):
+                root = _member(root, name) if isinstance(root, h5py.Group) and name in root else None
+            if not isinstance(root, h5py.Group):
+                raise FormatError(f"{path}: expected a group {self._group!r}, found none among {[*file]}")
+            yield root
 
-    def _read(
-        self, path: str, schema: Schema | None, fields: Container[str] | None, defaults: Container[str]
-    ) -> Iterator[Batch]:
-        wanted = fields if schema is None else schema.names
+    def _read(self, path: str, wanted: Container[str] | None, rules: Rules | None) -> Iterator[Batch]:
         with self._reading(path) as root:
             for records in _rows(path, root, wanted) if self._are_rows else _groups(root, wanted):
                 yield Batch(len(records), records)
@@ -122,12 +109,11 @@ class _Part(NamedTuple):
             return "json" if axes else "str"
         if isinstance(items, np.dtype) and _is_number(items) and items.isnative and (items.kind != "c" or not axes):
             return "json" if axes else (items.name, (None,))
-        if dtype.kind in "mM":
-            return ("int64", axes) if axes else "int64"
         if dtype.kind == "V":
             return ("uint8", (*axes, dtype.itemsize)) if axes else "bytes"
-        if _is_number(dtype):
-            return (dtype.name, axes) if axes or dtype.kind == "c" else dtype.name
+        if _is_number(dtype) or dtype.kind in "mM":
+            name = "int64" if dtype.kind in "mM" else dtype.name
+            return (name, axes) if axes or dtype.kind == "c" else name
         found = (
             "references" if h5py.check_ref_dtype(dtype) is not None else dtype if items is None else f"runs of {items}"
         )
@@ -163,27 +149,29 @@ def _text(values: Any) -> Any:
 
 
 def _parts_of(place: str, field: str, found: Any, axes: tuple[int, ...]) -> list[_Part]:
-    """Yield what becomes a field of a dataset or attribute: itself, or each part of a compound, "box.width"."""
-
-    def parts(field: str, dtype: Any, axes: tuple[int, ...], within: tuple[str, ...]) -> Iterator[_Part]:
-        if dtype is not None and dtype.subdtype is not None:  # an array type
-            dtype, inner = dtype.subdtype
-            axes = (*axes, *inner)
-        if dtype is None or not dtype.names:
-            yield _Part(place, field, within, dtype, axes)
-            return
-        for name in dtype.names:
-            yield from parts(f"{field}.{name}", dtype[name], axes, (*within, name))
-
+    """Return what becomes a field of a dataset or attribute: itself, or each part of a compound, "box.width"."""
     try:
         dtype = found.dtype
     except TypeError:
         dtype = None
-    return [*parts(field, dtype, axes, ())]
+    return [*_flat_parts(_Part(place, field, (), dtype, axes))]
 
 
-def _place_of(dataset: Any) -> str:
-    return f"{dataset.file.filename}: dataset {dataset.name!r}"
+def _flat_parts(part: _Part) -> Iterator[_Part]:
+    dtype, axes = part.dtype, part.axes
+    if dtype is not None and dtype.subdtype is not None:  # an array type
+        dtype, inner = dtype.subdtype
+        axes = (*axes, *inner)
+    if dtype is None or not dtype.names:
+        yield part._replace(dtype=dtype, axes=axes)
+        return
+    for name in dtype.names:
+        yield from _flat_parts(_Part(part.place, f"{part.field}.{name}", (*part.within, name), dtype[name], axes))
+
+
+def _parts_of_dataset(name: str, dataset: Any, first: int) -> list[_Part]:
+    """Return what becomes a field of a dataset whose axis `first` is the first one of a record's value."""
+    return _parts_of(f"{dataset.file.filename}: dataset {dataset.name!r}", name, dataset, (dataset.shape or ())[first:])
 
 
 def _size_of(dataset: Any, rows: int | None = None) -> int:
@@ -215,15 +203,11 @@ def _check_sizes(where: str, datasets: Sequence[Any], rows: int | None) -> None:
 # ---- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _row_parts(name: str, dataset: Any) -> list[_Part]:
-    return _parts_of(_place_of(dataset), name, dataset, (dataset.shape or ())[1:])
-
-
 def _rows(path: str, root: Any, wanted: Container[str] | None) -> Iterator[list[dict[str, Any]]]:
     """Yield row k of every dataset below a group as record k, some at a time; `wanted` has the fields, None for all."""
     columns = {}
     for name, dataset in _datasets(root):
-        if parts := [part for part in _row_parts(name, dataset) if wanted is None or part.field in wanted]:
+        if parts := [part for part in _parts_of_dataset(name, dataset, 1) if wanted is None or part.field in wanted]:
             columns[name] = dataset, parts
     datasets = [dataset for dataset, _ in columns.values()]
     count = _count_rows(path, {name: dataset for name, (dataset, _) in columns.items()})
@@ -233,27 +217,23 @@ def _rows(path: str, root: Any, wanted: Container[str] | None) -> Iterator[list[
         values: dict[str, Any] = {}
         for dataset, parts in columns.values():
             data = dataset[begin : begin + step]
-            values |= {part.field: _as_list(part.values(data)) for part in parts}
+            for part in parts:
+                found = part.values(data)
+                # Numbers of Python are written faster; those that are complex stay as they are.
+                is_plain = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind != "c"
+                values[part.field] = found.tolist() if is_plain else found
         yield [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-
-
-def _as_list(values: Any) -> Any:
-    """Return numbers as Python has them, which are written faster; arrays and complex numbers as they are."""
-    return (
-        values.tolist() if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind != "c" else values
-    )
 
 
 def _count_rows(path: str, datasets: Mapping[str, Any]) -> int:
     """Return how many rows all datasets have; FormatError where one has a single value, or another number of rows."""
-    expected: int | None = None
-    for name, dataset in datasets.items():
-        found: int | None = dataset.shape[0] if dataset.shape else None
-        if found is None or expected not in (None, found):
+    counts = {name: dataset.shape[0] if dataset.shape else None for name, dataset in datasets.items()}
+    expected: int | None = next(iter(counts.values()), 0)
+    for name, found in counts.items():
+        if found is None or found != expected:
             wanted = "rows" if expected is None else f"{expected} rows, as in the datasets before"
             shown = "a single value" if found is None else found
             raise FormatError(f"{path}: dataset {name!r}: expected {wanted}, found {shown}")
-        expected = found
     return expected or 0
 
 
@@ -288,29 +268,29 @@ def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: Containe
     """Return a record of datasets and of the attributes of `found`; a field that is not wanted is None."""
     record: dict[str, Any] = {"__key__": path}
     where = f"{found.file.filename}: {found.name!r}"
-    sources: list[tuple[Any, Callable[[], Any], list[_Part]]] = []
+    held: list[tuple[Any, Callable[[], Any], list[_Part]]] = []
     for name in found.attrs:
         attribute = found.attrs.get_id(name)
         parts = _parts_of(f"{where}: attribute {name!r}", name, attribute, attribute.shape or ())
-        sources.append((attribute, partial(found.attrs.__getitem__, name), parts))
+        held.append((attribute, partial(found.attrs.__getitem__, name), parts))
     for name, dataset in datasets.items():
-        parts = _parts_of(_place_of(dataset), name, dataset, dataset.shape or ())
-        sources.append((dataset, partial(dataset.__getitem__, ()), parts))
-    for part in (part for _, _, parts in sources for part in parts):
-        if part.field in record:
-            raise FormatError(f"{where}: expected fields of different names, found two {part.field!r}")
-        record[part.field] = None
-    chosen = [
-        (holder, read, [part for part in parts if wanted is None or part.field in wanted])
-        for holder, read, parts in sources
-    ]
-    _check_sizes(where, [holder for holder, _, parts in chosen if parts and isinstance(holder, h5py.Dataset)], None)
+        parts = _parts_of_dataset(name, dataset, 0)
+        held.append((dataset, partial(dataset.__getitem__, ()), parts))
+    chosen = []
+    for holder, read, parts in held:
+        for part in parts:
+            if part.field in record:
+                raise FormatError(f"{where}: expected fields of different names, found two {part.field!r}")
+            record[part.field] = None
+        if parts := [part for part in parts if wanted is None or part.field in wanted]:
+            chosen.append((holder, read, parts))
+    _check_sizes(where, [holder for holder, _, _ in chosen if isinstance(holder, h5py.Dataset)], None)
     for holder, read, parts in chosen:
         for part in parts:
             if isinstance(refused := part.type(), FormatError):
                 raise refused
-        value = read() if parts else None
-        if parts and not isinstance(value, h5py.Empty):
+        value = read()
+        if not isinstance(value, h5py.Empty):
             data = np.empty((1, *holder.shape), holder.dtype)
             data[0] = value
             record |= {part.field: part.values(data)[0] for part in parts}

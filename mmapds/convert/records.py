@@ -2,36 +2,32 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _native, formats
+from .. import formats
+from .._native import NUMBER_I64, NUMBER_U64, pack_array_records
 from ..arrays.array_file import SUFFIX, ArraySections, Head
-from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
+from ..arrays.schema import Field, Schema
 from ..arrays.values import Inference, cast, pack, with_axes_of
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, either, option, warn
+from ..index.build import format_of
 from ..storage.lock import is_same_file, locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, given_twice, listed, open_file
 from ..writer import Writer
-from .reader import Columns, FileReader, IndexedReader, Reader
+from .reader import IndexedReader, Reader, Rules, Values
 
-OTHER_OPTIONS: dict[str, dict[str, tuple[type, str, str]]] = {
-    "parquet": {},
-    "arrow": {},
-    "hdf5": {
-        "records": (str, "rows|groups", "hdf5: a record is a row of all datasets, or each group (or dataset)"),
-        "group": (str, "PATH", "hdf5: the group that holds the records; default: the root"),
-    },
+HDF5_OPTIONS: dict[str, tuple[type, str, str]] = {
+    "records": (str, "rows|groups", "hdf5: a record is a row of all datasets, or each group (or dataset)"),
+    "group": (str, "PATH", "hdf5: the group that holds the records; default: the root"),
 }
-"""Options of the formats that another library reads, by name: (type, placeholder, help), for the command line."""
-_REPORTED = 256  # records between two calls of `progress`
-_LEAST, _TIMES = 4 << 30, 100  # bytes that any sources may become, and how many times their own
+"""The options of HDF5, by name: (type, placeholder, help), for the command line."""
+_PIECE = 1 << 20  # bytes of records that wait in memory
 
 
 # ---- what is read ---------------------------------------------------------------------------------------------------
@@ -52,76 +48,60 @@ class Reading(NamedTuple):
             shown = ", ".join(f"{path} ({name or 'to be indexed'})" for name, path in found.items())
             raise FormatError(f"sources: expected one format in one conversion, found {shown}")
         chosen = next(iter(found))
-        if chosen not in OTHER_OPTIONS:
+        if chosen not in formats.CONVERTIBLE:
             if others := [option for option in self.options if option not in formats.OPTIONS]:
                 raise FormatError(f"{others[0]} = {self.options[others[0]]!r}, expected an option of an indexed format")
             return IndexedReader(paths, hidden_index(target), self.format_name, self.decode, self.roots, self.options)
         if self.decode is not None:
             raise FormatError(f"decode = {self.decode!r}, expected None, as records of {chosen} have types")
-        formats.check_options(chosen, OTHER_OPTIONS[chosen], self.options)
+        formats.check_options(chosen, HDF5_OPTIONS if chosen == "hdf5" else {}, self.options)
         if line := given_twice(paths):  # building the index of others warns
             warn(line)
-        return _file_reader(chosen, paths[0])(paths, **self.options)
+        return _file_reader(chosen, paths, self.options)
 
     def open_first(self, paths: list[str], target: str, records: int | None) -> Reader:
         """Return the reader of all sources; or of the first ones with so many records, if all must be indexed."""
         count = len(paths) if records is None or not self.is_indexing(paths) else 1
-        while True:
-            reader = self.open(paths[:count], target)
-            if count >= len(paths) or reader.schema is not None or (reader.total or 0) >= (records or 0):
-                return reader
-            reader.close()
+        reader = self.open(paths[:count], target)
+        while count < len(paths) and reader.schema is None and (reader.total or 0) < (records or 0):
             count *= 2
+            reader = self.open(paths[:count], target)
+        if count < len(paths):
+            reader.total = None
+        return reader
 
     def is_indexing(self, paths: list[str]) -> bool:
         """Whether all of these are sources to be indexed in one format."""
         kinds = {self.format_name or formats.convertible(path) or "" for path in paths}
-        return not kinds & OTHER_OPTIONS.keys() and not any(path.endswith(INDEX_SUFFIX) for path in paths)
+        return not kinds & formats.CONVERTIBLE.keys() and not any(path.endswith(INDEX_SUFFIX) for path in paths)
 
     def settled(self, paths: list[str]) -> "Reading":
         """Return it with what all sources decide together, so that a task which has some of them reads them alike."""
         roots = [os.path.abspath(root) for root in listed(self.roots)]
         if not self.is_indexing(paths):
             return self._replace(roots=roots)
-        chosen = [formats.by_name(self.format_name)] if self.format_name else list(map(formats.for_path, paths))
-        for path, other in zip(paths, chosen, strict=False):
-            if other is not chosen[0]:
-                raise FormatError(
-                    f"sources: expected one format in one conversion, found {paths[0]} ({chosen[0].name}) and {path} "
-                    f"({other.name})"
-                )
-        formats.check_options(chosen[0].name, chosen[0].options, self.options)
-        parameters = chosen[0].parameters(self.options, paths)
-        options = {name: parameters[name] for name in chosen[0].options if name in parameters}
-        return self._replace(format_name=chosen[0].name, options=options, roots=roots)
+        chosen = format_of(paths, self.format_name)
+        formats.check_options(chosen.name, chosen.options, self.options)
+        parameters = chosen.parameters(self.options, paths)
+        options = {name: parameters[name] for name in chosen.options if name in parameters}
+        return self._replace(format_name=chosen.name, options=options, roots=roots)
 
 
-def _file_reader(name: str, path: str) -> type[FileReader]:
+def _file_reader(name: str, paths: list[str], options: Mapping[str, Any]) -> Reader:
     try:
         if name == "hdf5":
             from .hdf5 import Hdf5Reader  # h5py is optional
 
-            return Hdf5Reader
-        from .arrow import ArrowReader, ParquetReader  # pyarrow is optional
+            return Hdf5Reader(paths, **options)
+        from .arrow import TableReader  # pyarrow is optional
 
-        return ParquetReader if name == "parquet" else ArrowReader
+        return TableReader(paths, name)
     except ImportError:
         library, extra = ("h5py", "hdf5") if name == "hdf5" else ("pyarrow", "parquet")
-        raise Error(f"{path}: reading {name} needs {library}; run: pip install 'mmapds[{extra}]'") from None
+        raise Error(f"{paths[0]}: reading {name} needs {library}; run: pip install 'mmapds[{extra}]'") from None
 
 
 # ---- what is written ------------------------------------------------------------------------------------------------
-
-
-class Rules(NamedTuple):
-    """What is written of each record."""
-
-    described: Mapping[str, Any]  # the schema, as `Schema` takes it
-    length: str | None  # the field that token budgets are planned by
-    skip: bool  # records that lack a field
-    is_whole: bool  # records must not have fields beyond the schema
-    defaults: Mapping[str, Any]  # what stands for a field that is missing or null
-    max_bytes: int | None  # that records may have; None for any
 
 
 class Wanted(NamedTuple):
@@ -138,12 +118,11 @@ class Wanted(NamedTuple):
 
     def rules(self, reader: Reader, target: str) -> Rules:
         """Return what is written of each record."""
-        found = self._inferred(reader) if self.schema is None and reader.schema is None else reader.schema
-        if self.schema is not None:
-            found = Schema(self.schema).describe() if found is None else found
-            _check_names("schema", self.schema, found)
-        assert found is not None
-        described: dict[str, Any] = {**(found if self.schema is None else self.schema)}
+        found = reader.schema
+        if found is None:
+            found = self._inferred(reader) if self.schema is None else self.schema
+        described = dict(found if self.schema is None else self.schema)
+        _check_names("schema", described, found)
         _check_names("types", self.types, described)
         described |= self.types
         if self.fields is not None:
@@ -172,14 +151,12 @@ class Wanted(NamedTuple):
         # As JSON, the field of lengths would give none: its nulls are refused where they are met.
         inference = Inference(nulls=not self.skip, defaults=[*self.defaults, *filter(None, [self.length])])
         known: dict[str, Any] = {}
-        records = (record for batch in reader.batches(None, self.fields) for record in batch.records)
+        records = (record for batch in reader.batches(self.fields) for record in batch.records)
         for number, record in enumerate(islice(records, self.infer)):
             known |= dict.fromkeys(record, "json")
-            wanted = [
-                name for name in record if name not in self.types and (self.fields is None or name in self.fields)
-            ]
+            wanted = (record.keys() if self.fields is None else record.keys() & set(self.fields)) - self.types.keys()
             try:
-                inference.add({name: record[name] for name in wanted})
+                inference.add({name: value for name, value in record.items() if name in wanted})
             except FormatError as error:
                 raise FormatError(f"{reader.place(number)}: {error}") from None
         return known | inference.described()
@@ -232,9 +209,7 @@ def _converted(array: Any, field: Field) -> Any:
     """
     if array.size == 0:
         array = array.reshape(with_axes_of(array.shape, field.shape or ()))
-    if dtype_name(array.dtype) == field.dtype:
-        return array
-    converted = None if field.dtype in EXTENDED else cast(array, field.dtype)
+    converted = cast(array, field.dtype)
     if converted is None and array.size and array.dtype.kind in "iuf":
         raise FormatError(
             f"field {field.name!r}: expected numbers that fit {field.dtype}, found {array.dtype} from {array.min()} to "
@@ -243,77 +218,81 @@ def _converted(array: Any, field: Field) -> Any:
     return array if converted is None else converted
 
 
-class Copied(NamedTuple):
-    """How many records of some sources were read, and how many of them were left out."""
+def copy_records(
+    reader: Reader, rules: Rules, writer: Writer, progress: Callable[[int, int | None], object]
+) -> tuple[int, int]:
+    """Write all records that a reader has, fitted to a schema; return how many it has, and how many are left out.
 
-    read: int
-    skipped: int
-
-
-def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callable[[int, int | None], object]) -> Copied:
-    """Write all records that a reader has, fitted to a schema; errors have the place of the record."""
-    schema, done, skipped, begin = Schema(rules.described), 0, 0, writer._at
-
-    def last() -> str:
-        return reader.place(done - 1)
-
+    Errors have the place of the record.
+    """
+    schema, done, skipped, begin = rules.schema, 0, 0, writer._at
     progress(0, reader.total)
-    for batch in reader.batches(schema, None, rules.defaults):
-        first = done
-        try:
-            is_written = batch.columns is not None and _append_columns(writer, batch.columns)
-        except MemoryError:
-            raise _too_large(reader.place(done)) from None
-        if is_written:
-            done += batch.size
-            check_written(writer._at - begin, rules, last)
+    try:
+        for batch in reader.batches(schema.names, rules):
+            if batch.columns is not None and _append_columns(writer, schema, batch.columns, batch.size):
+                done += batch.size
+                check_written(writer._at - begin, rules, reader.place, done - 1)
+            else:
+                for record in batch.records:
+                    try:
+                        fitted = _fit(record, schema, rules)
+                        if fitted is not None:
+                            writer.write(fitted)
+                    except FormatError as error:
+                        reason = str(error).removeprefix(f"{writer.path}: record {done - skipped}: ")
+                        raise FormatError(f"{reader.place(done)}: {reason}") from None
+                    skipped += fitted is None
+                    done += 1
+                    check_written(writer._at - begin, rules, reader.place, done - 1)
             progress(batch.size, reader.total)
-            continue
-        for record in batch.records:
-            try:
-                fitted = _fit(record, schema, rules)
-                if fitted is not None:
-                    writer.write(fitted)
-            except FormatError as error:
-                reason = str(error).removeprefix(f"{writer.path}: record {done - skipped}: ")
-                raise FormatError(f"{reader.place(done)}: {reason}") from None
-            except MemoryError:
-                raise _too_large(reader.place(done)) from None
-            skipped += fitted is None
-            done += 1
-            check_written(writer._at - begin, rules, last)
-            if (done - first) % _REPORTED == 0:
-                progress(_REPORTED, reader.total)
-        progress((done - first) % _REPORTED, reader.total)
-    return Copied(done, skipped)
+    except MemoryError:
+        raise FormatError(f"{reader.place(done)}: expected a record that fits into memory, found no room") from None
+    return done, skipped
 
 
-def _too_large(place: str) -> FormatError:
-    return FormatError(f"{place}: expected a record that fits into memory, found no room")
-
-
-def _append_columns(writer: Writer, columns: Columns) -> bool:
+def _append_columns(writer: Writer, schema: Schema, values: Sequence[Values], count: int) -> bool:
     """Append records that are columns already; return False where a length is negative, as `write` says which."""
-    numbers = list(columns.numbers(writer._columns))
-    if writer._signed_length is not None and numbers[writer._signed_length][0] == _native.NUMBER_I64:
+    words: list[Any] = []
+    runs: list[Any] = []
+    arrays: list[Any] = []
+    numbers: list[tuple[int, memoryview]] = []  # the type of the cells of each column for its spool, and the cells
+    for field, found in zip(schema.fields, values, strict=True):
+        if field.column:
+            is_signed = field.number_type == NUMBER_I64 and found.words[0].view(np.int64).min(initial=0) < 0
+            kind = NUMBER_U64 if field.number_type == NUMBER_I64 and not is_signed else field.number_type
+            numbers.append((kind, memoryview(found.words[0])))
+        is_run = field.shape is None and not field.is_scalar
+        words += [found.sizes] if is_run else found.words
+        if found.data is not None:
+            (runs if is_run else arrays).append((found.data, found.begins, found.sizes, not is_run))
+    if writer._signed_length is not None and numbers[writer._signed_length][0] == NUMBER_I64:
         return False
     writer._flush()
+    first, room = 0, bytearray(_PIECE)
     with writer._losing_the_file():
-        for records, starts in columns.pieces(writer._at):
-            writer._file.write(records)
-            writer._spools[0].append(_native.NUMBER_U64, starts)
-            writer._at += len(records)
+        while first < count:
+            ends = np.empty(count - first, np.uint64)
+            packed, needed = pack_array_records(tuple(words), (*runs, *arrays), first, room, ends)
+            if not packed:
+                room = bytearray(needed)
+                continue
+            writer._file.write(memoryview(room)[: int(ends[packed - 1])])
+            starts: Any = np.zeros(packed, np.uint64)
+            starts[1:] = ends[: packed - 1]
+            starts += np.uint64(writer._at)
+            writer._spools[0].append(NUMBER_U64, memoryview(starts))
+            first, writer._at = first + packed, writer._at + int(ends[packed - 1])
         for spool, (kind, cells) in zip(writer._spools[1:], numbers, strict=True):
             spool.append(kind, cells)
-    writer._records += columns.count
+    writer._records += count
     return True
 
 
-def check_written(written: int, rules: Rules, place: Callable[[], str]) -> None:
-    """Raise FormatError if more bytes were written than may be; `place` returns where the last record lies."""
+def check_written(written: int, rules: Rules, place: Callable[[Any], str], last: Any) -> None:
+    """Raise FormatError if more bytes were written than may be; `place(last)` is where the last record lies."""
     if rules.max_bytes is not None and written > rules.max_bytes:
         raise FormatError(
-            f"{place()}: expected up to {rules.max_bytes} bytes of records, found {written}; write more with "
+            f"{place(last)}: expected up to {rules.max_bytes} bytes of records, found {written}; write more with "
             f"{option('max_bytes', 2 * written)}"
         )
 
@@ -324,8 +303,7 @@ def check_written(written: int, rules: Rules, place: Callable[[], str]) -> None:
 def target_of(paths: list[str], out: StrPath | None) -> str:
     """Return the path to write."""
     if out is None and len(paths) > 1:
-        place = either(f"-o OUT{SUFFIX}", "out=...")
-        raise Error(f"out: expected the name of one array file for {len(paths)} sources, found none; give {place}")
+        raise Error(f"out: expected the name of one array file for {len(paths)} sources, found none")
     target = os.path.splitext(paths[0])[0] + SUFFIX if out is None else os.fspath(out)
     if not target.endswith(SUFFIX):
         raise Error(f"{target}: expected a file to write that ends in {SUFFIX}")
@@ -356,8 +334,6 @@ def alone(target: str, paths: list[str]) -> Iterator[None]:
                     f"{target}: expected no file, or an array file that was converted from {expected!r}, found "
                     f"{f'one from {found!r}' if found else 'another file'}; replace it with {option('force', True)}"
                 )
-        with suppress(OSError):
-            os.unlink(hidden_index(target))
         yield
 
 
@@ -365,21 +341,3 @@ def hidden_index(target: str) -> str:
     """Return the path of the index of sources that are read to write a file."""
     directory, name = os.path.split(target)
     return os.path.join(directory, f".{name}.sources{INDEX_SUFFIX}")
-
-
-def default_bytes(size: int) -> int:
-    """Return how many bytes of records sources of a size may become where the user does not say."""
-    return max(_LEAST, _TIMES * size)
-
-
-def check_ahead(target: str, rules: Rules, records: int) -> None:
-    """Raise an error if so many records cannot be written, before any is read."""
-    least = records * Schema(rules.described).least_bytes
-    if rules.max_bytes is not None and least > rules.max_bytes:
-        raise FormatError(
-            f"{target}: expected up to {rules.max_bytes} bytes of records, found {least} or more in {records} records; "
-            f"write them with {option('max_bytes', least)}"
-        )
-    free = shutil.disk_usage(os.path.dirname(target) or ".").free
-    if least > free:
-        raise Error(f"{target}: expected room for {least} bytes or more, found {free} bytes free")

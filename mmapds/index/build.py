@@ -221,9 +221,9 @@ def _planned(request: Request, place: str, given: str | list[str]) -> tuple[Job,
         name = before.format
         options = options or _inherited(before, is_same=not request.force and (is_index or before.covers(given)))
     if is_index and before is not None:
-        members = formats.readable_sources(before, _format([], name or before.format))
+        members = formats.readable_sources(before, format_of([], name or before.format))
     sources = [inspect(path) for path in members]
-    chosen = _format(members, name)
+    chosen = format_of(members, name)
     formats.check_options(chosen.name, chosen.options, options)
     for source in sources:
         if source.codec and not chosen.reads_compressed:
@@ -246,7 +246,8 @@ def _inherited(before: Index, *, is_same: bool) -> dict[str, Any]:
     return options
 
 
-def _format(paths: list[str], name: str | Format | None) -> Format:
+def format_of(paths: list[str], name: str | Format | None) -> Format:
+    """Return the format of this name, or else the one that all sources have."""
     if name is not None:
         return name if isinstance(name, Format) else formats.by_name(name)
     found = {formats.for_path(path).name: path for path in paths}

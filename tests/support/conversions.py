@@ -1,15 +1,11 @@
 """What is converted, and what it becomes."""
 
-import re
-import shlex
-
 import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import mmapds
-from mmapds.cli.commands import main
 
 WAYS = ["parquet", "arrow", "stream"]
 
@@ -77,17 +73,3 @@ def utterances(path, count=200):
             group.attrs["dialect"] = "north" if i % 2 else "south"
             group.attrs["gain"] = np.float32(i / 2)
     return feats
-
-
-def run_remedies(error, path, *options):
-    """Run the command with each option that a message names; return the samples that each writes."""
-    remedy = str(error).rpartition("; ")[2]
-    named = re.findall(r"--[a-z-]+ (?:'[^']*'|[^\s']\S*)", remedy)
-    chosen = [shlex.split(option.rstrip(",")) for option in named if not option.endswith(" N")]
-    assert chosen, error
-    found = []
-    for option in chosen:
-        status = main(["convert", str(path), *map(str, options), *option, "--quiet", "-o", f"{path}.mma"])
-        assert status == 0, option
-        found.append(samples(f"{path}.mma"))
-    return found
