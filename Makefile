@@ -180,7 +180,7 @@ try-wheel:
 	$(MAKE) test-installed PYTHON=$(abspath build/installed/bin/python)
 
 # Tests that need nothing but the wheel, in a copy beside no package; a Python that has it runs them.
-INSTALLED_TESTS := bad_input bad_lines bounds decimal index index_file json lines \
+INSTALLED_TESTS := bounds index index_file json json_lines \
   locks native orders views
 test-installed:
 	rm -rf build/tests && mkdir -p build/tests

@@ -1,11 +1,13 @@
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
 
 import mmapds
+from mmapds.cli.commands import index_main, main
 
 pytest.register_assert_rewrite("tests.support")
 from tests.support import wheel  # noqa: E402 - its assertions are rewritten
@@ -49,3 +51,16 @@ def opened(write):
         return mmapds.open(write(content, name), build=True, **options)
 
     return opened
+
+
+@pytest.fixture
+def index(capsys):
+    """Run `python -m mmapds.index`, or another command of mmapds, in this process; return how it ended."""
+
+    def index(*arguments, tool=None):
+        given = list(map(str, arguments))
+        status = main([tool, *given]) if tool else index_main(given)
+        said = capsys.readouterr()
+        return SimpleNamespace(returncode=status, stdout=said.out, stderr=said.err)
+
+    return index

@@ -1,51 +1,91 @@
-"""The JSON measurer and validator against orjson, on what is made here: nested, escaped, duplicated, damaged.
+"""The scanner of lines, the JSON measurer and validator, and decimal numbers, against plain Python and orjson.
 
-MMAPDS_JSON_CASES sets how many cases are made.
+Every SIMD variant is held to the same oracle. MMAPDS_JSON_CASES sets how many texts are made.
 """
 
+import math
 import os
 import random
-import re
 import struct
-from pathlib import Path
+from fractions import Fraction
+from itertools import product
 
+import numpy as np
 import orjson
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from mmapds import _native
 from mmapds.formats.expressions import Expression
+from tests.support import oracle
+from tests.support.files import ROOT
+from tests.support.json_records import KEYS, Text
+from tests.support.powers import header
 
 VARIANTS = _native.simd_variants()
-CASES = int(os.environ.get("MMAPDS_JSON_CASES", "10000"))
+CASES = int(os.environ.get("MMAPDS_JSON_CASES", "4000"))
 OK, MISSING, TYPE, INVALID = range(4)
-NUMBER, BYTES, CHARS, ITEMS = (
+NUMBER, BYTES, CHARS, ITEMS = MEASURES = (
     _native.MEASURE_NUMBER,
     _native.MEASURE_BYTES,
     _native.MEASURE_CHARS,
     _native.MEASURE_ITEMS,
 )
-KEYS = ["a", "b", "c", "len", "source_len", "", 'a"b', "x\\y", "é", "😀", "a\nb"]
 PATHS = [(key,) for key in KEYS] + [("a", "b"), ("b", "a"), ("a", "a"), ("a", "b", "c"), ("c", "len"), ("é", "😀")]
-INTEGERS = [0, 1, 7, 123, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -1, -(2**63), -(2**63) - 1]
-DAMAGE = [
-    b'"',
-    b"\\",
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b",",
-    b":",
-    b"0",
-    b"-",
-    b".",
-    b"e",
-    b"\0",
-    b"\xff",
-    b"\xc3",
-    b"\t",
-    b"\\u",
-]
+
+
+# ---- where lines begin -------------------------------------------------------------------------------------------
+
+
+def scan(variant, data, cuts=()):
+    """Scan `data` in pieces and return the starts and the number of newlines."""
+    found, newlines, pending = [], 0, 0
+    for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        out = np.empty((end - begin) // 2 + 2, np.uint64)
+        count, pending, more = _native.scan_lines(variant, data[begin:end], begin, pending, out)
+        found += out[:count].tolist()
+        newlines += more
+    return found, newlines
+
+
+def test_lines_of_every_length_and_alignment():
+    generator = np.random.default_rng(0)
+    for length, alignment in product(range(131), range(32)):
+        data = generator.choice(list(b"\n\n \r\tab\x00\x0a\xff"), size=length + 32).astype(np.uint8)[alignment:][
+            :length
+        ]
+        wanted = [start - 2 for start in oracle.starts(b"x\n" + data.tobytes())[1:]]  # no byte order mark at the front
+        for variant in VARIANTS:
+            assert scan(variant, memoryview(data)) == (wanted, int((data == 10).sum())), (variant, length, alignment)
+
+
+PIECES = st.sampled_from([b"\n", b"\r\n", b" ", b"\t", b"\r", b"a", b"\x00", b"\xff", b"{}" * 40])
+
+
+@given(data=st.lists(PIECES).map(b"".join), cuts=st.lists(st.integers(0, 400), max_size=5))
+@example(data=b"\n  \n  a\n", cuts=[1, 3, 5])
+@example(data=b" " * 200 + b"a\n", cuts=[64, 128])
+def test_a_scan_of_lines_may_stop_and_go_on_anywhere(data, cuts):
+    wanted = [offset - 1 for offset in oracle.starts(b"\n" + data)]
+    for variant in VARIANTS:
+        assert scan(variant, data, sorted(min(cut, len(data)) for cut in cuts))[0] == wanted
+
+
+def test_a_scan_from_the_middle_of_a_line_and_what_it_refuses():
+    out = np.empty(8, np.uint64)
+    count, pending, _ = _native.scan_lines(None, b"tail\nnext\n", 100, 100, out)
+    assert (out[:count].tolist(), pending) == ([100, 105], 110)
+    assert _native.scan_lines(None, b"   ", 100, 100, out)[:2] == (0, 100)
+    assert VARIANTS[-1] == "portable"
+    assert _native.SIMD in VARIANTS
+    with pytest.raises(ValueError, match="expected 7"):
+        _native.scan_lines(None, b"a\n" * 5, 0, 0, np.empty(6, np.uint64))
+    with pytest.raises(ValueError, match=r"variant = 'mmx', expected a variant that this machine has: .*'portable'"):
+        _native.scan_lines("mmx", b"", 0, 0, out)
+
+
+# ---- JSON --------------------------------------------------------------------------------------------------------
 
 
 def expected(record, measure, path):
@@ -77,82 +117,6 @@ def measured(variant, record, measure, path):
     return status, struct.unpack("<" + "Qqd"[kind], struct.pack("<Q", bits))[0] if status == OK else None
 
 
-class Maker:
-    """Makes JSON text of every shape."""
-
-    def __init__(self, seed):
-        self.random = random.Random(seed)
-
-    def space(self):
-        return self.random.choice([""] * 6 + [" ", "\t", "  ", "\r"])
-
-    def key(self):
-        out = ""
-        for char in self.random.choice(KEYS):
-            if char in '"\\\n' or self.random.random() < 0.2:
-                units = char.encode("utf-16-be")
-                out += "".join(f"\\u{int.from_bytes(units[i : i + 2], 'big'):04x}" for i in range(0, len(units), 2))
-            else:
-                out += char
-        return f'"{out}"'
-
-    def string(self):
-        pieces = list("abcdefgh :,{}[]") * 3 + list("éß漢😀") * 2
-        pieces += ["\\n", '\\"', "\\\\", "\\u0041", "\\ud83d\\ude00", "\\u00e9", "\\/"]
-        return '"' + "".join(self.random.choices(pieces, k=self.random.choice([0, 1, 2, 5, 20, 70, 200]))) + '"'
-
-    def digits(self, most):
-        return "".join(self.random.choices("0123456789", k=self.random.randrange(1, most)))
-
-    def number(self):
-        kind = self.random.randrange(6)
-        if kind == 0:
-            return str(self.random.choice(INTEGERS))
-        if kind == 1:
-            return repr(self.random.random() * 10 ** self.random.randrange(-20, 20))
-        if kind == 2:
-            value = struct.unpack("d", self.random.randbytes(8))[0]
-            return repr(value) if value == value and abs(value) != float("inf") else "0"
-        if kind == 3:
-            exponent = self.random.choice(["", "e5", "E-300", "e+290", "e-10", "e308"])
-            return "1" + self.digits(self.random.choice([30, 900])) + "." + self.digits(30) + exponent
-        return str(self.random.randrange(5000))
-
-    def value(self, depth):
-        kind = self.random.random() * (0.6 if depth > 4 else 1)
-        if kind < 0.25:
-            return self.number()
-        if kind < 0.5:
-            return self.string()
-        if kind < 0.6:
-            return self.random.choice(["true", "false", "null"])
-        if kind < 0.8:
-            return "[" + self.several(lambda: self.value(depth + 1)) + "]"
-        return self.object(depth + 1)
-
-    def object(self, depth=0):
-        return "{" + self.several(lambda: f"{self.key()}{self.space()}:{self.space()}{self.value(depth)}") + "}"
-
-    def several(self, make):
-        count = self.random.choice([0, 0, 1, 2, 3, 9])
-        return self.space() + ",".join(self.space() + make() + self.space() for _ in range(count))
-
-    def damaged(self, record):
-        record = bytearray(record)
-        for _ in range(self.random.choice([1, 1, 2])):
-            at = self.random.randrange(len(record) + 1)
-            kind = self.random.randrange(4)
-            if kind == 0:
-                del record[at : at + 1]
-            elif kind == 1:
-                record[at:at] = self.random.choice(DAMAGE)
-            elif kind == 2:
-                record[at : at + 1] = self.random.randbytes(1)
-            else:
-                del record[at:]
-        return bytes(record).replace(b"\n", b" ")
-
-
 def is_json(record):
     try:
         orjson.loads(record)
@@ -161,16 +125,13 @@ def is_json(record):
     return True
 
 
-def test_it_agrees_with_orjson():
-    make = Maker(0)
-    seen = dict.fromkeys([OK, MISSING, TYPE, INVALID], 0)
+def test_texts_of_every_shape_good_and_damaged_are_what_orjson_says():
+    make, seen = Text(0), dict.fromkeys([OK, MISSING, TYPE, INVALID], 0)
     for _ in range(CASES):
-        text = make.object() if make.random.random() < 0.95 else make.value(0)
-        record = (make.space() + text + make.space()).encode()
-        if make.random.random() < 0.4:
-            record = make.damaged(record)
-        good = is_json(record)
-        measure, path = make.random.choice([NUMBER, BYTES, CHARS, ITEMS]), make.random.choice(PATHS)
+        record = (make.space() + (make.object() if make.chance(0.95) else make.value()) + make.space()).encode()
+        if make.chance(0.4):
+            record = make.damaged(record).replace(b"\n", b" ")
+        good, measure, path = is_json(record), make.choice(MEASURES), make.choice(PATHS)
         wanted = expected(record, measure, path) if good else (INVALID, None)
         seen[wanted[0]] += 1
         for variant in VARIANTS:
@@ -195,97 +156,114 @@ TEXTS = [
 RAW = [b'"\xff"', b'"\xed\xa0\x80"', b'"\xc0\x80"', b'"\xf4\x90\x80\x80"', b'"\xe2\x82"', b"\xff", b"\0"]
 
 
-@pytest.mark.parametrize("text", [*(text.encode() for text in TEXTS), *RAW], ids=repr)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_rules(variant, text):
-    for record in (
-        text,
-        b"[" + text + b"]",
-        b'{"a":' + text + b"}",
-        b'{"b":[' + text + b',1],"a":1}',
-        b" " * 70 + text,
-    ):
-        assert (_native.json_error(variant, record) is None) == is_json(record), record
-        if is_json(record):
-            for measure in (NUMBER, BYTES, CHARS, ITEMS):
-                wanted = expected(record, measure, ("a",))
-                assert measured(variant, record, measure, ("a",)) == wanted, record
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
-def test_depth(variant, begin, end):
+def test_every_rule_of_json(variant):
+    records = [text.encode() for text in TEXTS] + RAW
+    records = [each % text for text in records for each in (b"%b", b"[%b]", b'{"a":%b}', b'{"b":[%b,1],"a":1}')]
+    records += [b" " * 70 + record for record in records[::4]]
     for depth in (1023, 1024, 1025, 100_000):
-        record = (begin * depth + "1" + end * depth).encode()
-        assert (_native.json_error(variant, record) is None) == is_json(record) == (depth <= 1024)
+        records += [b"[" * depth + b"1" + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth]
+    for record in records:
+        good = is_json(record)
+        assert (_native.json_error(variant, record) is None) == good, record[:300]
+        for measure in MEASURES if good else ():
+            assert measured(variant, record, measure, ("a",)) == expected(record, measure, ("a",)), record[:300]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_offset_of_a_block(variant):
-    """Keys, escapes and quotes on both sides of each 64-byte boundary."""
+def test_keys_escapes_and_quotes_on_both_sides_of_every_block_edge(variant):
+    fields = ['"len":7', '"l\\u0065n":7', '"x\\\\":":\\"","len" : 7', '"len":1,"len":7', '"x":{"len":1},"len":7']
     for padding in range(200):
-        for text in (
-            '"len":7',
-            '"l\\u0065n":7',
-            '"x\\\\":":\\"","len" : 7',
-            '"len":1,"len":7',
-            '"x":{"len":1},"len":7',
-        ):
-            record = ('{"pad":"' + "p" * padding + '",' + text + "}").encode()
+        for field in fields:
+            record = ('{"pad":"' + "p" * padding + '",' + field + "}").encode()
             assert measured(variant, record, NUMBER, ("len",)) == (OK, 7), record
         quotes = ('{"a":"' + "\\" * 2 * padding + '\\"","len":[1,[2,3],"a,b"]}').encode()
         assert measured(variant, quotes, ITEMS, ("len",)) == (OK, 3)
         assert measured(variant, quotes, CHARS, ("a",)) == (OK, padding + 1)
 
 
-def test_expressions():
+def test_expressions_of_columns():
     assert Expression.parse("n", "a.b") == ("a.b", NUMBER, (b"a", b"b"))
     assert Expression.parse("n", r"chars(a\.b)") == (r"chars(a\.b)", CHARS, (b"a.b",))
+    assert Expression.parse("n", ".".join("a" * 16)).path == (b"a",) * 16
     assert Expression.parse("n", "bytes()").measure == _native.MEASURE_RECORD
-    for text in ("", "a..b", "words(a)", "chars()", ".".join("a" * 17)):
+    for text in ("", "a..b", "words(a)", "chars()", ".".join("a" * 17), "\ud800"):
         with pytest.raises(ValueError, match=r"^column 'n': expected a path.* found .*'") as refused:
             Expression.parse("n", text)
         assert repr(text) in str(refused.value)
 
 
-def rows_of(record, extra):
-    """The rows of the examples in csrc/json.c, from what they mean."""
-    escaped = {match.start() + 1 for match in re.finditer(r"\\.", record)}
-    quotes = {i for i, byte in enumerate(record) if byte == '"'} - escaped
-    inside = {i for i in range(len(record)) if sum(quote <= i for quote in quotes) % 2}
-    outside = {byte: {i for i, found in enumerate(record) if found in byte} - inside for byte in ("{[}]", ":")}
-    after_quote = {quote + 1 for quote in quotes}
-    after_extra = {i + 2 for i, byte in enumerate(record) if byte == extra}
-    rows = {
-        "quote": {i for i, byte in enumerate(record) if byte == '"'},
-        "backslash": {i for i, byte in enumerate(record) if byte == "\\"},
-        "escaped": escaped,
-        "quote & ~escaped": quotes,
-        "inside": inside,
-        "brackets & ~inside": outside["{[}]"],
-        "colon & ~inside": outside[":"],
-        "after a quote": after_quote,
-        "n, two bytes before": after_extra,
-        "visited": {i for i in outside[":"] if i not in after_quote or i in after_extra},
-    }
-    return {name: "".join(".1"[i in bits] for i in range(len(record))) for name, bits in rows.items()}
+# ---- decimal numbers, bit by bit ---------------------------------------------------------------------------------
 
 
-def test_the_worked_examples_in_json_c_are_true():
-    lines = (Path(__file__).parent.parent / "csrc" / "json.c").read_text().split("*/")[0].splitlines()
-    rows = [re.match(r" \*     (\S.*?) {2,}(\S+)", line) for line in lines]
-    checked, record = 0, ""
-    for name, text in (row.groups() for row in rows if row):
-        if name == "record":
-            record = text
-            for variant in VARIANTS:
-                assert measured(variant, record.encode(), NUMBER, ("len",)) == (OK, 42)
-        elif set(text) <= set(".1"):
-            assert text == rows_of(record, "n")[name], name
-            checked += 1
-    assert checked == 11
-    visits = [line.split()[2:4] for line in lines if line.startswith(" *     byte ")]
-    record = '{"id":"a:\\"}","n":[7],"len":42}'
-    structure = "brackets & ~inside", "colon & ~inside"
-    bits = sorted(i for name in structure for i, bit in enumerate(rows_of(record, "n")[name]) if bit == "1")
-    assert visits == [[str(i), record[i]] for i in bits]
+def read(text):
+    """Return the number that the core reads; None if it refuses the text."""
+    status, number = measured(None, b'{"a":' + text.encode() + b"}", NUMBER, ("a",))
+    return number if status == OK else None
+
+
+def check(text):
+    wanted, found = float(text), read(text)
+    if math.isinf(wanted):
+        assert found is None, text
+    else:
+        assert struct.pack("<d", found) == struct.pack("<d", wanted), text
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_floats_as_python_writes_them(number):
+    for text in (repr(number), f"{number:.25e}", f"{number:.16e}", f"{number:.40f}" if abs(number) < 1e300 else "0.5"):
+        check(text if set(text) & set(".e") else f"{text}.0")
+
+
+@given(st.integers(0, 10**40), st.integers(-400, 400), st.integers(0, 30), st.booleans())
+def test_floats_of_any_digits_point_and_exponent(digits, exponent, zeros, negative):
+    text = str(digits)
+    for cut in {1, len(text) // 2, len(text)} - {0}:
+        fraction = f"{text[cut:]}{'0' * zeros}"
+        check(f"{'-' if negative else ''}{text[:cut]}{'.' if fraction else ''}{fraction}e{exponent}")
+    check(f"0.{'0' * zeros}{text}E{exponent:+04}")
+
+
+def test_floats_halfway_between_two_doubles():
+    chosen = random.Random(0)
+    powers = [2.0**power for power in (-1074, -1073, -1023, -1022, -1021, -52, -1, 0, 1, 52, 53, 54, 1022, 1023)]
+    numbers = [*powers, 2.2250738585072009e-308, *(abs(chosen.gauss(0, 1)) for _ in range(50))]
+    for number, digits in product(numbers, (17, 18, 19, 20, 30, 400, 790)):
+        exact = Fraction(number) + Fraction(math.ulp(number)) / 2
+        exponent = math.floor(math.log10(number)) - digits + 1
+        for step in (-1, 0, 1):
+            check(f"{int(exact / Fraction(10) ** exponent) + step}e{exponent}")
+
+
+def test_floats_at_the_edges_of_each_way():
+    """Of the exact product, of 19 digits, of the table of powers, and of what strtod is given."""
+    mantissas = (2**53 - 1, 2**53, 2**53 + 1, 10**18, 10**19 - 1, 10**19, 10**19 + 1, 2**64 - 1, 2**64, 1)
+    exponents = (-345, -343, -342, -341, -28, -27, -26, -23, -22, -21, 0, 21, 22, 23, 55, 56, 289, 308, 309)
+    for mantissa, exponent in product(mantissas, exponents):
+        check(f"{mantissa}e{exponent}")
+    for size, last in product((18, 19, 20, 21, 799, 800, 801, 2000), "0156"):
+        check(f"0.{'9' * size}{last}")
+        check(f"{'1' * size}{last}e-{size}")
+        check(f"9007199254740993.{'0' * size}{last}")
+        check(f"0.{'0' * size}{last}e{size}")
+    for text in ("0.0", "-0.0", "0e999999999999999999999", "1e-999999999999999999999", "1e999999999999999999999"):
+        check(text)
+    for text in (
+        "1.7976931348623157e308",
+        "1.7976931348623158e308",
+        "1.7976931348623159e308",
+        "2.4703282292062327e-324",
+    ):
+        check(text)
+
+
+def test_integers_are_exact_as_far_as_64_bits_go():
+    for number in (0, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 10**18, 10**19, 9_999_999, 99_999_999, 999_999_999):
+        assert (read(str(number)), type(read(str(number)))) == (number, int)
+    for number in (2**64, -(2**63) - 1, 10**20, 10**30, -(10**19)):
+        assert (read(str(number)), type(read(str(number)))) == (float(number), float)
+
+
+def test_the_table_of_powers_is_the_one_that_the_script_writes():
+    assert (ROOT / "csrc" / "powers.h").read_text() == header() + "\n"

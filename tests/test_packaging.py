@@ -69,7 +69,7 @@ def test_the_tests_of_an_installed_wheel_import_nothing_but_it_needs():
     files = [f"tests/{name}.py" for name in wheel.tests()]
     ran = run("-c", WITHOUT.format(absent=wheel.absent(), files=files), cwd=ROOT)
     assert ran.returncode == 0, ran.stdout
-    assert len(files) > 10
+    assert len(files) > 5
 
 
 def test_one_module_alone_imports_a_backport():

@@ -1,12 +1,12 @@
-"""JSON records for `mmapds.Fields`, and what orjson and NumPy make of them."""
+"""JSON text of every shape, records for `mmapds.Fields`, and what orjson and NumPy make of them."""
 
 import math
 import random
 import struct
+from contextlib import suppress
 
 import numpy as np
 import orjson
-import torch
 
 import mmapds
 
@@ -25,92 +25,199 @@ SCHEMA = {
     "text": "str",
 }
 DEFAULTS = {"ids": [7, 8], "x": 0.5, "rows": [[1], []], "meta.n": 3, "text": "none", "y": [[1, 2]], "flags": True}
-LIMITS = {"int": lambda bits: (-(2 ** (bits - 1)), 2 ** (bits - 1)), "uint": lambda bits: (0, 2**bits)}
+
+KEYS = ["a", "b", "c", "len", "source_len", "", 'a"b', "x\\y", "é", "😀", "a\nb"]
+OTHER_KEYS = ["id", "idss", "tex", "é漢", "a.b", "me\\ta", "", "x" * 40, "rows ", "large2"]
+INTEGERS = [0, 1, 7, 123, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -1, -(2**63), -(2**63) - 1]
+DECIMALS = ["65504", "65519.99", "5.9604644775390625e-8", "2.98e-8", "1e-400", "0.1", "-0", "-0.0"]
+BAD = (
+    "1.5 1e2 1e999 9223372036854775808 18446744073709551616 -9223372036854775809 01 1. .5 NaN Infinity null [1] {} true"
+)
+BAD_NUMBERS = [*BAD.split(), '"1"', "-", "+1", "0x1", "65520", "3.4028236e38", "256", "128", "1e400", "-1e999"]
+DAMAGE = [*rb'" \ { } [ ] , : 0 1 - . e \u null'.split(), b"\0", b"\xff", b"\xc3", b"\t", b" ", b"\n"]
+
+
+class Text:
+    """Makes JSON text of every shape."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.choice = self.random.choice
+
+    def chance(self, share):
+        return self.random.random() < share
+
+    def space(self):
+        return self.choice([""] * 6 + [" ", "\t", "  ", "\r"])
+
+    def key(self, word, escaped=0.2):
+        out = ""
+        for char in word:
+            units = char.encode("utf-16-be").hex()
+            escapes = "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+            out += escapes if char in '"\\\n' or self.chance(escaped) else char
+        return f'"{out}"'
+
+    def string(self):
+        pieces = list("abcdefgh :,{}[]") * 3 + list("éß漢😀") * 2
+        pieces += ["\\n", '\\"', "\\\\", "\\u0041", "\\ud83d\\ude00", "\\u00e9", "\\/"]
+        return '"' + "".join(self.random.choices(pieces, k=self.choice([0, 1, 2, 5, 20, 70, 200]))) + '"'
+
+    def number(self):
+        digits = "".join(self.random.choices("0123456789", k=self.choice([1, 5, 30, 900])))
+        value = struct.unpack("d", self.random.randbytes(8))[0]
+        kinds = [str(self.choice(INTEGERS)), str(self.random.randrange(5000)), self.choice(DECIMALS)]
+        kinds += [repr(self.random.random() * 10 ** self.random.randrange(-20, 20))]
+        kinds += [repr(value) if math.isfinite(value) else "0"]
+        kinds += [f"1{digits}.{digits[:30]}{self.choice(['', 'e5', 'E-300', 'e+290', 'e-10', 'e308'])}"]
+        return self.choice(kinds)
+
+    def value(self, depth=0):
+        kind = self.random.random() * (0.6 if depth > 4 else 1)
+        if kind < 0.5:
+            return self.number() if kind < 0.25 else self.string()
+        if kind < 0.6:
+            return self.choice(["true", "false", "null"])
+        return self.listed(lambda: self.value(depth + 1)) if kind < 0.8 else self.object(depth + 1)
+
+    def listed(self, make, count=None):
+        return "[" + self.several(make, count) + "]"
+
+    def object(self, depth=0):
+        return "{" + self.several(lambda: self.member(self.choice(KEYS), self.value(depth))) + "}"
+
+    def member(self, word, text, escaped=0.2):
+        return f"{self.key(word, escaped)}{self.space()}:{self.space()}{text}"
+
+    def several(self, make, count=None):
+        count = self.choice([0, 0, 1, 2, 3, 9]) if count is None else count
+        return self.space() + ",".join(self.space() + make() + self.space() for _ in range(count))
+
+    def damaged(self, record):
+        data = bytearray(record)
+        for _ in range(self.choice([1, 1, 2])):
+            at = self.random.randrange(len(data) + 1)
+            end = self.choice([at, at + 1, at + 3, len(data)])
+            data[at:end] = self.choice([b"", self.choice(DAMAGE), self.random.randbytes(1)])
+        return bytes(data)
+
+
+class Maker(Text):
+    """Makes records of that schema, good ones and bad ones."""
+
+    def record(self):
+        """Return a record; in a third of them something is not as the schema wants it."""
+        bad, fields = self.chance(0.35), list(SCHEMA)
+        if self.chance(0.5):
+            self.random.shuffle(fields)
+        members, inside = [], []
+        for name in fields:
+            for _ in range(self.choice([0, 1, 1, 1, 1] if name in DEFAULTS else [1] * 20 + [2])):
+                text = "null" if bad and self.chance(0.03) else self.field(SCHEMA[name], bad and self.chance(0.2))
+                top, _, below = name.partition(".")
+                (inside if below else members).append(self.member(below or top, text, 0.005))
+        meta = "{" + ",".join(inside) + "}"
+        if bad and self.chance(0.05):
+            meta = self.choice(["null", "[]", "3", '"n"', "{}"])
+        for word, text in [
+            ("meta", meta),
+            *((self.choice(OTHER_KEYS), self.value()) for _ in range(self.random.randint(0, 2))),
+        ]:
+            members.insert(self.random.randint(0, len(members)), self.member(word, text, 0.005))
+        comma = self.choice([",", ", ", " , ", ",\t"])
+        record = f"{self.space()}{{{comma.join(members)}{self.space()}}}".encode()
+        return self.damaged(record) if bad and self.chance(0.4) else record
+
+    def field(self, what, bad):
+        dtype, shape = what if isinstance(what, tuple) else (what, None)
+        if bad and self.chance(0.4):
+            return self.value()
+        if dtype == "str":
+            return self.string()
+        if shape == "ragged":
+            return self.listed(lambda: self.nested(dtype, [None], bad))
+        if shape is None:
+            shape = self.choice([(), (None,), (None,), (None,), (None, None), (None, 1, 2)])
+        inner = self.random.randint(0, 5)  # of all rows
+        return self.nested(dtype, [*shape[:1], *(inner if axis is None else axis for axis in shape[1:])], bad)
+
+    def nested(self, dtype, sizes, bad):
+        if not sizes:
+            return self.entry(dtype, bad and self.chance(0.3))
+        size = self.choice([0, 1, 2, 3, 9, 20] if len(sizes) == 1 else [0, 1, 3]) if sizes[0] is None else sizes[0]
+        return self.listed(lambda: self.nested(dtype, sizes[1:], bad), size + (bad and self.chance(0.1)))
+
+    def entry(self, dtype, bad):
+        if bad or dtype == "bool":
+            return self.choice(BAD_NUMBERS if bad else ["true", "false"])
+        if dtype.startswith("float"):
+            small = [
+                repr(self.random.uniform(-1, 1)),
+                f"{self.random.randint(0, 10**25)}e-{self.random.randint(22, 60)}",
+            ]
+            return self.choice([*small, str(self.random.randint(-1000, 60000)), self.choice(DECIMALS)])
+        limits = np.iinfo(dtype)
+        low, high = int(limits.min), int(limits.max)
+        digits = 10 ** self.random.randint(1, len(str(high)))
+        drawn = max(low, min(high, self.random.randint(-digits, digits)))
+        return str(self.choice([drawn] * 5 + [low, high, low + 1, 0]))
 
 
 class RefusedError(Exception):
     """A record that should be refused."""
 
 
-def expected(record, schema=SCHEMA, defaults=DEFAULTS):
-    """Return what a record is as a sample: name to (shape or None, numbers) or a string."""
+def check(holds):
+    if not holds:
+        raise RefusedError
+
+
+def expected(record):
+    """Return what a record is as a sample: name to an array or a string, or to a list of arrays."""
     try:
         value = orjson.loads(record)
     except orjson.JSONDecodeError:
-        raise RefusedError("not JSON") from None
-    if not isinstance(value, dict):
-        raise RefusedError("not an object")
-    return {name: field_of(value, name, what, defaults) for name, what in schema.items()}
+        raise RefusedError from None
+    check(isinstance(value, dict))
+    return {name: field_of(value, name, what) for name, what in SCHEMA.items()}
 
 
-def field_of(value, name, what, defaults):
+def field_of(value, name, what):
     for key in name.split("."):
-        if value is not None and not isinstance(value, dict):
-            raise RefusedError(name)
+        check(value is None or isinstance(value, dict))
         value = None if value is None else value.get(key)
     if value is None:
-        if name not in defaults:
-            raise RefusedError(name)
-        value = defaults[name]
-    if what == "str":
-        if not isinstance(value, str):
-            raise RefusedError(name)
-        return value
+        check(name in DEFAULTS)
+        value = DEFAULTS[name]
     dtype, shape = what if isinstance(what, tuple) else (what, None)
+    if dtype == "str":
+        check(isinstance(value, str))
+        return value
     if shape == "ragged":
-        if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
-            raise RefusedError(name)
+        check(isinstance(value, list) and all(isinstance(row, list) for row in value))
         return [array_of(row, dtype, (None,)) for row in value]
     return array_of(value, dtype, shape)
 
 
 def array_of(value, dtype, wanted):
-    shape = shape_of(value)
-    if shape == (0,) and wanted is not None and len(wanted) > 1:
-        shape = (0, *(axis or 0 for axis in wanted[1:]))
-    fits = wanted is None or (
-        len(wanted) == len(shape) and all(axis in (None, size) for axis, size in zip(wanted, shape, strict=True))
-    )
-    if not fits or len(shape) > 8:
-        raise RefusedError("shape")
-    numbers = [number_of(each, dtype) for each in leaves(value)]
-    return np.array(numbers, dtype).reshape(shape)
-
-
-def shape_of(value):
-    if not isinstance(value, list):
-        return ()
-    inside = {shape_of(each) for each in value}
-    if len(inside) > 1:
-        raise RefusedError("ragged")
-    return (len(value), *(inside.pop() if inside else ()))
-
-
-def leaves(value):
-    if isinstance(value, list):
-        for each in value:
-            yield from leaves(each)
-    else:
-        yield value
+    cells = np.array(value, object)  # rows of several lengths stay lists, which are not numbers
+    if cells.shape == (0,) and wanted is not None and len(wanted) > 1:
+        cells = cells.reshape(0, *(axis or 0 for axis in wanted[1:]))
+    shape = cells.shape
+    check(len(shape) <= 8 and (wanted is None or len(wanted) == len(shape)))
+    check(all(axis in (None, size) for axis, size in zip(wanted or shape, shape, strict=True)))
+    return np.array([number_of(each, dtype) for each in cells.flat], dtype).reshape(shape)
 
 
 def number_of(value, dtype):
-    if dtype == "bool":
-        if type(value) is not bool:
-            raise RefusedError("bool")
-        return value
-    if type(value) not in (int, float):
-        raise RefusedError("number")
-    if dtype.startswith("float"):
+    kind = np.dtype(dtype).kind
+    check(type(value) in {"b": [bool], "f": [int, float]}.get(kind, [int]))
+    if kind == "f":
         with np.errstate(over="ignore"):
-            rounded = np.float64(value).astype(dtype)
-        if not np.isfinite(rounded):
-            raise RefusedError("range")
-        return rounded
-    bits = int(dtype.lstrip("uint"))
-    low, high = LIMITS[dtype.rstrip("0123456789")](bits)
-    if type(value) is not int or not low <= value < high:
-        raise RefusedError("range")
+            value = np.float64(value).astype(dtype)
+        check(np.isfinite(value))
+    elif kind in "iu":
+        check(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max)
     return value
 
 
@@ -119,239 +226,21 @@ def same(found, wanted, what):
     if isinstance(wanted, str):
         return found == wanted and type(found) is str
     if isinstance(wanted, list):
-        return len(found) == len(wanted) and all(
-            same(a, b, (what[0], (None,))) for a, b in zip(found, wanted, strict=True)
-        )
+        return len(found) == len(wanted) and all(same(*each, what) for each in zip(found, wanted, strict=True))
     if not isinstance(what, tuple) and wanted.shape == ():
-        return (
-            type(found) in (int, float, bool)
-            and type(found) is type(wanted.item())
-            and _bits(found) == _bits(wanted.item())
-        )
+        return type(found) is type(wanted.item()) and repr(found) == repr(wanted.item())
     return found.dtype == wanted.dtype and found.shape == wanted.shape and found.tobytes() == wanted.tobytes()
 
 
-def _bits(number):
-    return struct.pack("<d", number) if isinstance(number, float) else number
-
-
-class Maker:
-    """Makes records of every shape, good ones and bad ones."""
-
-    def __init__(self, seed):
-        self.random = random.Random(seed)
-
-    def record(self):
-        """Return a record; in a third of them something is not as the schema wants it."""
-        bad = self.random.random() < 0.35
-        fields = [(name, self.value(what, bad and self.random.random() < 0.2)) for name, what in SCHEMA.items()]
-        if self.random.random() < 0.5:
-            self.random.shuffle(fields)
-        members, inside = [], []
-        for name, text in fields:
-            optional = name in DEFAULTS
-            if optional and self.random.random() < 0.2:
-                continue
-            if bad and self.random.random() < 0.03:
-                text = "null"
-            top, _, below = name.partition(".")
-            (inside if below else members).append(self.member(below or top, text))
-            if self.random.random() < 0.05:
-                (inside if below else members).append(self.member(below or top, self.value(SCHEMA[name], False)))
-        meta = "{" + self.comma().join(inside) + "}"
-        if bad and self.random.random() < 0.05:
-            meta = self.random.choice(["null", "[]", "3", '"n"', "{}"])
-        members.insert(self.random.randint(0, len(members)), self.member("meta", meta))
-        for _ in range(self.random.randint(0, 2)):
-            members.insert(self.random.randint(0, len(members)), self.member(self.word(), self.other(0)))
-        record = (self.space() + "{" + self.comma().join(members) + self.space() + "}").encode()
-        return self.damaged(record) if bad and self.random.random() < 0.4 else record
-
-    def member(self, key, text):
-        if key.isascii() and key.isalpha() and self.random.random() < 0.03:
-            at = self.random.randrange(len(key))
-            key = f"{key[:at]}\\u{ord(key[at]):04x}{key[at + 1 :]}"
-        return f'"{key}"{self.space()}:{self.space()}{text}'
-
-    def space(self):
-        return self.random.choice([""] * 8 + [" ", " ", "\t", "  ", "\r"])
-
-    def comma(self):
-        return self.random.choice([",", ", ", " , ", ",\t", ",  "])
-
-    def word(self):
-        return self.random.choice(["id", "idss", "tex", "é漢", "a.b", "me\\\\ta", "", "x" * 40, "rows ", "large2"])
-
-    def value(self, what, bad):
-        dtype, shape = what if isinstance(what, tuple) else (what, None)
-        if bad and self.random.random() < 0.4:
-            return self.other(0)
-        if dtype == "str":
-            return self.string()
-        if shape == "ragged":
-            return self.listed([self.row(dtype, bad) for _ in range(self.random.randint(0, 4))])
-        if shape is None:
-            shape = self.random.choice([(), (None,), (None,), (None,), (None, None), (None, 1, 2)])
-        sizes = [self.random.randint(0, 5) if axis is None else axis for axis in shape]
-        if len(shape) == 1:
-            return self.row(dtype, bad)
-        return self.nested(dtype, sizes, bad)
-
-    def row(self, dtype, bad):
-        count = self.random.choice([0, 1, 2, 3, 9, 20, 60])
-        return self.listed([self.number(dtype, bad and self.random.random() < 0.1) for _ in range(count)])
-
-    def nested(self, dtype, sizes, bad):
-        if not sizes:
-            return self.number(dtype, bad)
-        size = sizes[0] + (bad and self.random.random() < 0.1)
-        return self.listed([self.nested(dtype, sizes[1:], bad and self.random.random() < 0.2) for _ in range(size)])
-
-    def listed(self, items):
-        return f"[{self.space()}{self.comma().join(items)}{self.space()}]"
-
-    def number(self, dtype, bad):
-        if bad:
-            return self.random.choice(BAD_NUMBERS)
-        if dtype == "bool":
-            return self.random.choice(["true", "false"])
-        if dtype.startswith("float"):
-            return self.decimal(dtype)
-        low, high = LIMITS[dtype.rstrip("0123456789")](int(dtype.lstrip("uint")))
-        kind = self.random.random()
-        if kind < 0.2:
-            return str(self.random.choice([low, high - 1, low + 1, 0, 1]))
-        digits = self.random.randint(1, len(str(high)))
-        return str(max(low, min(high - 1, self.random.randint(-(10**digits), 10**digits))))
-
-    def decimal(self, dtype):
-        kind, limit = self.random.random(), float(np.finfo(dtype).max)
-        if kind < 0.3:
-            return repr(self.random.uniform(-1, 1))
-        if kind < 0.5:
-            return str(self.random.randint(-1000, 60000))
-        if kind < 0.6:
-            number = struct.unpack("<d", self.random.randbytes(8))[0]
-            return repr(number) if math.isfinite(number) and abs(number) < limit * 0.99 else "-0.0"
-        if kind < 0.7:
-            return f"{self.random.randint(0, 10**25)}e-{self.random.randint(22, 60)}"
-        if kind < 0.8:
-            return self.random.choice(["65504", "65519.99", "5.9604644775390625e-8", "2.98e-8", "1e-400", "0.1", "-0"])
-        return f"{self.random.uniform(-100, 100):.{self.random.randint(1, 25)}f}"
-
-    def string(self):
-        pieces = [
-            "abc",
-            "é",
-            "漢字",
-            "😀",
-            "\\n",
-            '\\"',
-            "\\\\",
-            "\\u00e9",
-            "\\ud83d\\ude00",
-            " [1, 2] ",
-            "{:}",
-            "x" * 70,
-        ]
-        return '"' + "".join(self.random.choices(pieces, k=self.random.randint(0, 6))) + '"'
-
-    def other(self, depth):
-        kind = self.random.randrange(8 if depth < 3 else 5)
-        if kind < 3:
-            return self.random.choice(["1", "-2.5", "true", "null", "1e5", "0.1", "123456789012", "false"])
-        if kind < 5:
-            return self.string()
-        if kind == 5:
-            members = [self.member(self.random.choice(["ids", "text", "n"]), self.other(depth + 1)) for _ in range(2)]
-            return "{" + self.comma().join(members) + "}"
-        return self.listed([self.other(depth + 1) for _ in range(self.random.randint(0, 4))])
-
-    def damaged(self, record):
-        data = bytearray(record)
-        for _ in range(self.random.randint(1, 2)):
-            at = self.random.randrange(len(data))
-            kind = self.random.randrange(4)
-            if kind == 0:
-                del data[at : at + self.random.randint(1, 3)]
-            elif kind == 1:
-                data[at:at] = self.random.choice(PIECES)
-            elif kind == 2:
-                data[at] = self.random.randrange(256)
-            else:
-                del data[at:]
-            if not data:
-                return b"{"
-        return bytes(data)
-
-
-BAD_NUMBERS = [
-    *(
-        "1.5",
-        "1e2",
-        "1e999",
-        "-1e999",
-        "9223372036854775808",
-        "18446744073709551616",
-        "-9223372036854775809",
-        "01",
-        "1.",
-        ".5",
-    ),
-    *(
-        "NaN",
-        "Infinity",
-        "null",
-        '"1"',
-        "[1]",
-        "{}",
-        "true",
-        "-",
-        "+1",
-        "0x1",
-        "65520",
-        "3.4028236e38",
-        "256",
-        "128",
-        "1e400",
-    ),
-]
-PIECES = [
-    b"[",
-    b"]",
-    b"{",
-    b"}",
-    b",",
-    b":",
-    b'"',
-    b"\\",
-    b" ",
-    b"-",
-    b"0",
-    b"1",
-    b".",
-    b"e",
-    b"\xff",
-    b"\0",
-    b"\n",
-    b"null",
-]
-
-
-def compare(seed, count, variant_fields=None):
+def compare(seed, count):
     """Compare `count` generated records with orjson and NumPy; return how many were good."""
-    make, good = Maker(seed), 0
-    fields = variant_fields or mmapds.Fields(SCHEMA, defaults=DEFAULTS)
+    make, good, fields = Maker(seed), 0, mmapds.Fields(SCHEMA, defaults=DEFAULTS)
     for _ in range(count):
-        record = make.record()
-        try:
+        record, wanted, found = make.record(), None, None
+        with suppress(RefusedError):
             wanted = expected(record)
-        except RefusedError:
-            wanted = None
-        try:
+        with suppress(mmapds.DecodeError):
             found = fields(record)
-        except mmapds.DecodeError:
-            found = None
         assert (found is None) == (wanted is None), record
         if wanted is not None:
             good += 1
@@ -400,7 +289,7 @@ def dataset(path, records, fields, **options):
 
 def equal(one, other):
     """Whether two batches or samples are equal: types, dtypes, shapes and numbers."""
-    if isinstance(one, torch.Tensor | np.ndarray):
+    if hasattr(one, "dtype"):
         return type(one) is type(other) and one.dtype == other.dtype and one.tolist() == other.tolist()
     if isinstance(one, dict):
         return list(one) == list(other) and all(equal(one[name], other[name]) for name in one)

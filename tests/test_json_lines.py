@@ -1,0 +1,346 @@
+"""JSON Lines: which files are, where lines are bad, and leaving these out when a source is indexed."""
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import shutil
+import subprocess
+
+import pytest
+
+import mmapds
+from mmapds.convert import convert
+from mmapds.index.verify import examine
+from mmapds.storage.index_file import Index
+from tests.support.index_file import rewrite
+from tests.support.messages import check
+from tests.support.pieces import jsonl_in_blocks
+from tests.support.zstd_files import zstd
+
+RECORDS = [{"id": 1, "text": "a, b"}, {"id": 2, "text": "é\n"}, {"id": 3, "text": "x" * 5000}]
+LINES = "".join(json.dumps(record) + "\n" for record in RECORDS)
+PACK = {"zst": zstd.compress, "gz": gzip.compress}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def pack(name, text):
+    """Write a file, compressed as its name says."""
+    with open(name, "wb") as file:
+        file.write(PACK.get(name.rpartition(".")[2], bytes)(text if isinstance(text, bytes) else text.encode()))
+    return name
+
+
+@pytest.fixture
+def refused(index):
+    """The message of indexing a file, by command and function alike but for options; nothing is written."""
+
+    def refused(path, kind=mmapds.FormatError):
+        before = sorted(os.listdir())
+        with pytest.raises(kind) as error:
+            mmapds.build(path)
+        check(str(error.value))
+        assert index(path).stderr == f"{error.value}\n".replace("format='jsonl'", "--format jsonl")
+        assert sorted(os.listdir()) == before
+        return str(error.value)
+
+    return refused
+
+
+# ---- files that are not JSON Lines -------------------------------------------------------------------------------
+
+ROWS = json.dumps(RECORDS[:2] * 1000)
+ARRAYS = {  # what `json.dump(rows, file)` writes would be one record
+    "a.json": json.dumps(RECORDS),
+    "a b.jsonl": ROWS,
+    "a": f"\ufeff \n {json.dumps(RECORDS[:2] * 40_000)}\n\n \n",
+    "b.json": '["a", {"a": 2}]\n',
+    "a.jsonl.gz": ROWS,
+    "a.ndjson.zst": json.dumps(RECORDS[:2]),
+}
+OTHER_TEXT = {
+    "c.json": json.dumps(RECORDS, indent=1),
+    "a.jsonl": "[\n" + ",\n".join(map(json.dumps, RECORDS)) + "\n]\n",
+    "b.jsonl": "\ufeff" + json.dumps(RECORDS[0], indent=2),
+    "c.jsonl": '{"n": 1}\r{"n": 2}\r',
+    "d.jsonl": LINES.encode("utf-16"),
+    "a.ndjson": '[\n{"n": 1},\n{"n": 2}\n]\n',
+    "a.csv": "id,text\n1,a b\n",
+    "a.tsv": "id\ttext\n1\ta b\n",
+    "image.jsonl": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    "zeros.jsonl": bytes(5000),
+    "e.jsonl.gz": "nonsense\n",
+    "f.jsonl.zst": json.dumps(RECORDS, indent=1),
+}
+
+
+@pytest.mark.parametrize("name", [*ARRAYS, *OTHER_TEXT])
+def test_a_file_that_is_not_json_lines_by_its_name_needs_its_format(refused, name):
+    found, text = ("one JSON array", ARRAYS[name]) if name in ARRAYS else ("other text", OTHER_TEXT[name])
+    expected = f"not JSON Lines: expected a JSON value a line, found {found}"
+    assert refused(pack(name, text)) == f"{name}: {expected}; give format='jsonl' to take its lines as they are"
+    mmapds.build(name, format="jsonl")
+    mmapds.build(name)  # an index keeps its format
+    if name in ARRAYS:
+        assert list(mmapds.open(name)) == [json.loads(text.lstrip("\ufeff"))]
+    else:
+        with pytest.raises(mmapds.DecodeError, match=r":\d+ \(byte \d+\): not JSON: "):
+            mmapds.open(name)[0]
+
+
+LEGITIMATE = {
+    "arrays": "[1, 2]\n[3]\n",
+    "arrays of objects": '[{"a": 1}, {"a": 2}]\n\n[{"a": 3}]\n',
+    "long arrays of objects": f"{json.dumps([{'a': 1}] * 100_000)}\n" * 2,
+    "numbers": "1\n2\n",
+    "strings": '"a, b"\n"c, d"\n',
+    "blank lines first": "\n \n\t\n" + LINES,
+    "a mark": "\ufeff" + LINES,
+    "a long line first": json.dumps(RECORDS[2]) + "\n" + json.dumps(RECORDS[0]),
+    "line ends of Windows": LINES.replace("\n", "\r\n"),
+    "nothing": "",
+    "blanks": " \n\n",
+    "one number": "7",
+    "deep": '{"a":' * 500 + "1" + "}" * 500,
+}
+
+
+@pytest.mark.parametrize("case", LEGITIMATE)
+def test_json_lines_are_not_refused_by_any_name(case):
+    text = LEGITIMATE[case]
+    wanted = [json.loads(line) for line in text.lstrip("\ufeff").split("\n") if line.strip()]
+    for name in ("a.json", "a.jsonl.gz", "a.csv", "a"):
+        assert list(mmapds.open(mmapds.build(pack(name, text)))) == wanted
+
+
+def test_lines_of_other_text_are_records():
+    for text in ("Hello, world\nGood bye\n", "[Music]\n[Applause]\n", "a\tb\nc\td\n", "{\nmain()\n}\n"):
+        mmapds.build(pack("a.txt", text))
+        assert list(mmapds.open("a.txt", decode="text")) == text.splitlines()
+
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.jsonl.gz", b"", "expected gzip, as its name says, found no bytes"),
+        ("a.JSONL.GZ", b"\x1f", "expected gzip, as its name says, found other bytes"),
+        ("a.json.bgz", b'{"n": 1}\n', "expected gzip, as its name says, found other bytes"),
+        ("a.jsonl.zst", b"\x28\xb5\x2f\xfc", "expected zstd, as its name says, found other bytes"),
+        ("a.tgz", bytes(10_240), "expected gzip, as its name says, found other bytes"),
+        ("a.jsonl", POINTER, "expected data, found what Git LFS keeps in its place; run: git lfs pull"),
+        ("a.tar", POINTER, "expected data, found what Git LFS keeps in its place; run: git lfs pull"),
+    ],
+)
+def test_what_stands_in_the_place_of_data(refused, name, data, message):
+    """As where a copy ended early, or changed one of the bytes by which compressed files are known."""
+    with open(name, "wb") as file:
+        file.write(data)
+    assert refused(name, mmapds.SourceError) == f"{name}: {message}"
+    with pytest.raises(mmapds.SourceError, match=message):
+        convert(name, "out.mma")
+
+
+@pytest.mark.parametrize(("tool", "compress"), [("bzip2", bz2.compress), ("xz", lzma.compress)])
+def test_the_command_for_a_file_of_another_compressor_mends_it(refused, tool, compress):
+    if not shutil.which(tool):
+        pytest.skip(f"this machine has no {tool}")
+    message = refused(pack("a b.jsonl", compress(LINES.encode())), mmapds.SourceError)
+    assert f"a b.jsonl: compressed ({tool}): expected a file whose records can be read in place; run: " in message
+    subprocess.run(message.partition("; run: ")[2], shell=True, check=True)
+    assert list(mmapds.open("a b.plain.jsonl", build=True)) == RECORDS
+
+
+# ---- bad lines ---------------------------------------------------------------------------------------------------
+
+BAD = [b'{"n": 2, "te', b'{"n": "\xff"}', b"nonsense", b'{"n": NaN}', b"{'n': 1}", b'{"n": 1}, ', b'"\\ud800"', b"[1,]"]
+BAD += [b'{"n": 1e400}', b"9" * 400, b'{"n": "\\udc00"}', b'{"a": "\0\0"}']
+"""A line for each way not to be JSON."""
+
+
+def good(number):
+    return b'{"n": %d, "text": "%s"}' % (number, b"x" * (number % 7))
+
+
+def test_a_bad_line_is_an_error_that_says_where_and_what_to_do(write, index):
+    for number, line in enumerate(BAD):
+        path = write(good(0) + b"\n\n" + good(1) + b"\n" + line + b"\n" + good(2) + b"\n", f"{number}.jsonl")
+        where = f"{path}:4 (byte {len(good(0) + good(1)) + 3}): "
+        mmapds.build(path)
+        for read in (lambda path=path: mmapds.build(path, validate=True), lambda path=path: mmapds.open(path)[2]):
+            with pytest.raises(mmapds.DecodeError) as error:
+                read()
+            assert str(error.value).startswith(f"{where}not JSON: "), line
+        assert mmapds.open(path).place(2) == where.removesuffix(": ")
+        with pytest.raises(
+            mmapds.DecodeError, match=r"; leave such lines out with bad='skip' \(record 2 of the index\)$"
+        ):
+            mmapds.build(path, validate=True)
+        ran = index(path, "--bad", "skip")
+        told = f"{where}expected JSON, found other text (1 such line left out of {path}.mmx)"
+        check(told)
+        assert (ran.returncode, ran.stderr) == (0, f"warning: {told}\n")
+        assert [record["n"] for record in mmapds.open(path)] == [0, 1, 2]
+    path = write(good(0) + b"\n" + b'{"n": 1, "text": \n', "short.jsonl")
+    for options in ({"length": "n"}, {"columns": {"c": "chars(text)"}}):
+        with pytest.raises(mmapds.Error, match=rf"short\.jsonl:2 \(byte {len(good(0)) + 1}\): "):
+            mmapds.build(path, **options)
+    long = json.dumps(RECORDS[2]).encode()  # which the bytes by which a file is known cut
+    assert len(mmapds.open(write(b'text\n{"a": 1}\n' + long, "a.jsonl"), build=True)) == 3
+
+
+@pytest.fixture
+def corpus(write):
+    """A source of nine records and a bad line behind each of the first eight, blank lines here and there."""
+    lines = []
+    for number in range(9):
+        lines += [good(number), *BAD[:8][number : number + 1], *([b"  "] if number % 3 == 0 else [])]
+    return write(b"\n".join(lines) + b"\n"), lines
+
+
+@pytest.mark.parametrize("columns", [{}, {"n": "n", "size": "bytes()"}])
+def test_bad_lines_are_left_out_and_leave_no_trace(corpus, columns):
+    path, lines = corpus
+    wanted = [json.loads(line) for line in lines if line not in BAD and line.strip()]
+    starts = [sum(len(line) + 1 for line in lines[:k]) for k in range(len(lines))]
+    for block in (None, 3, 10, 64):
+        chosen = jsonl_in_blocks(block) if block else None
+        with pytest.warns(
+            UserWarning, match=r"train.jsonl:2 \(byte 21\): expected JSON, .* \(8 such lines left out of"
+        ):
+            mmapds.build(path, bad="skip", columns=columns, format=chosen, workers=3, force=True)
+        ds = mmapds.open(path)
+        assert list(ds) == wanted
+        assert ds.take([8, 0, 8]) == [wanted[8], wanted[0], wanted[8]]
+        if columns:
+            assert ds.column("n").tolist() == [record["n"] for record in wanted]
+        source = Index(f"{path}.mmx").sources[0]
+        assert (source.skipped, source.bad.lines) == (8, 8)
+        assert list(source.bad.first) == [(k + 1, starts[k]) for k, line in enumerate(lines) if line in BAD]
+        assert not examine(Index(f"{path}.mmx")).problems
+
+
+def test_commands_count_bad_lines_and_sizes_include_them(write, index):
+    records = [good(number) for number in range(50)]
+    path = write(b"".join(each + b"\nbad line\n" for each in records))
+    ran = index(path, "--bad", "skip", "--quiet")
+    assert ran.stderr.endswith(f" (50 such lines left out of {path}.mmx)\n")
+    assert "; 50 records left out (50 not JSON)" in index(path).stdout
+    verified = index("--verify", path).stdout
+    assert "50 records left out (50 not JSON); verified" in verified
+    assert "not checked: whether" not in verified
+    (described,) = json.loads(index("--info", "--json", path).stdout)["indexes"]
+    assert (described["left_out"], described["bad"], len(described["sources"][0]["bad"])) == (50, 50, 20)
+    assert described["sources"][0]["bad"][0] == {"line": 2, "byte": len(good(0)) + 1}
+    assert described["largest"] == max(map(len, records)) + len(b"\nbad line\n")
+    assert "left out  50 records" in index(path, tool="info").stdout
+    assert f", {len(records[20])} bytes\n" in index(path, 20, tool="show").stdout
+    ds = mmapds.open(path)  # of a record alone, sizes are exact
+    assert [(ds.raw(k), ds.where(k).size) for k in range(50)] == [(each, len(each)) for each in records]
+    whole = write(b"\n".join(records), "whole.jsonl")
+    assert index(whole, "--bad", "skip").returncode == 0
+    assert "left out" not in index(whole, tool="info").stdout
+
+
+def test_an_index_that_is_built_again_keeps_leaving_them_out(corpus, write, index):
+    path, _ = corpus
+    other = write([{"n": 1}], "b.jsonl")
+    assert index(path, other, "-o", "all.mmx", "--bad", "skip", "--length", "bytes()").returncode == 0
+    assert index("all.mmx").stderr == ""
+    with open(path, "ab") as file:
+        file.write(b"bad\n" + good(9) + b"\n")
+    told = "train.jsonl:2 (byte 21): expected JSON, found other text (9 such lines left out of all.mmx)"
+    assert told in index("all.mmx").stderr
+    assert [record["n"] for record in mmapds.open("all.mmx")] == [*range(10), 1]
+    with open(path, "ab") as file:
+        file.write(b"bad\n")
+    with pytest.warns(UserWarning, match="10 such lines"):
+        assert len(mmapds.open("all.mmx", build=True)) == 11
+    with pytest.raises(mmapds.DecodeError, match="not JSON"):
+        mmapds.build("all.mmx", bad="error")
+
+
+def test_a_conversion_goes_on_without_bad_lines(write, index):
+    path = write(b'{"n": 1}\nbad\n{"n": 2}\n')
+    with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:2 \(byte 9\): not JSON: "):
+        convert(path)
+    assert index(path, "--bad", "skip").returncode == 0
+    assert convert(f"{path}.mmx", "a.mma").records == 2
+    assert [record["n"] for record in mmapds.open("a.mma")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (b"1\n", {"bad": "drop"}, "^bad = 'drop', expected 'error' or 'skip'"),
+        (
+            b'{"n": 1}\nbad\n{"m": 1}\n',
+            {"length": "n", "bad": "skip"},
+            r"train.jsonl:3 \(byte 13\): .*found null or nothing; .* \(record 1 of the index\)",
+        ),
+        (b'{"n": 1}\n{"n": "1"}\n', {"length": "n", "bad": "skip", "missing": "skip"}, r"found a string \(record 1"),
+        # A byte order mark is blank where a file begins, and only there.
+        (b"\n\xef\xbb\xbf\n", {"bad": "skip"}, "expected JSON in one line or more, found it in 0 of 1"),
+        (b"\xef\xbb\xbf\n\xef\xbb\xbf\n", {"bad": "skip"}, "expected JSON in one line or more, found it in 0 of 1"),
+        (b"bad\nbad\n\n", {"bad": "skip", "format": "jsonl"}, "train.jsonl: expected JSON in one line .* 0 of 2"),
+        (
+            b'{"a": 1}\n{"b": 1}\n',
+            {"columns": {"a": "a", "b": "b"}, "missing": "skip"},
+            "more with 'a' and 'b', found 0",
+        ),
+    ],
+)
+def test_what_leaving_out_refuses(write, text, options, message):
+    path = write(text)
+    with pytest.raises((mmapds.DecodeError, mmapds.ColumnError), match=message):
+        mmapds.build(path, **options)
+    assert not os.path.exists(f"{path}.mmx")
+
+
+def test_records_that_lack_a_field_and_bad_lines_are_counted_apart(write, index):
+    path = write(b'{"n": 1}\nbad\n{"m": 1}\n{"n": 2}\n')
+    ran = index(path, "--length", "n", "--bad", "skip", "--missing", "skip")
+    assert "; 2 records left out (1 not JSON)" in ran.stdout
+    assert mmapds.open(path).lengths.tolist() == [1, 2]
+    assert index("--verify", path).returncode == 0
+    assert index(write(b"\n \n", "empty.jsonl"), "--bad", "skip").returncode == 0
+
+
+def test_a_column_that_no_record_has_is_an_error_and_one_that_a_shard_lacks_is_none(write, index):
+    for bad, missing in (([], "skip"), (["--bad", "skip"], "0")):
+        path = write(b"\n" + b'{"id": 1, "meta": {"frames": 3}}\n' * 3 + (b"bad\n" if bad else b""))
+        for expression in ("txt", "meta.frame"):
+            ran = index(path, "--length", expression, "--missing", missing, *bad)
+            assert ran.returncode == 1
+            assert ran.stderr.startswith(f"{path}: expected one record or more with '{expression}', found 0 of ")
+            assert not os.path.exists(f"{path}.mmx")
+    paths = [write([{"m": 1}], "a.jsonl"), write([{"n": 1}], "b.jsonl")]
+    for missing in ("skip", 0):
+        mmapds.build(paths, out="all.mmx", length="n", missing=missing)
+    assert mmapds.open("all.mmx").lengths.tolist() == [0, 1]
+    assert index("--verify", "all.mmx").returncode == 0
+
+
+def test_what_an_index_says_of_bad_lines_is_checked(write, index):
+    path = write(b"1\nbad\n")
+
+    def forge(**changes):
+        assert index(path, "--bad", "skip", "--force").returncode == 0
+        rewrite(f"{path}.mmx", metadata=lambda found: {**found, "sources": [found["sources"][0] | changes]})
+
+    for bad in (3, {"lines": "x", "first": []}, {"lines": 1, "first": [3]}, {"lines": 1, "first": [[1, -1]]}):
+        forge(bad=bad)
+        with pytest.raises(mmapds.FormatError, match="DAMAGED: malformed metadata"):
+            mmapds.open(path)
+    forge(bad={"lines": 1, "first": [[1, 0]]})
+    assert "bad of" in index("--verify", path).stderr
+    rewrite(f"{path}.mmx", metadata=lambda found: {**found, "columns": found["columns"] | {"bad": "x"}})
+    with pytest.raises(mmapds.FormatError, match="DAMAGED: malformed metadata"):
+        mmapds.open(path)
