@@ -11,8 +11,8 @@ import mmapds
 from mmapds import _native
 from mmapds.compression import gzip as gzip_codec
 from mmapds.compression import zstd
+from mmapds.compression.blocks import Edges
 from mmapds.compression.reader import BlockCache, BlockReader
-from mmapds.storage.compressed_blocks import Edges
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import LARGEST_BLOCK
 from tests.support.compressed import WRITERS, InMemory, codec, frames, one_frame, skippable, text

@@ -18,10 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import mmapds
-from mmapds.compression import content, zstd
+from mmapds.compression import blocks, content, zstd
 from mmapds.compression.reader import BlockCache, BlockReader
 from mmapds.index.verify import verify
-from mmapds.storage import compressed_blocks as blocks
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import LARGEST_BLOCK
 from tests.support import oracle

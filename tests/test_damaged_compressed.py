@@ -8,8 +8,8 @@ import pytest
 from xxhash import xxh3_64
 
 import mmapds
+from mmapds.compression.blocks import BlockTable
 from mmapds.index.verify import verify
-from mmapds.storage.compressed_blocks import BlockTable
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS
 from tests.support.compressed import (

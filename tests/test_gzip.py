@@ -19,8 +19,8 @@ from xxhash import xxh3_64
 
 import mmapds
 from mmapds.compression import gzip as gzip_codec
+from mmapds.compression.blocks import BlockError, BlockTable, Edges
 from mmapds.index.verify import verify
-from mmapds.storage.compressed_blocks import BlockError, BlockTable, Edges
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import LARGEST_BLOCK, POINT_BOUNDS, POINTS, WINDOW
 from mmapds.storage.sources import open_file

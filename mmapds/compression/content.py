@@ -14,11 +14,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 from .. import _native
 from ..errors import FormatError, check_memory
-from ..storage.compressed_blocks import BITS, BlockError, BlockStart, not_decoded, pieces_of
 from ..storage.sections import LARGEST_BLOCK
 from ..storage.sources import Source, codec_of, open_regular, open_source, unreadable
 from ..storage.workers import ahead, in_order
 from . import gzip, zstd
+from .blocks import BITS, BlockError, BlockStart, not_decoded, pieces_of
 
 STEP = 1 << 20  # bytes of content that fit the cache of a processor while they are decoded and scanned
 WINDOW = 256 << 10  # bytes of a plain file that are read at once: they stay in the second-level cache while scanned

@@ -14,8 +14,8 @@ from typing import Any
 
 from .. import _native
 from ..errors import check_memory
-from ..storage.compressed_blocks import SMALLEST, BlockError, BlockStart, Edges, not_decoded, packed_point
 from ..storage.sections import WINDOW
+from .blocks import SMALLEST, BlockError, BlockStart, Edges, not_decoded, packed_point
 
 SPACING = 1 << 20  # bytes of content between access points, at least: the next block of deflate then begins a block
 _HELD = 256 << 10  # bytes of content of small members that are yielded at once

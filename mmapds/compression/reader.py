@@ -12,11 +12,11 @@ from weakref import WeakSet, WeakValueDictionary
 
 from .. import _native
 from ..errors import Error, quoted, tool
-from ..storage.compressed_blocks import RANGE, BlockError, BlockTable, Place, not_decoded, pieces_of
 from ..storage.index_file import Index
 from ..storage.sections import LARGEST_BLOCK
 from ..storage.workers import cores, in_order, is_worker
 from . import gzip, zstd
+from .blocks import RANGE, BlockError, BlockTable, Place, not_decoded, pieces_of
 
 CACHE = 64 << 20  # bytes of a cache, by default
 PIECE = 1 << 20  # bytes of content of a large block that are kept as one; it ends with a smaller piece

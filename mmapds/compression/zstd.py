@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import Error, FormatError, check_memory, quoted, tool
-from ..storage.compressed_blocks import SMALLEST, BlockError
 from ..storage.sections import LARGEST_BLOCK
+from .blocks import SMALLEST, BlockError
 
 UNKNOWN = 2**64 - 1  # the text of a frame where nothing says how much it is
 LARGEST_WINDOW = 128 << 20  # bytes of text that a decoder keeps at most, by default: as `zstd` without `--long`

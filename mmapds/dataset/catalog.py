@@ -12,10 +12,10 @@ import numpy as np
 from xxhash import xxh3_64
 
 from .. import _native, formats
+from ..compression.blocks import BlockTable
 from ..compression.content import line_number
 from ..compression.reader import CACHE, BlockCache, BlockReader
 from ..errors import Error, FormatError, SourceError, StaleIndexError, shortened
-from ..storage.compressed_blocks import BlockTable
 from ..storage.current import check_source, stat_source
 from ..storage.index_file import Index
 from ..storage.sources import IoChoice, Roots, io_of, open_file, reason

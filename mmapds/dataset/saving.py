@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import __version__, _native
+from ..compression.blocks import BlockTable
 from ..errors import Error, StaleIndexError
 from ..index.lengths import FileOrder, LengthOrder, Numbers
 from ..index.verify import Findings, place_beside
-from ..storage.compressed_blocks import BlockTable
 from ..storage.current import check_now
 from ..storage.index_file import LENGTH_SECTIONS, Base, Index, SavedView, mark_of, relative_to_index
 from ..storage.lock import locked

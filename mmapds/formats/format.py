@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from .. import _native
+from ..compression.blocks import BlockStart
 from ..compression.content import Data, Part, content_of, in_flight
 from ..errors import FormatError
-from ..storage.compressed_blocks import BlockStart
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, changed
 from ..storage.workers import in_order

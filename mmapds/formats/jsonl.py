@@ -14,8 +14,8 @@ from functools import partial
 from typing import NamedTuple
 
 from .. import _native
+from ..compression.blocks import BlockStart
 from ..compression.content import WINDOW, Data, Part, content_of, in_flight, line_number, parts_of, workers_for
-from ..storage.compressed_blocks import BlockStart
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, changed, unreadable
 from ..storage.workers import ahead, in_order

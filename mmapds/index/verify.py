@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from .. import formats
+from ..compression.blocks import BlockTable, unpacked_point
 from ..errors import Error
 from ..formats.expressions import Measuring
 from ..formats.format import Format, OptionError
-from ..storage.compressed_blocks import BlockTable, unpacked_point
 from ..storage.current import COVERED, check_content, fingerprint, full_hash, stat_source
 from ..storage.index_file import Index, SavedView
 from ..storage.lock import locked

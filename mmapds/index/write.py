@@ -10,11 +10,11 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from .. import __version__, _native
+from ..compression.blocks import BlocksWriter
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
 from ..executors import Engine, Task, groups, part_name
 from ..formats.expressions import Measuring
 from ..formats.format import Format, Piece
-from ..storage.compressed_blocks import BlocksWriter
 from ..storage.current import fingerprint, full_hash
 from ..storage.index_file import OF_COMPRESSED, Index, relative_to_index
 from ..storage.numbers import BY_DTYPE, U32, U64, Spool, order_type, sort_digits

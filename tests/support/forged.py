@@ -12,8 +12,8 @@ import xxhash
 
 import mmapds
 from mmapds.compression import gzip, zstd
+from mmapds.compression.blocks import packed_point, unpacked_point
 from mmapds.index.verify import verify
-from mmapds.storage.compressed_blocks import packed_point, unpacked_point
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import POINT_BOUNDS, POINTS
 from tests.support.compressed import bgzf, frames, text

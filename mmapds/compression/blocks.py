@@ -10,10 +10,10 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ..errors import FormatError
-from .index_file import Index
-from .numbers import BY_DTYPE, U32, U64
-from .sections import BLOCK_BEGINS, BLOCK_BOUNDS, BLOCK_SECTIONS, POINT_BOUNDS, POINTS, WINDOW, Compression
-from .writer import SectionWriter
+from ..storage.index_file import Index
+from ..storage.numbers import BY_DTYPE, U32, U64
+from ..storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS, BLOCK_SECTIONS, POINT_BOUNDS, POINTS, WINDOW, Compression
+from ..storage.writer import SectionWriter
 
 SMALLEST = 64 << 10  # bytes of content that a block has at least, unless it is the last one
 BITS = {"zstd": 1, "gzip": 8}  # parts of a byte that blocks begin at, by codec
