@@ -122,7 +122,8 @@ build/tsan/installed: SANITIZERS = thread
 
 # All that can be tried, in hours: every test with many examples, sanitizers, trainers, clusters, a browser, fuzzing, torture
 test-all: $(STAMP)
-	HYPOTHESIS_PROFILE=thorough $(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory lint
+	HYPOTHESIS_PROFILE=thorough $(VENV)/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile -m "not ray and not browser"
 	$(MAKE) --no-print-directory test-trainers test-ray test-report test-tsan test-asan
 	$(MAKE) --no-print-directory fuzz RUNS=$(or $(RUNS),1000000)
 	$(MAKE) --no-print-directory torture SECONDS=$(or $(SECONDS),1800)

@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.fuzzing import CORPUS, TARGETS, build_core, build_target
 
+pytestmark = pytest.mark.nightly  # it compiles each target
+
 SECONDS = os.environ.get("MMAPDS_FUZZ_SECONDS", "2")
 
 

@@ -4,8 +4,6 @@ import ast
 import inspect
 from importlib import import_module
 
-import pytest
-
 from mmapds import _native
 from tests.support.files import ROOT
 
@@ -13,35 +11,30 @@ PYTHON = sorted((ROOT / "mmapds").rglob("*.py"))
 C = sorted([*(ROOT / "csrc").rglob("*.[ch]"), *(ROOT / "tests" / "fuzz").glob("*.[ch]")])
 
 
-def relative(path):
-    return str(path.relative_to(ROOT))
+def nodes(path, kind):
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kind)]
 
 
-@pytest.mark.parametrize("path", [*PYTHON, *C], ids=relative)
-def test_no_file_has_more_than_600_lines(path):
-    assert len(path.read_text().splitlines()) <= 600
+def lines_of_code(function):
+    return function.end_lineno - function.lineno - len((ast.get_docstring(function, clean=False) or "").splitlines())
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=relative)
-def test_no_function_has_more_than_60_lines_of_code(path):
-    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
-    texts = {
-        node: len(ast.get_docstring(node, clean=False).splitlines()) for node in functions if ast.get_docstring(node)
-    }
-    assert not [node.name for node in functions if node.end_lineno - node.lineno - texts.get(node, 0) >= 60]
+def test_files_and_functions_are_short():
+    assert not [path for path in [*PYTHON, *C] if len(path.read_text().splitlines()) > 600]
+    functions = [(path, node) for path in PYTHON for node in nodes(path, ast.FunctionDef)]
+    assert not [(path, node.name) for path, node in functions if lines_of_code(node) >= 60]
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=relative)
-def test_no_private_name_is_imported_from_another_module(path):
-    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-    names = [name.name for node in imports if node.level for name in node.names]
-    assert not [name for name in names if name.startswith("_") and name not in ("__version__", "_native")]
+def test_no_private_name_is_imported_from_another_module():
+    imports = [(path, node) for path in PYTHON for node in nodes(path, ast.ImportFrom) if node.level]
+    names = [(path, each.name) for path, node in imports for each in node.names]
+    assert not [(path, name) for path, name in names if name.startswith("_") and name not in ("__version__", "_native")]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "bench").glob("bench_*.py")), ids=relative)
-def test_every_benchmark_can_be_imported(path):
+def test_every_benchmark_can_be_imported():
     """They are run by hand, long after what they use has moved."""
-    assert import_module(f"bench.{path.stem}")
+    for path in sorted((ROOT / "bench").glob("bench_*.py")):
+        assert import_module(f"bench.{path.stem}")
 
 
 def entry_points():

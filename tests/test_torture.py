@@ -10,6 +10,7 @@ from tests.support.torture import modules, repeat
 SECONDS = float(os.environ.get("MMAPDS_TORTURE_SECONDS", "6"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", modules())
 def test_some_seconds_find_nothing(name):
     assert import_module(f"tests.torture.{name}").run(SECONDS, 1)
