@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.built
 PIP     = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip --disable-pip-version-check
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-trainers test-asan test-tsan test-ray test-report clean
+.PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-trainers test-asan test-tsan test-ray test-report coverage clean
 
 # Files of tests are shared out to as many processes as there are cores, 8 at the most: each of some loads torch.
 test: $(STAMP)
@@ -114,11 +114,13 @@ build/%/installed: $(STAMP)
 	echo $(abspath $(SITE)) > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/base.pth
 	$(PIP) --python $(@D) install -q --no-deps --force-reinstall \
 	  --config-settings=build-dir=$(@D)/cmake --config-settings=install.strip=false \
-	  --config-settings='cmake.define.CMAKE_C_FLAGS=-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all -fno-omit-frame-pointer -g' -e .
+	  --config-settings='cmake.define.CMAKE_C_FLAGS=$(FLAGS) -g' -e .
 	touch $@
 
-build/asan/installed: SANITIZERS = address,undefined
-build/tsan/installed: SANITIZERS = thread
+SANITIZED = -fno-sanitize-recover=all -fno-omit-frame-pointer
+build/asan/installed: FLAGS = -fsanitize=address,undefined $(SANITIZED)
+build/tsan/installed: FLAGS = -fsanitize=thread $(SANITIZED)
+build/gcov/installed: FLAGS = --coverage
 
 # All that can be tried, in hours: every test with many examples, sanitizers, trainers, clusters, a browser, fuzzing, torture
 test-all: $(STAMP)
@@ -136,6 +138,18 @@ test-asan: build/asan/installed
 
 test-tsan: build/tsan/installed
 	setarch -R env LD_PRELOAD="$(call runtime,libtsan.so)" build/tsan/bin/python -m pytest -q tests/test_threads.py
+
+# Lines and branches of Python and of C that make test reaches; a report in build/coverage
+coverage: build/gcov/installed
+	$(PIP) --python build/gcov install -q --group coverage
+	find build/gcov/cmake -name '*.gcda' -delete
+	build/gcov/bin/python -m coverage erase
+	-build/gcov/bin/python -m coverage run -m pytest -q -n auto --maxprocesses 8 --dist loadfile
+	build/gcov/bin/python -m coverage combine -q
+	build/gcov/bin/python -m coverage html -q
+	build/gcov/bin/python -m coverage report --skip-covered | tee build/coverage/python.txt
+	build/gcov/bin/python -m gcovr -r . --txt-metric branch -o build/coverage/c-branches.txt --txt build/coverage/c.txt build/gcov/cmake
+	tail -n 4 build/coverage/c.txt build/coverage/c-branches.txt
 
 # The build is repeated only when what it is made from changes: C files, or which modules there are.
 SOURCES := $(shell find csrc mmapds -type d -not -name __pycache__) $(wildcard csrc/*.[ch] csrc/*/*.[ch] csrc/CMakeLists.txt)
