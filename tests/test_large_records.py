@@ -1,8 +1,11 @@
-"""Records that memory has no room for: the error names the record, and what can be done."""
+"""Records that memory has no room for, which errors name, and how maps are advised and read ahead."""
 
 import gzip
 import json
+import os
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import orjson
@@ -16,9 +19,10 @@ from mmapds.dataset.fields import Fields
 from tests.support.commands import run
 from tests.support.compressed import one_frame
 from tests.support.messages import check
+from tests.support.samples import write_tfrecords
 from tests.support.sanitizers import limits_memory
 
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's"), limits_memory]
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="limits, /proc and dropping pages are Linux's")]
 
 LARGE = 256 << 20  # bytes of a record
 ROOM = 96 << 20  # more than this process has, when it reads that record
@@ -59,16 +63,6 @@ def lines(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def arrays(tmp_path_factory):
-    """Three records of named arrays, of which the second has a long text."""
-    path = tmp_path_factory.mktemp("large") / "a.mma"
-    with mmapds.Writer(path) as writer:
-        for size in (1, LARGE // 2, 1):
-            writer.write({"x": np.zeros(2, np.float32), "text": "b" * size})
-    return path
-
-
 def messages(path, options, reads, place=":2 (byte 9)", room=ROOM):
     ran = run("-c", READ, path, json.dumps(options), room, *reads)
     assert ran.returncode == 0, ran.stderr
@@ -81,19 +75,18 @@ def messages(path, options, reads, place=":2 (byte 9)", room=ROOM):
     return found
 
 
-@pytest.mark.parametrize("io", ["mmap", "pread"])
+@limits_memory
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"on_error": "skip"},
-        {"decode": "text"},
-        {"fields": {"n": "int32"}},
+        {"io": "mmap"},
+        {"io": "pread", "on_error": "skip"},
+        {"io": "pread", "decode": "text"},
         {"fields": {"n": "int32"}, "on_error": "skip"},
     ],
 )
-def test_a_record_that_memory_has_no_room_for_is_named(lines, io, options):
-    one, *_, together = messages(lines, {"io": io, **options}, READS)["found"]
+def test_a_record_that_memory_has_no_room_for_is_named(lines, options):
+    one, *_, together = messages(lines, options, READS)["found"]
     assert "for a record of 268435" in one
     assert "for 3 records of 268435" in together
 
@@ -111,13 +104,15 @@ LOADERS = ["list(ds.stream(shuffle=False))", "list(mmapds.DataLoader(ds, batch_s
 """The same, where torch is loaded before room is short."""
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"decode": "torch"}, {"fields": {"text": "str"}}, {"fields": {"text": "str"}, "on_error": "skip"}]
-)
-def test_so_is_one_of_named_arrays_whose_sample_is_made_late(arrays, options):
-    at = mmapds.open(arrays).where(1).offset
-    loaders = LOADERS if options.get("decode") == "torch" else []
-    messages(arrays, options, ["ds[1]", *LATE, *loaders], f": record 1 (byte {at})")
+@limits_memory
+def test_so_is_one_of_named_arrays_whose_sample_is_made_late(tmp_path):
+    path = tmp_path / "a.mma"
+    with mmapds.Writer(path) as writer:
+        for size in (1, LARGE // 2, 1):
+            writer.write({"x": np.zeros(2, np.float32), "text": "b" * size})
+    place = f": record 1 (byte {mmapds.open(path).where(1).offset})"
+    messages(path, {"decode": "torch"}, ["ds[1]", *LATE, *LOADERS], place)
+    messages(path, {"fields": {"text": "str"}, "on_error": "skip"}, ["ds[1]", *LATE], place)
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
@@ -149,15 +144,12 @@ def test_so_is_one_of_json_whose_fields_are_made_late(write, monkeypatch, on_err
         check(str(refused.value))
         assert str(refused.value).startswith(f"{path}:3 (byte 20): expected room in memory for decoding a record of ")
 
-    monkeypatch.setattr(Fields, "_values", without_room_for_any)
+    monkeypatch.setattr(Fields, "_values", without_room_for_anything)
     with pytest.raises(MemoryError, match=r":3 \(byte 20\): expected room in memory for decoding"):
         batch.values("n")
 
 
-def without_room_for_any(*_):
-    raise MemoryError
-
-
+@limits_memory
 def test_so_is_one_of_a_compressed_source(tmp_path, lines):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(one_frame(lines.read_bytes()))
@@ -165,8 +157,13 @@ def test_so_is_one_of_a_compressed_source(tmp_path, lines):
     messages(path, {"access": "sequential"}, ["ds[1]"])
 
 
+@limits_memory
 def test_a_batch_without_room_for_its_records_is_refused_before_they_are_read(lines):
     assert messages(lines, {}, ["ds.take([1, 1])", "ds.take([0, 1])"])["grown"] < LARGE // 4
+
+
+def without_room_for_anything(*_):
+    raise MemoryError("Unable to allocate output buffer.")
 
 
 def no_room(record):
@@ -188,8 +185,9 @@ def no_room_for_a_result(record):
         raise SystemError("<built-in function loads> returned a result with an exception set") from error
 
 
-@pytest.mark.parametrize("decode", [no_room, no_room_for_orjson, no_room_for_a_result])
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("decode", "on_error"), [(no_room, "raise"), (no_room_for_orjson, "skip"), (no_room_for_a_result, "skip")]
+)
 def test_so_is_one_that_memory_has_no_room_to_decode(write, decode, on_error):
     path = write([{"n": n} for n in range(3)])
     ds = mmapds.open(path, build=True, decode=decode, on_error=on_error)
@@ -204,9 +202,8 @@ def test_so_is_one_that_memory_has_no_room_to_decode(write, decode, on_error):
     ):
         with pytest.raises(MemoryError) as refused:
             read()
-        message = str(refused.value)
-        check(message)
-        assert message.startswith(f"{path}:2 (byte 9): expected room in memory for decoding a record of ")
+        check(str(refused.value))
+        assert str(refused.value).startswith(f"{path}:2 (byte 9): expected room in memory for decoding a record of ")
     assert not ds.skipped
 
 
@@ -220,30 +217,19 @@ def test_a_view_of_a_record_touches_little_of_it(tmp_path):
     assert first[-1] == second[-1] == 0
 
 
-@pytest.mark.parametrize("suffix", ["gz", "zst"])
-def test_a_block_that_memory_has_no_room_for_names_the_record(tmp_path, monkeypatch, suffix):
+@pytest.mark.parametrize(("suffix", "compress"), [("gz", gzip.compress), ("zst", one_frame)])
+def test_a_block_that_memory_has_no_room_for_names_the_record(tmp_path, monkeypatch, suffix, compress):
     """The decoders of blocks raise an error without a text."""
     path = tmp_path / f"a.jsonl.{suffix}"
-    lines = b"".join(b'{"n": %d}\n' % n for n in range(3))
-    path.write_bytes(gzip.compress(lines) if suffix == "gz" else one_frame(lines))
+    path.write_bytes(compress(b"".join(b'{"n": %d}\n' % n for n in range(3))))
     ds = mmapds.open(path, build=True)
-
-    def without_room(*_):
-        raise MemoryError
-
-    monkeypatch.setattr(BlockReader, "blocks", without_room)
+    monkeypatch.setattr(BlockReader, "blocks", without_room_for_anything)
     for read in (lambda: ds[1], lambda: ds.take([1, 2]), lambda: ds.raw(1)):
-        with pytest.raises(
-            MemoryError, match=rf"a\.jsonl\.{suffix}:2 \(byte 9\): expected room in memory for a record of"
-        ):
+        with pytest.raises(MemoryError, match=rf"{suffix}:2 \(byte 9\): expected room in memory for a record of"):
             read()
 
 
-def without_room_for_anything(*_):
-    raise MemoryError("Unable to allocate output buffer.")
-
-
-@pytest.mark.parametrize("decode", ["json", "text", no_room])
+@pytest.mark.parametrize("decode", ["json", no_room])
 def test_a_record_is_named_where_there_is_no_room_to_count_its_line(tmp_path, monkeypatch, decode):
     """A blank line makes the lines of a source others than its records."""
     path = tmp_path / "a.jsonl.zst"
@@ -257,3 +243,57 @@ def test_a_record_is_named_where_there_is_no_room_to_count_its_line(tmp_path, mo
             read()
         check(str(refused.value))
         assert str(refused.value).startswith(f"{path}: record 1 (byte 10): expected room in memory for ")
+
+
+# ---- `access=` ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("access", "flag"), [("auto", "rr"), ("random", "rr"), ("sequential", "sr")])
+def test_maps_are_advised_of_how_they_will_be_read(write, access, flag):
+    """The kernel lists "rr" for a map that is read at random and "sr" for one that is read in order: proc(5)."""
+    path = write([{"id": number} for number in range(100)])
+    ds = mmapds.open(path, access=access, build=True)
+    assert ds[0] == {"id": 0}
+    flags, name = {}, ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            name = line.split(maxsplit=5)[5] if line.count(" ") > 5 else ""
+        elif line.startswith("VmFlags:"):
+            flags.setdefault(name, []).extend(line.split()[1:])
+    for mapped in (path, f"{path}.mmx"):
+        assert {"rr", "sr"} & set(flags[os.path.realpath(mapped)]) == {flag}
+
+
+WAITS = """
+import mmapds, resource, sys
+ds = mmapds.open(sys.argv[1], decode="bytes", access=sys.argv[2])
+ds[0]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+for k in range(len(ds)):
+    ds[k]
+print(resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before)
+"""
+
+
+def waits(path, access):
+    """How often a new process waits for the disk while it reads all of a file, in order, from a cold start."""
+    with open(path, "rb") as file:
+        os.fsync(file)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return int(run("-c", WAITS, path, access, check=True).stdout)
+
+
+@pytest.mark.parametrize("name", ["fixed", "tfrecord"])
+def test_reads_in_file_order_read_ahead(tmp_path, name):
+    """The payloads of framed records do not touch each other, but their order is that of the file all the same."""
+    path = tmp_path / f"a.{name}"
+    if name == "tfrecord":
+        write_tfrecords(path, ({"text": (bytes([k % 255]) * 500, "byte")} for k in range(8000)))
+        mmapds.build(path)
+    else:
+        path.write_bytes(bytes(4_000_000))
+        mmapds.build(path, format="fixed", record_bytes=100)
+    random = waits(path, "random")
+    if random < 500:
+        pytest.skip(f"pages of this file system stay in memory: {random} waits")
+    assert waits(path, "auto") < random / 5

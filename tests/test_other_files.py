@@ -10,13 +10,11 @@ import pytest
 
 import mmapds
 from mmapds.storage.index_file import Index
-from tests.support import commands
-from tests.support.commands import command
 
 ROWS = [{"n": n} for n in range(15)]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def source(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(ROWS, "d/a.jsonl")
@@ -24,54 +22,38 @@ def source(write, tmp_path, monkeypatch):
     return "d/a.jsonl"
 
 
-def main(*arguments):
-    return commands.mmapds(*arguments)
+# ---- another file in the place of its own ------------------------------------------------------------------------
 
 
-def run(message):
-    done = command(*message.partition("; run: python -m mmapds.index ")[2].partition(" (")[0].split())
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("io", ["mmap", "pread"])
-def test_a_copied_index_reads_no_other_file(source, io):
+def test_a_copied_index_reads_no_other_file(source, index):
     other = "d/b.jsonl"
     Path(other).write_text('{"n": 99}\n')
     shutil.copy(f"{source}.mmx", f"{other}.mmx")
-    message = (
-        f"{other}.mmx: STALE: expected the index of {other}, found one of {source}; run: python -m mmapds.index {other}"
-    )
-    with pytest.raises(mmapds.StaleIndexError) as error:
-        mmapds.open(other, io=io)
-    assert str(error.value) == message
-    for ran in (command("--verify", other), command("--info", other), main("info", other), main("head", other)):
-        assert (ran.returncode, ran.stderr.strip()) == (1, message)
+    found = f"STALE: expected the index of {other}, found one of {source}; run: python -m mmapds.index {other}"
+    for io in ("mmap", "pread"):
+        with pytest.raises(mmapds.StaleIndexError) as error:
+            mmapds.open(other, io=io)
+        assert str(error.value) == f"{other}.mmx: {found}"
+    for ran in (index("--verify", other), index("--info", other), index(other, tool="head")):
+        assert (ran.returncode, ran.stderr) == (1, f"{other}.mmx: {found}\n")
     assert len(mmapds.open(f"{other}.mmx")) == 15  # the index itself was asked for
-    run(message)
+    assert index(*str(error.value).partition("; run: python -m mmapds.index ")[2].split()).returncode == 0
     assert list(mmapds.open(other)) == [{"n": 99}]
     assert mmapds.open(other).lengths.tolist() == [99]
 
 
-def test_a_file_and_its_index_renamed(source):
-    os.rename(source, "d/c.jsonl")
-    os.rename(f"{source}.mmx", "d/c.jsonl.mmx")
-    with pytest.raises(mmapds.StaleIndexError, match=r"found one of d/a\.jsonl; run: ") as error:
-        mmapds.open("d/c.jsonl")
-    run(str(error.value))
-    assert list(mmapds.open("d/c.jsonl")) == ROWS
-    assert len(mmapds.open("d/c.jsonl", build=True)) == 15
-
-
-def test_a_copied_index_with_a_computed_column(source):
+def test_a_file_and_its_index_renamed_or_copied(source):
     mmapds.add_column(source, "twice", [2 * row["n"] for row in ROWS])
     for name in ("", ".mmx"):
         shutil.copy(source + name, "d/b.jsonl" + name)
-    with pytest.raises(mmapds.StaleIndexError, match=r"; run: .*index d/b\.jsonl$"):
-        mmapds.open("d/b.jsonl")
-    with pytest.raises(mmapds.Error, match="column 'twice' was computed in Python and a rebuild loses it"):
-        mmapds.build("d/b.jsonl")
-    mmapds.build("d/b.jsonl", force=True)
-    assert list(mmapds.open("d/b.jsonl")) == ROWS
+        os.rename(source + name, "d/c.jsonl" + name)
+    for path in ("d/b.jsonl", "d/c.jsonl"):
+        with pytest.raises(mmapds.StaleIndexError, match=rf"found one of d/a\.jsonl; run: .*index {path}$"):
+            mmapds.open(path)
+        with pytest.raises(mmapds.Error, match="column 'twice' was computed in Python and a rebuild loses it"):
+            mmapds.build(path)
+        mmapds.build(path, force=True)
+        assert list(mmapds.open(path)) == ROWS
 
 
 def test_an_index_of_several_sources_in_the_place_of_the_index_of_one(source, write):
@@ -82,8 +64,7 @@ def test_an_index_of_several_sources_in_the_place_of_the_index_of_one(source, wr
     assert len(mmapds.open(f"{source}.mmx")) == 17
 
 
-def test_what_truncated_was_for_another_file(write):
-    """The index of another file does not say that this one may be truncated."""
+def test_the_index_of_another_file_does_not_say_that_this_one_may_be_truncated(write):
     path, other = (write(b"\x01" * size, name) for name, size in (("a.bin", 6), ("b.bin", 5)))
     mmapds.build(path, format="fixed", dtype="uint16", shape=[2], truncated="drop")
     shutil.copy(f"{path}.mmx", f"{other}.mmx")
@@ -91,74 +72,29 @@ def test_what_truncated_was_for_another_file(write):
         mmapds.build(other)
 
 
-def test_links_and_directories_that_move(source):
-    os.symlink("a.jsonl", "d/link.jsonl")
-    os.link(source, "d/hard.jsonl")
-    shutil.copy(f"{source}.mmx", "d/hard.jsonl.mmx")
-    os.symlink("d", "e")
-    for name in (
-        "d/link.jsonl",
-        "d/hard.jsonl",
-        "e/a.jsonl",
-        "e/link.jsonl",
-        os.path.abspath(source),
-        "d/../d/a.jsonl",
-    ):
-        assert list(mmapds.open(name)) == ROWS
-    os.symlink("a.jsonl.mmx", "d/link.jsonl.mmx")
-    assert list(mmapds.open("d/link.jsonl")) == ROWS
-    assert command("--verify", "e/link.jsonl").returncode == 0
-    os.rename("d", "f")
-    assert list(mmapds.open("f/a.jsonl")) == ROWS
-    mmapds.build("f/a.jsonl", force=True)
-    os.unlink("e")
-    os.rename("f", "g")
-    assert list(mmapds.open("g/a.jsonl")) == list(mmapds.open("g/link.jsonl")) == ROWS
+OTHERS = [
+    (b"\x93NUMPY\x01\x00" + bytes(120), "found other text"),
+    (b'[{"n": 1}, {"n": 2}]', "found one JSON array"),
+    (b"a,b\n1,2\n", "found other text"),
+]
 
 
-def test_what_the_shell_makes_of_a_star(source, write):
-    write(ROWS[:5], "d/b.jsonl")
-    mmapds.build("d/b.jsonl")
-    files = sorted(f"d/{name}" for name in os.listdir("d"))
-    assert len(files) == 4
-    assert len(mmapds.open(files)) == len(mmapds.open("d/*")) == 20
-    assert len(mmapds.open(files[1::2])) == 20
-    assert "20 records" in main("info", *files).stdout
-    assert main("head", "-n", "16", *files).stdout.count('"n"') == 16
-    assert command("--verify", *files).stdout.count("verified") == 2
-    ds = mmapds.open(source)
-    assert len(mmapds.concat([ds, ds])) == 30
-
-
-def test_a_source_and_an_index_that_has_it(source, write):
-    write(ROWS[:5], "d/b.jsonl")
-    mmapds.build([source, "d/b.jsonl"], out="d/all.mmx")
-    for name in ("1", "2"):  # which have a source in common themselves
-        mmapds.build("d/b.jsonl", out=f"d/{name}-of-b.mmx")
-    for given in ([source, "d/all.mmx"], [f"./{source}.mmx", source], [source, "d/*-of-b.mmx", "d/all.mmx"]):
-        with pytest.raises(mmapds.SourceError, match=r"expected each source once, found .*a\.jsonl by its name and as"):
-            mmapds.open(given)
-    assert len(mmapds.open(["d/all.mmx", f"{source}.mmx"])) == 35
-
-
-OTHERS = {
-    "numpy": (b"\x93NUMPY\x01\x00" + bytes(120), "expected a JSON value a line, found other text"),
-    "array": (b'[{"n": 1}, {"n": 2}]', "expected a JSON value a line, found one JSON array"),
-}
-
-
-@pytest.mark.parametrize("how", [{}, {"force": True}])
-@pytest.mark.parametrize("kind", OTHERS)
-def test_another_kind_of_file_in_the_place_of_one_that_has_an_index(source, kind, how):
-    content, found = OTHERS[kind]
-    before = Path(f"{source}.mmx").read_bytes()
-    Path(source).write_bytes(content)
-    for path in (source, f"{source}.mmx"):
+@pytest.mark.parametrize("force", [False, True])
+def test_another_kind_of_file_in_the_place_of_lines(source, force):
+    for content, found in OTHERS:
+        before = Path(f"{source}.mmx").read_bytes()
+        Path(source).write_bytes(content)
+        for path in (source, f"{source}.mmx"):
+            with pytest.raises(
+                mmapds.FormatError, match=f"expected a JSON value a line, {found}; give format='jsonl' to"
+            ):
+                mmapds.build(path, force=force)
         with pytest.raises(mmapds.FormatError, match=found):
-            mmapds.build(path, **how)
-    assert Path(f"{source}.mmx").read_bytes() == before
-    mmapds.build(source, format="jsonl", length="bytes()", **how)
-    assert b"\n".join(mmapds.open(source, decode="bytes")) == content.rstrip(b"\n")
+            mmapds.open(source, build=True)
+        assert Path(f"{source}.mmx").read_bytes() == before
+        mmapds.build(source, format="jsonl", length="bytes()", force=force)
+        assert b"\n".join(mmapds.open(source, decode="bytes")) == content.rstrip(b"\n")
+        mmapds.open(source, build=True)  # an index that is up to date is not built
 
 
 def test_lines_under_another_name_stay_lines(write):
@@ -169,19 +105,6 @@ def test_lines_under_another_name_stay_lines(write):
     assert list(mmapds.open(path, decode="text")) == ["c,d", "1,2", "3,4"]
 
 
-def test_lines_that_look_like_other_text_need_their_format_in_each_build(write):
-    path = write(b'[{"n": 1}, {"n": 2}]', "a.jsonl")
-    mmapds.build(path, format="jsonl")
-    assert len(mmapds.open(path, build=True)) == 1, "an index that is up to date is not built"
-    for text in (b'[{"n": 3}]', b"a,b\n1,2\n"):
-        Path(path).write_bytes(text)
-        with pytest.raises(mmapds.FormatError, match="give format='jsonl' to take its lines"):
-            mmapds.open(path, build=True)
-        mmapds.build(path, format="jsonl")
-        assert mmapds.open(path).raw(0) == text.split(b"\n")[0]
-
-
-@pytest.mark.usefixtures("source")
 def test_other_formats_in_the_place_of_an_index_of_lines():
     with mmapds.Writer("x.mma", {"x": "int64"}, index=False) as writer:
         writer.write({"x": 1})
@@ -198,11 +121,51 @@ def test_other_formats_in_the_place_of_an_index_of_lines():
     mmapds.build("a.npy", out="t.mmx", columns={"x": "bytes()", "y": "bytes()"})
 
 
+# ---- files by several names --------------------------------------------------------------------------------------
+
+
+def test_links_and_directories_that_move(source, index):
+    os.symlink("a.jsonl", "d/link.jsonl")
+    os.link(source, "d/hard.jsonl")
+    shutil.copy(f"{source}.mmx", "d/hard.jsonl.mmx")
+    os.symlink("d", "e")
+    names = ["d/link.jsonl", "d/hard.jsonl", "e/a.jsonl", "e/link.jsonl", os.path.abspath(source), "d/../d/a.jsonl"]
+    for name in names:
+        assert list(mmapds.open(name)) == ROWS
+    os.symlink("a.jsonl.mmx", "d/link.jsonl.mmx")
+    assert list(mmapds.open("d/link.jsonl")) == ROWS
+    assert index("--verify", "e/link.jsonl").returncode == 0
+    os.rename("d", "f")
+    assert list(mmapds.open("f/a.jsonl")) == ROWS
+    mmapds.build("f/a.jsonl", force=True)
+    os.unlink("e")
+    os.rename("f", "g")
+    assert list(mmapds.open("g/a.jsonl")) == list(mmapds.open("g/link.jsonl")) == ROWS
+
+
+def test_sources_and_their_indexes_are_given_together_but_each_source_once(source, write, index):
+    write(ROWS[:5], "d/b.jsonl")
+    mmapds.build("d/b.jsonl")
+    files = sorted(f"d/{name}" for name in os.listdir("d"))  # what the shell makes of a star
+    assert len(files) == 4
+    for given in (files, "d/*", files[1::2]):
+        assert len(mmapds.open(given)) == 20
+    assert "20 records" in index(*files, tool="info").stdout
+    assert index("-n", 16, *files, tool="head").stdout.count('"n"') == 16
+    assert index("--verify", *files).stdout.count("verified") == 2
+    mmapds.build([source, "d/b.jsonl"], out="d/all.mmx")
+    for name in ("1", "2"):  # which have a source in common themselves
+        mmapds.build("d/b.jsonl", out=f"d/{name}-of-b.mmx")
+    for given in ([source, "d/all.mmx"], [f"./{source}.mmx", source], [source, "d/*-of-b.mmx", "d/all.mmx"]):
+        with pytest.raises(mmapds.SourceError, match=r"expected each source once, found .*a\.jsonl by its name and as"):
+            mmapds.open(given)
+    assert len(mmapds.open(["d/all.mmx", f"{source}.mmx"])) == 35
+
+
 # ---- what was moved, or is gone ----------------------------------------------------------------------------------
 
 
-def test_an_index_that_was_moved_away_from_its_sources(write, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_index_that_was_moved_away_from_its_sources(write, index):
     sources = [write([1, 2], "m/a.jsonl"), write([3], "m/b.jsonl")]
     mmapds.build(sources, out="m/all.mmx")
     os.rename("m/all.mmx", "all.mmx")
@@ -219,12 +182,11 @@ def test_an_index_that_was_moved_away_from_its_sources(write, tmp_path, monkeypa
     os.rename("n/all.mmx", "gone")
     with pytest.raises(mmapds.IndexMissingError, match=r"n/all\.mmx: no such index; run: .*index SOURCE\.\.\. -o \S+$"):
         mmapds.open("n/v.mmx")
-    assert command("n/a.jsonl", "n/b.jsonl", "-o", "n/all.mmx").returncode == 0
+    assert index("n/a.jsonl", "n/b.jsonl", "-o", "n/all.mmx").returncode == 0
     assert list(mmapds.open("n/v.mmx")) == [2, 3]
 
 
-def test_an_index_that_is_gone_names_the_command(write, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_index_that_is_gone_names_the_command(write, index):
     mmapds.build([write([1], "a.jsonl"), write([2], "b.jsonl")], out="all.mmx")
     pickled = pickle.dumps(mmapds.open("all.mmx"))
     os.unlink("all.mmx")
@@ -232,7 +194,7 @@ def test_an_index_that_is_gone_names_the_command(write, tmp_path, monkeypatch):
     for attempt in (lambda: mmapds.open("all.mmx"), lambda: mmapds.build("all.mmx"), lambda: pickle.loads(pickled)[0]):
         with pytest.raises(mmapds.Error, match=rf"^all\.mmx: no such (file|index); {way}"):
             attempt()
-    assert command("a.jsonl", "b.jsonl", "-o", "all.mmx").returncode == 0
+    assert index("a.jsonl", "b.jsonl", "-o", "all.mmx").returncode == 0
     assert list(pickle.loads(pickled)) == [1, 2]
     with pytest.raises(mmapds.IndexMissingError, match=r"^a.jsonl.mmx: no such index; run: .* a.jsonl$"):
         Index("a.jsonl.mmx")

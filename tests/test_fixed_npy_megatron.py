@@ -1,0 +1,350 @@
+"""Records of one size, .npy files and Megatron's token files: arrays that share memory with their file."""
+
+import os
+import pickle
+import shutil
+import struct
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+
+import mmapds
+from mmapds.dataset.decode import RecordArray, TensorDecoder, takes_view
+from mmapds.formats import fixed
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
+from tests.support.commands import run
+from tests.support.files import DATA, same_time
+from tests.support.index_file import rewrite
+from tests.support.pieces import megatron_in_pieces
+from tests.support.samples import CODES, npy, write_pair
+
+# ---- records of one size -----------------------------------------------------------------------------------------
+
+
+def test_records_of_one_size_have_no_bounds_in_their_index(write, index):
+    path = write(bytes(range(250)), "tokens.bin")
+    assert index(path, "--format", "fixed", "--record-bytes", "10").returncode == 0
+    ds = mmapds.open(path)
+    assert list(ds) == [bytes(range(i, i + 10)) for i in range(0, 250, 10)]
+    assert ds.where(3) == (path, 30, 10)
+    assert os.path.getsize(path + ".mmx") < 1000
+    assert ds.take([24, 0]) == [bytes(range(240, 250)), bytes(range(10))]
+    assert "25 records, 250 bytes, 10.0 bytes a record (10 to 10); verified" in index("--verify", path).stdout
+
+
+def test_an_index_remembers_how_its_source_is_framed(write, index):
+    path = write(bytes(20), "x.bin")
+    mmapds.build(path, format="fixed", record_bytes=10)
+    write(bytes(40), "x.bin")
+    assert "run: python -m mmapds.index" in index(path, "--verify").stderr
+    for options, records in ([], 4), (["--record-bytes", "20"], 2):
+        assert index(path, *options).returncode == 0
+        assert len(mmapds.open(path)) == records
+
+
+ARRAYS = [("uint16", ()), ("<f4", (4,)), (">i8", (2, 3)), ("S3", ()), ("bool", (4,)), ("complex64", (1, 2, 3))]
+
+
+@pytest.mark.parametrize(("dtype", "shape"), ARRAYS)
+def test_arrays_of_one_shape_share_memory_with_the_file(write, dtype, shape):
+    array = np.random.default_rng(0).integers(0, 2, (50, *shape)).astype(dtype)
+    path = write(array.tobytes(), "x.bin")
+    mmapds.build(path, format="fixed", dtype=dtype, shape=shape)
+    for each in (path, write(npy(array), "x.npy"), write(npy(array[:0]), "none.npy")):
+        ds = mmapds.open(each, build=True)
+        assert len(ds) == (0 if "none" in each else 50)
+        for i, record in enumerate(ds):
+            assert (record.dtype, record.shape) == (array.dtype, shape)
+            assert (record == array[i]).all()
+            assert not record.flags.writeable
+            assert not record.flags.owndata
+        verify(Index(f"{each}.mmx"))
+    ds = mmapds.open(path)
+    assert all((one == array[i]).all() for i, one in zip([7, 3], ds.take([7, 3]), strict=True))
+    assert (pickle.loads(pickle.dumps(ds[10:]))[0] == array[10]).all()
+    assert ds.raw(5) == mmapds.open(path, decode="bytes")[5] == array[5:6].tobytes()
+    record = ds[9]
+    os.unlink(path)
+    assert (record == array[9]).all()  # it keeps its file alive
+
+
+def test_npy_shards_in_one_index_must_have_one_shape(write, tmp_path):
+    arrays = [np.random.default_rng(i).normal(size=(i + 3, 4)).astype(np.float32) for i in range(4)]
+    paths = [write(npy(array), f"{i}.npy") for i, array in enumerate(arrays)]
+    mmapds.build(paths, out=tmp_path / "all.mmx", length="bytes()")
+    ds = mmapds.open(tmp_path / "all.mmx")
+    assert ds.lengths.tolist() == [16] * len(ds)
+    assert (np.stack(list(ds)) == np.concatenate(arrays)).all()
+    for other, message in (
+        (np.zeros((2, 5), np.float32), r"other.npy: shape: expected \(4,\), as in .*0.npy, found \(5,\)"),
+        (np.zeros((2, 4), np.float64), r"other.npy: dtype: expected float32, as in .*0.npy, found float64"),
+        (np.zeros((2, 4), ">f4"), r"other.npy: dtype: expected float32, as in .*0.npy, found >f4"),
+    ):
+        with pytest.raises(mmapds.FormatError, match=message):
+            mmapds.build([paths[0], write(npy(other), "other.npy")], out=tmp_path / "b.mmx")
+
+
+def test_a_source_that_is_cut_keeps_whole_records_where_asked(write):
+    path = write(bytes(25), "x.bin")
+    with pytest.raises(mmapds.FormatError) as short:
+        mmapds.build(path, format="fixed", record_bytes=10)
+    found = "record 2 (byte 20): expected 10 bytes, found 5; leave it out with truncated='drop'"
+    assert str(short.value) == f"{path}: {found}"
+    mmapds.build(path, format="fixed", record_bytes=10, truncated="drop")
+    assert len(mmapds.open(path)) == 2
+    array = write(npy(np.zeros((10, 4)))[:-64], "y.npy")
+    with pytest.raises(mmapds.FormatError, match=r"y\.npy: expected 10 records, as its header says, found 8$"):
+        mmapds.build(array)
+    mmapds.build(array, truncated="drop")
+    assert len(mmapds.open(array)) == 8
+    assert [Index(f"{each}.mmx").sources[0].skipped for each in (path, array)] == [1, 2]
+
+
+def headed(header):
+    text = header.ljust(118).encode()
+    return b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text + bytes(16)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (npy(np.float64(1)), "expected an array in C order, of one axis or more, found one number"),
+        (npy(np.asfortranarray(np.ones((3, 4)))), "expected an array in C order, of one axis .*, found Fortran order"),
+        (npy(np.array([{}, 1], object)), r"dtype = dtype\('O'\), expected plain numbers"),
+        (bytes(20), "not an .npy file"),
+        (headed("{'descr': '<f4' \n"), "not an .npy file"),
+        (headed("  {'descr': '<f4'}\n"), "not an .npy file"),
+        (headed("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"), "dtype = .*, expected plain numbers"),
+        (
+            headed("{'descr': '<f4', 'fortran_order': False, 'shape': (5, 0)}"),
+            r"shape = \(0,\), expected .* records of 1 byte or more, found 1 axes and 0 bytes of float32",
+        ),
+        (
+            headed("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}"),
+            "expected 1 records, as its header says, found 4$",
+        ),
+        (
+            headed("{'descr': '<f4', 'fortran_order': False, 'shape': (9,)}"),
+            "expected 9 records, as its header says, found 4$",
+        ),
+        (headed("").replace(b"\x01\0", b"\x03\0", 1), "not an .npy file: expected version 1.0 or 2.0, found 3.0"),
+    ],
+)
+def test_npy_files_that_are_not_records(write, data, message):
+    with pytest.raises(mmapds.FormatError, match=rf"x\.npy: {message}"):
+        mmapds.build(write(data, "x.npy"), format="npy")
+
+
+def test_text_and_json_in_records_of_one_size(write):
+    path = write(b"ab\n7null", "x.bin")
+    for options in ({"dtype": "S4"}, {"record_bytes": 4}):
+        mmapds.build(path, format="fixed", **options, force=True)
+        assert mmapds.open(path, decode="text")[0] == "ab\n7"
+        assert mmapds.open(path, decode="json")[1] is None
+
+
+def test_types_that_torch_lacks(write):
+    for dtype in (">f4", "S4"):
+        path = write(bytes(64), "x.bin")
+        mmapds.build(path, format="fixed", dtype=dtype)
+        assert len(mmapds.open(path)) == 16
+        with pytest.raises(mmapds.DecodeError, match=r"record 3 \(byte .*\): not an array of that type: .*\(ds\[3\]\)"):
+            mmapds.open(path, decode="torch")[3]
+
+
+def test_records_that_are_no_array(write):
+    """An index may be damaged where nobody looks; mmapds's own decoders say where."""
+    path = write(bytes(10), "x.bin")
+    mmapds.build(path, format="fixed", record_bytes=5)
+    for of_a_user in (takes_view(lambda record: np.frombuffer(record, "u2")), partial(np.frombuffer, dtype="u2")):
+        with pytest.raises(ValueError, match="buffer size") as told:
+            mmapds.open(path, decode=of_a_user)[1]
+        assert type(told.value) is ValueError
+    own = RecordArray(np.dtype("i2"), None)
+    for decode in (own, TensorDecoder(own)):
+        with pytest.raises(mmapds.DecodeError, match=r"record 1 \(byte 5\): not an array of that type: buffer size"):
+            mmapds.open(path, decode=decode)[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_records_of_one_size_take_no_memory_to_index_however_many_there_are(tmp_path):
+    path = tmp_path / "sparse.bin"
+    with open(path, "wb") as file:
+        file.truncate(2**43)
+    script = """
+import re, sys
+import mmapds
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
+path = sys.argv[1]
+mmapds.build(path, format="fixed", record_bytes=1)
+verify(Index(path + ".mmx"))
+peak = re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]
+print(Index(path + ".mmx").records, peak)
+"""
+    ran = run("-c", script, path)
+    assert ran.returncode == 0, ran.stderr
+    records, kilobytes = map(int, ran.stdout.split())
+    assert records == 2**43
+    assert kilobytes < 200_000
+
+
+def test_columns_of_records_of_one_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(fixed, "_STEP", 8)  # records in a piece
+    for records in (0, 1, 7, 8, 9, 16, 20):
+        path = tmp_path / f"{records}.bin"
+        path.write_bytes(bytes(3 * records))
+        mmapds.build(path, format="fixed", record_bytes=3, length="bytes()")
+        assert mmapds.open(path).lengths.tolist() == [3] * records
+        verify(Index(f"{path}.mmx"))
+
+
+# ---- Megatron's pairs --------------------------------------------------------------------------------------------
+
+
+def some_sequences(count=20, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 100, size).tolist() for size in [0, 1, 0, *rng.integers(0, 50, count).tolist()]]
+
+
+@pytest.mark.parametrize("kind", ["megatron", "fairseq", "legacy", "legacy fairseq"])
+def test_megatron_pairs_of_every_layout_and_type(tmp_path, kind):
+    sequences = some_sequences()
+    for dtype in CODES:
+        path = write_pair(tmp_path / dtype, sequences, dtype, kind)
+        mmapds.build(path, length="bytes()")
+        ds = mmapds.open(path)
+        assert [record.tolist() for record in ds] == sequences
+        assert all(record.dtype == dtype and not record.flags.writeable for record in ds)
+        assert not any(record.flags.owndata for record in ds)
+        assert (ds.lengths // np.dtype(dtype).itemsize).tolist() == list(map(len, sequences))
+        verify(Index(f"{path}.mmx"))
+        assert Index(path + ".mmx").format == "megatron"
+
+
+def test_a_pair_that_megatron_core_wrote(tmp_path):
+    """tests/data/megatron_core.* are of megatron-core 0.16.1's IndexedDatasetBuilder."""
+    for suffix in (".bin", ".idx"):
+        shutil.copy(DATA / f"megatron_core{suffix}", tmp_path)
+    ds = mmapds.open(tmp_path / "megatron_core.bin", build=True)
+    rng = np.random.default_rng(0)
+    wanted = [[]]
+    for document in range(1, 4):
+        tokens = rng.integers(0, 60000, 10 * document).tolist()
+        wanted += [tokens[: 3 * document], [], tokens[3 * document :]]
+    assert [record.tolist() for record in ds] == [*wanted, [1, 2, 65535]]
+    assert ds[0].dtype == np.uint16
+
+
+def test_megatron_in_many_pieces(tmp_path):
+    paths = [write_pair(tmp_path / f"{i}", some_sequences(count, i)) for i, count in enumerate((0, 1, 5, 30))]
+    mmapds.build(paths, out=tmp_path / "all.mmx", format=megatron_in_pieces(4), length="bytes()")
+    ds = mmapds.open(tmp_path / "all.mmx")
+    wanted = [sequence for i, count in enumerate((0, 1, 5, 30)) for sequence in some_sequences(count, i)]
+    assert [record.tolist() for record in ds] == wanted
+    other = write_pair(tmp_path / "other", [[1]], "int32")
+    with pytest.raises(mmapds.FormatError, match=r"other.bin: dtype: expected <u2, as in .*0.bin, found <i4"):
+        mmapds.build([*paths, other], out=tmp_path / "b.mmx")
+
+
+def test_megatron_without_sequences_or_tokens(tmp_path):
+    """The .bin is empty, so there is nothing to map."""
+    assert len(mmapds.open(write_pair(tmp_path / "none", []), build=True)) == 0
+    path = write_pair(tmp_path / "x", [[], [], []])
+    for io in ("mmap", "pread"):
+        ds = mmapds.open(path, io=io, build=True)
+        assert [record.tolist() for record in ds] == [[], [], []]
+        assert [record.tolist() for record in ds.take([2, 0])] == [[], []]
+        assert ds.raw(1) == b""
+
+
+def test_the_idx_beside_a_bin_decides(tmp_path, write):
+    path = write_pair(tmp_path / "x", [[1, 2], [3, 4]])
+    mmapds.build(path)
+    with same_time(path):
+        write_pair(tmp_path / "x", [[1], [2, 3, 4]])
+    mmapds.build(path)
+    assert [record.tolist() for record in mmapds.open(path)] == [[1], [2, 3, 4]]
+    path = write([1, 2], "y.bin")
+    write(b"something else", "y.idx")  # so this is not a pair of Megatron's
+    assert list(mmapds.open(path, build=True)) == [1, 2]
+    os.unlink(tmp_path / "y.idx")
+    os.mkfifo(tmp_path / "y.idx")  # which would be waited for
+    assert list(mmapds.open(path, build=True)) == [1, 2]
+    with pytest.raises(mmapds.SourceError, match=r"y\.idx: expected a regular file, found a FIFO"):
+        mmapds.build(path, format="megatron")
+
+
+def test_a_bin_that_is_cut_keeps_whole_sequences_where_asked(tmp_path, index):
+    path = write_pair(tmp_path / "x", [[1, 2], [3, 4, 5], [6]])
+    os.truncate(path, 9)
+    message = (
+        r"x.bin: record 1 \(byte 4\): expected 6 bytes, found 5; leave it out, and all after it, with truncated='drop'"
+    )
+    with pytest.raises(mmapds.FormatError, match=message):
+        mmapds.build(path)
+    mmapds.build(path, truncated="drop")
+    assert [record.tolist() for record in mmapds.open(path)] == [[1, 2]]
+    verified = index("--verify", path)
+    assert (verified.returncode, "; 2 records left out" in verified.stdout) == (0, True)
+
+
+LEGACY = b"TNTIDX\0\0"
+
+
+@pytest.mark.parametrize(
+    ("at", "data", "message"),
+    [
+        (9, struct.pack("<Q", 2), "expected version 1, .*, found version 2, type 8 of 2 bytes, and 3 axes for 3"),
+        (17, b"\x63", "expected version 1, a token type of 1 to 10, .*, found version 1, type 99"),
+        (18, struct.pack("<Q", 2**60), f"expected {26 + 12 * 2**60} bytes or more for {2**60} sequences, found "),
+        (18, struct.pack("<Q", 2**64 - 1), f"expected .* bytes or more for {2**64 - 1} sequences, found "),
+        (18, struct.pack("<Q", 2), "sequence 0: expected 0 to 1099511627776 tokens from byte 0 on, found"),
+        (34, struct.pack("<i", -1), "sequence 0: expected 0 to 1099511627776 tokens from byte 0 on, found -1"),
+        (34, struct.pack("<i", 3), "sequence 1: expected 0 to .* from byte 6 on, found 3 from byte 4 on"),
+        (46, struct.pack("<q", 4), "sequence 0: expected 0 to .* from byte 0 on, found 2 from byte 4 on"),
+        (54, struct.pack("<q", -5), "sequence 1: expected 0 to .* from byte 4 on, found 3 from byte -5 on"),
+        (0, b"GARBAGE!!", "expected an .idx file of Megatron, found 102 bytes of another kind"),
+        (0, LEGACY + struct.pack("<QQQQQ", 1, 8, 2, 1, 2) + bytes(80), "one axis a sequence, found .* 2 axes for 1"),
+        (0, LEGACY + struct.pack("<QQQQQ", 1, 8, 3, 1, 1) + bytes(80), "a token type of 1 to 10, .* type 8 of 3 bytes"),
+    ],
+)
+def test_an_idx_that_is_damaged(tmp_path, at, data, message):
+    path = write_pair(tmp_path / "x", [[1, 2], [3, 4, 5], [6]])
+    content = bytearray((tmp_path / "x.idx").read_bytes())
+    content[at : at + len(data)] = data
+    (tmp_path / "x.idx").write_bytes(content)
+    with pytest.raises(mmapds.FormatError, match=f"x.idx: .*{message}"):
+        mmapds.build(path, format="megatron", truncated="drop")
+
+
+def test_pairs_that_do_not_fit(tmp_path):
+    for kind in ("megatron", "legacy"):
+        path = write_pair(tmp_path / kind, [[1, 2], [3, 4, 5], [6]], kind=kind)
+        content = (tmp_path / f"{kind}.idx").read_bytes()
+        for size in range(len(content) - 32):
+            (tmp_path / f"{kind}.idx").write_bytes(content[:size])
+            with pytest.raises(mmapds.FormatError, match=f"{kind}.idx: .*expected"):
+                mmapds.build(path, format="megatron")
+    path = write_pair(tmp_path / "x", [[1, 2]])
+    with pytest.raises(mmapds.FormatError, match=r"x.idx: expected a .bin file, found its .idx"):
+        mmapds.build(tmp_path / "x.idx")
+    with open(path, "ab") as file:
+        file.write(b"more")
+    with pytest.raises(mmapds.FormatError, match=r"x.bin: expected 4 bytes, as .*x.idx says, found 8$"):
+        mmapds.build(path)
+
+
+def test_an_index_whose_fingerprints_are_damaged_is_not_merged(tmp_path):
+    paths = [write_pair(tmp_path / f"{name}.bin", [[1, 2]]) for name in "ab"]
+    for path in paths:
+        mmapds.build(path)
+    expected = r"b\.bin\.mmx: DAMAGED: idx = .*, expected one for each of 1 source"
+    for idx in (None, True, 62, [], ["a", "b"], "ab"):
+        rewrite(f"{paths[1]}.mmx", metadata=lambda old, idx=idx: old | {"parameters": old["parameters"] | {"idx": idx}})
+        with pytest.raises(mmapds.FormatError, match=expected):
+            mmapds.merge([f"{path}.mmx" for path in paths], out=tmp_path / "all.mmx")
+        assert not (tmp_path / "all.mmx").exists()

@@ -1,0 +1,323 @@
+"""Prefixed records and TFRecord: read back as others wrote them, and what is refused."""
+
+import os
+import pickle
+import struct
+from contextlib import suppress
+from itertools import product
+
+import numpy as np
+import pytest
+import tfrecord
+from google.protobuf.internal.encoder import _VarintBytes as varint_bytes
+from google.protobuf.json_format import ParseDict
+from google.protobuf.proto import serialize_length_prefixed
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tfrecord import example_pb2
+
+import mmapds
+from mmapds import _native
+from mmapds.dataset.payloads import tf_example
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
+from tests.support.files import flip
+from tests.support.pieces import prefixed_in_pieces
+from tests.support.samples import write_tfrecords
+
+PREFIXES = {
+    "u32le": lambda size: struct.pack("<I", size),
+    "u32be": lambda size: struct.pack(">I", size),
+    "u64le": lambda size: struct.pack("<Q", size),
+    "u64be": lambda size: struct.pack(">Q", size),
+    "varint": varint_bytes,
+}
+FRAMINGS = {name: getattr(_native, f"FRAMING_{name.upper()}") for name in [*PREFIXES, "tfrecord"]}
+
+
+def crc_bit_by_bit(data):
+    """CRC32C, said in the plainest way."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data):
+    crc = crc_bit_by_bit(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def head(size, name):
+    """What lies before a payload."""
+    length = struct.pack("<Q", size)
+    return length + masked(length) if name == "tfrecord" else PREFIXES[name](size)
+
+
+def framed(payload, name):
+    return head(len(payload), name) + payload + (masked(payload) if name == "tfrecord" else b"")
+
+
+def options(name):
+    return {"format": "tfrecord"} if name == "tfrecord" else {"format": "prefixed", "prefix": name}
+
+
+@pytest.mark.parametrize("variant", _native.simd_variants())
+def test_checksums_of_every_length_and_alignment(variant):
+    # RFC 3720, B.4, and the check value of the catalogues
+    known = {bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43, b"123456789": 0xE3069283, b"": 0}
+    known |= {bytes(range(32)): 0x46DD794E, bytes(range(31, -1, -1)): 0x113FDB5C}
+    for data, wanted in known.items():
+        assert _native.crc32c(variant, 0, data) == wanted == crc_bit_by_bit(data)
+    data = np.random.default_rng(0).integers(0, 256, 200, np.uint8)
+    for length in range(131):
+        wanted = crc_bit_by_bit(data[:length].tobytes())
+        for alignment in range(32):
+            moved = np.empty(200, np.uint8)[alignment : alignment + length]
+            moved[:] = data[:length]
+            assert _native.crc32c(variant, 0, moved) == wanted
+        first = _native.crc32c(variant, 0, data[: length // 2].tobytes())
+        assert _native.crc32c(variant, first, data[length // 2 : length].tobytes()) == wanted
+
+
+# ---- scanning ----------------------------------------------------------------------------------------------------
+
+
+def scan(view, framing, room, step):
+    """A scan in steps: starts, sizes, and where and how it ended."""
+    starts, sizes, at, status = [], [], 0, 0
+    while status == 0 and at < view.size:
+        out, lengths, stop = np.empty(room, np.uint64), np.empty(room, np.uint64), min(at + step, view.size)
+        count, at, status, *_ = _native.frames_scan(memoryview(view)[at:], framing, at, stop, out, lengths)
+        starts += out[:count].tolist()
+        sizes += lengths[:count].tolist()
+    return starts, sizes, at, status
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(list(FRAMINGS)),
+    sizes=st.lists(st.integers(0, 300), max_size=40),
+    room=st.integers(1, 9),
+    step=st.integers(1, 700),
+    cut=st.integers(0),
+)
+@example(name="varint", sizes=[], room=1, step=1, cut=0)
+@example(name="varint", sizes=[0, 0, 127, 128, 0, 70_000], room=2, step=1, cut=3)
+def test_records_are_found_whatever_the_steps_and_wherever_they_are_cut(tmp_path, name, sizes, room, step, cut):
+    parts = [framed(os.urandom(size), name) for size in sizes]
+    data, path = b"".join(parts), tmp_path / "x"
+    path.write_bytes(data)
+    wanted = np.cumsum([0, *map(len, parts)]).tolist()
+    assert scan(_native.Map(str(path)), FRAMINGS[name], room, step) == (wanted[:-1], sizes, len(data), 0)
+    cut %= len(data) + 1
+    path.write_bytes(data[:cut])
+    whole = sum(end <= cut for end in wanted[1:])
+    starts, _, at, status = scan(_native.Map(str(path)), FRAMINGS[name], room, step)
+    assert (starts, at, status == 0) == (wanted[:whole], wanted[whole], cut in wanted)
+
+
+@pytest.mark.parametrize("name", FRAMINGS)
+def test_records_of_every_framing_read_back(write, name):
+    payloads = [b"", b"a", b"\n" * 5, os.urandom(127), os.urandom(128), b"", os.urandom(20_000)] * 3
+    data = b"".join(framed(payload, name) for payload in payloads)
+    path = write(data, "x.records")
+    mmapds.build(path, length="bytes()", columns={"again": "bytes()"}, **options(name))
+    ds = mmapds.open(path)
+    assert list(ds) == payloads
+    assert ds.take([3, 0, -1]) == [payloads[3], b"", payloads[-1]]
+    assert ds.lengths.tolist() == ds.column("again").tolist() == list(map(len, payloads))
+    assert data[ds.where(3).offset :][: ds.where(3).size] == payloads[3]
+    assert list(pickle.loads(pickle.dumps(ds[2:5]))) == payloads[2:5]
+    assert list(mmapds.open(path, decode=len)) == list(map(len, payloads))
+    verify(Index(f"{path}.mmx"))
+
+
+def test_more_records_than_a_piece_has_room_for(write, tmp_path):
+    files = [[os.urandom(i % 11) for i in range(count)] for count in (0, 1, 7, 100, 14, 0)]
+    paths = [write(b"".join(framed(p, "u32le") for p in payloads), f"{i}.x") for i, payloads in enumerate(files)]
+    small = prefixed_in_pieces(room=7, step=50)
+    ds = mmapds.open(mmapds.build(paths, out=tmp_path / "all.mmx", format=small, length="bytes()", workers=4))
+    flat = [payload for payloads in files for payload in payloads]
+    assert list(ds) == flat
+    assert ds.lengths.tolist() == list(map(len, flat))
+
+
+def test_a_size_larger_than_the_file(write, index):
+    for name, size in product(FRAMINGS, (10, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)):
+        size = min(size, 2**32 - 1) if name.startswith("u32") else size
+        path = write(framed(b"x", name) + head(size, name) + b"123456789", "x.records")
+        expected = rf"record 1 \(byte \d+\): expected a payload of {size} bytes, found the end of the file \d+ bytes"
+        with pytest.raises(
+            mmapds.FormatError, match=rf"{expected} into the record; leave it out with truncated='drop'$"
+        ):
+            mmapds.build(path, force=True, truncated="error", **options(name))
+        mmapds.build(path, truncated="drop", force=True, **options(name))
+        assert list(mmapds.open(path)) == [b"x"]
+    verified = index("--verify", path)
+    assert (verified.returncode, "; 1 record left out" in verified.stdout) == (0, True)
+    assert index(path, "--force", "--truncated", "error").stderr.endswith("; leave it out with --truncated drop\n")
+
+
+def test_varints_of_every_length(write):
+    def padded(value, size):
+        return bytes(value >> 7 * k & 127 | (128 if k < size - 1 else 0) for k in range(size))
+
+    path = write(b"".join(padded(3, size) + b"abc" for size in range(1, 11)), "x.pb")
+    mmapds.build(path, format="prefixed", prefix="varint")
+    assert list(mmapds.open(path)) == [b"abc"] * 10
+    for bad, truncated in product((b"\x80" * 10 + b"\0", b"\xff" * 9 + b"\x02", b"\xff" * 20), ("error", "drop")):
+        path = write(padded(3, 1) + b"abc" + bad, "x.pb")
+        with pytest.raises(mmapds.FormatError, match=r"record 1 \(byte 4\): expected a varint of up to 64 bits, found"):
+            mmapds.build(path, format="prefixed", prefix="varint", truncated=truncated)
+
+
+def test_checksums_that_are_wrong(write):
+    """Those of lengths are checked by every scan, and those of data by --verify."""
+    path = write(framed(b"first", "tfrecord") + framed(b"second", "tfrecord"), "x.tfrecord")
+    flip(path, 21)
+    found, expected = (int.from_bytes(masked(struct.pack("<Q", size)), "little") for size in (6, 7))
+    for truncated in ("error", "drop"):
+        with pytest.raises(mmapds.FormatError) as bad:
+            mmapds.build(path, truncated=truncated)
+        told = f"record 1 (byte 21): expected {expected:#010x} as the CRC of the length, found {found:#010x}"
+        assert str(bad.value) == f"{path}: {told}"
+    payloads = [os.urandom(200) for _ in range(50)]
+    path = write(b"".join(framed(payload, "tfrecord") for payload in payloads), "y.tfrecord")
+    flip(path, 30 * 216 + 12 + 150)
+    mmapds.build(path)
+    changed = bytearray(payloads[30])
+    changed[150] ^= 1
+    assert mmapds.open(path)[30] == changed
+    found, expected = (int.from_bytes(masked(data), "little") for data in (payloads[30], changed))
+    with pytest.raises(mmapds.FormatError) as bad:
+        verify(Index(f"{path}.mmx"))
+    told = f"record 30 (byte 6480): expected {expected:#010x} as the CRC of the data, found {found:#010x}"
+    assert str(bad.value) == f"{path}: {told}"
+
+
+def test_the_core_checks_what_it_is_given(write):
+    view = _native.Map(write(framed(b"abc", "u32le")))
+    with pytest.raises(ValueError, match="sizes: expected 3 entries"):
+        _native.frames_scan(view, FRAMINGS["u32le"], 0, 7, np.empty(3, np.uint64), np.empty(2, np.uint64))
+    with pytest.raises(ValueError, match="framing: expected FRAMING_U32LE to FRAMING_TFRECORD, found 0"):
+        _native.frames_scan(view, 0, 0, 7, np.empty(3, np.uint64), None)
+    assert _native.frames_scan(view, FRAMINGS["u32le"], 2**64 - 1, 2**64 - 1, np.empty(3, np.uint64), None)[0] == 0
+    assert _native.frames_verify(view, 2**63, 2**64 - 1)[0] == 0
+
+
+# ---- what others wrote, and tf.train.Example ---------------------------------------------------------------------
+
+
+def test_tfrecords_of_another_library(tmp_path):
+    rng, wanted, raw = np.random.default_rng(0), [], []
+    kinds = {"ids": "int", "mel": "float", "name": "byte"}
+    for shard in range(5):
+        samples = [
+            {
+                "ids": rng.integers(-(2**63), 2**63 - 1, i % 50, np.int64),
+                "mel": rng.normal(size=i % 7).astype(np.float32),
+                "name": [f"ünïcode {i}".encode(), b""][: i % 3],
+            }
+            for i in range(20 * shard)
+        ]
+        path = tmp_path / f"train.tfrecord-{shard:05}-of-00005"
+        write_tfrecords(path, ({name: (list(value), kinds[name]) for name, value in each.items()} for each in samples))
+        wanted += samples
+        raw += [bytes(record) for record in tfrecord.reader.tfrecord_iterator(str(path))]
+    mmapds.build(tmp_path, out=tmp_path / "all.mmx", length="bytes()")
+    assert list(mmapds.open(tmp_path / "all.mmx")) == raw
+    for found, sample in zip(mmapds.open(tmp_path / "all.mmx", decode="tf_example"), wanted, strict=True):
+        assert found.keys() == sample.keys()
+        assert found["name"] == sample["name"]
+        for name in ("ids", "mel"):
+            assert found[name].dtype == sample[name].dtype
+            assert (found[name] == sample[name]).all()
+    verify(Index(str(tmp_path / "all.mmx")))
+
+
+def test_delimited_protobufs_of_protobuf_itself(tmp_path):
+    lists = [{"int64List": {"value": list(range(i))}} for i in range(0, 300, 7)]
+    messages = [ParseDict({"features": {"feature": {"n": each}}}, example_pb2.Example()) for each in lists]
+    messages.insert(0, example_pb2.Example())
+    with open(tmp_path / "x.pb", "wb") as file:
+        for message in messages:
+            serialize_length_prefixed(message, file)
+    mmapds.build(tmp_path / "x.pb", format="prefixed", prefix="varint")
+    assert list(mmapds.open(tmp_path / "x.pb", decode=example_pb2.Example.FromString)) == messages
+    assert mmapds.open(tmp_path / "x.pb", decode="tf_example")[3]["n"].tolist() == list(range(14))
+
+
+LISTS = st.one_of(
+    st.builds(lambda v: {"bytes_list": {"value": v}}, st.lists(st.binary(max_size=20), max_size=5)),
+    st.builds(lambda v: {"float_list": {"value": v}}, st.lists(st.floats(width=32, allow_nan=False), max_size=40)),
+    st.builds(lambda v: {"int64_list": {"value": v}}, st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40)),
+    st.just({}),
+)
+
+
+@given(features=st.dictionaries(st.text(max_size=5), LISTS, max_size=5))
+def test_examples_are_those_of_protobuf(features):
+    message = {name: example_pb2.Feature(**each) for name, each in features.items()}
+    found = tf_example(example_pb2.Example(features=example_pb2.Features(feature=message)).SerializeToString())
+    assert found.keys() == features.keys()
+    for name, feature in features.items():
+        for kind, dtype in (("float_list", np.float32), ("int64_list", np.int64)):
+            assert kind not in feature or found[name].dtype == dtype
+        assert list(found[name]) == next(iter(feature.values()), {"value": []})["value"]
+
+
+def field(number, data):
+    return varint_bytes(number << 3 | 2) + varint_bytes(len(data)) + data
+
+
+def one_feature(feature):
+    return field(1, field(1, field(1, b"x") + field(2, feature)))
+
+
+def test_lists_that_are_not_packed_and_messages_in_parts():
+    numbers = b"\x08\x01\x08" + varint_bytes(2**64 - 1) + field(1, b"\x05\x06")
+    assert tf_example(one_feature(field(3, numbers)))["x"].tolist() == [1, -1, 5, 6]
+    floats = b"\x0d" + struct.pack("<f", 1.5) + field(1, struct.pack("<2f", 2, 3))
+    assert tf_example(one_feature(field(2, floats) + field(2, floats)))["x"].tolist() == [1.5, 2, 3] * 2
+    skipped = b"\x38\x01" + b"\x39" + bytes(8) + b"\x3d" + bytes(4) + field(7, b"?")
+    assert tf_example(skipped + one_feature(skipped + field(1, field(1, b"a") + skipped)) + skipped) == {"x": [b"a"]}
+    assert tf_example(one_feature(field(2, floats) + field(1, field(1, b"a")))) == {"x": [b"a"]}
+    assert tf_example(one_feature(field(1, field(1, b"a"))) + one_feature(field(1, field(1, b"b")))) == {"x": [b"b"]}
+    assert tf_example(b"") == {}
+    assert tf_example(one_feature(field(3, field(1, b"\x80" * 9 + b"\x01"))))["x"].tolist() == [-(2**63)]
+
+
+GARBAGE = [
+    *(b"\x0a", b"\x0a\x05ab", b"\x08\x01", b"\x0b", b"\x02\x00", b"\xff" * 11, b"\x0a" + b"\xff" * 9 + b"\x01"),
+    field(1, field(1, field(1, b"\xff\xfe"))),
+    one_feature(field(2, field(1, b"abc"))),
+    one_feature(field(2, b"\x08\x01")),
+    one_feature(field(1, b"\x08\x01")),
+    one_feature(field(3, b"\x0d" + bytes(4))),
+    one_feature(field(3, field(1, b"\x80"))),
+    one_feature(field(3, field(1, b"\x01" * 40 + b"\x80"))),
+    one_feature(field(3, field(1, b"\x01" * 40 + b"\x80" * 11 + b"\x01"))),
+    one_feature(field(3, field(1, b"\x80" * 11 + b"\x01"))),
+]
+
+
+def test_what_is_no_example_says_so(write):
+    path = write(b"".join(framed(each, "tfrecord") for each in GARBAGE), "x.tfrecord")
+    mmapds.build(path)
+    ds = mmapds.open(path, decode="tf_example")
+    for k in range(len(GARBAGE)):
+        with pytest.raises(mmapds.DecodeError, match=rf"x.tfrecord: record {k} \(byte \d+\): not a tf.train.Example: "):
+            ds[k]
+
+
+@given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 255))
+def test_garbage_is_a_value_error_or_an_example(noise, at, byte):
+    good = one_feature(field(3, field(1, b"\x80\x01" * 30))) + one_feature(field(2, field(1, bytes(8))))
+    changed = bytearray(good)
+    changed[at % len(good)] = byte
+    for record in (noise, bytes(changed), good[:at], one_feature(noise), one_feature(field(at % 4, noise))):
+        with suppress(ValueError):
+            assert isinstance(tf_example(record), dict)
