@@ -301,7 +301,13 @@ class MappedDataset(Dataset):
         if not is_position(key):
             return self._view(key)
         sample = self._inner[key]
-        return self._batch([sample], [key])[0] if self._is_batched else self._made(sample, key)
+        if self._is_batched:
+            return self._batch([sample], [key])[0]
+        try:
+            made = self._function(sample)
+        except Exception as error:
+            self._raise_at(key, error)
+        return self._refuse_none(key) if made is None else made
 
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
         samples, kept = self._inner.take_kept(positions)
@@ -309,17 +315,19 @@ class MappedDataset(Dataset):
             positions = [positions[k] for k in kept]
         if self._is_batched:
             return self._batch(samples, positions) if len(samples) else [], kept
-        return [self._made(sample, positions[k]) for k, sample in enumerate(samples)], kept
+        function, mapped = self._function, list[Any]()
+        for sample in samples:  # one more call for each would take longer than most functions
+            try:
+                mapped.append(function(sample))
+            except Exception as error:
+                self._raise_at(positions[len(mapped)], error)
+            if mapped[-1] is None:
+                self._refuse_none(positions[len(mapped) - 1])
+        return mapped, kept
 
-    def _made(self, sample: Any, position: SupportsIndex) -> Any:
-        try:
-            made = self._function(sample)
-        except Exception as error:
-            self._raise_at(position, error)
-        if made is None:
-            place = self._inner.place(position)
-            raise Error(f"function {decoder_name(self._function)!r}: expected a sample, found None (of {place})")
-        return made
+    def _refuse_none(self, position: SupportsIndex) -> NoReturn:
+        place = self._inner.place(position)
+        raise Error(f"function {decoder_name(self._function)!r}: expected a sample, found None (of {place})")
 
     def _batch(self, samples: Sequence[Any], positions: Any) -> list[Any]:
         try:

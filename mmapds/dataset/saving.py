@@ -249,8 +249,10 @@ def _block_starts(index: Index, number: int) -> NDArray[np.int64]:
     """Return the first record that begins in each block of a source, counted in the source."""
     table, records = BlockTable(index, number), index.sources[number].records
     bounds = np.asarray(table.bounds(0, table.count))
-    found = np.zeros(len(bounds), np.int64)
+    found, done = np.full(len(bounds), records, np.int64), 0
     for begin in range(0, records, _PIECE):
         starts = np.frombuffer(index.bounds(number, begin, min(begin + _PIECE, records)), np.uint64)
-        found += np.searchsorted(starts, bounds)
+        end = int(np.searchsorted(bounds, starts[-1], "right"))
+        found[done:end] = begin + np.searchsorted(starts, bounds[done:end])
+        done = end
     return found
