@@ -1,11 +1,16 @@
-"""The dataset as a sequence, and its views."""
+"""The dataset as a sequence: samples by position, batches, the keys that users give, and the errors of decoders."""
 
 import gc
+import itertools
 import os
 import pickle
+import re
+import sys
+import tracemalloc
+import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -14,6 +19,11 @@ import pytest
 import torch
 
 import mmapds
+from mmapds._native import Samples
+from mmapds.errors import OrderError
+from tests.support.compressed import many_frames
+
+N = 300  # more than uint8 can count
 
 
 class Sample(msgspec.Struct):
@@ -25,257 +35,293 @@ class Sample(msgspec.Struct):
 decode_typed = partial(msgspec.json.decode, type=Sample)
 
 
-def refuse(record):
-    raise KeyError(record)
+class Failure(BaseException):
+    pass
 
 
-@pytest.fixture
-def ds(opened):
-    return opened([{"id": i} for i in range(1000)])
+def raising(error):
+    def decode(_):
+        raise error
+
+    return decode
+
+
+@mmapds.takes_view
+def viewed(record):
+    assert type(record) is memoryview
+    return bytes(record)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    found = tmp_path_factory.mktemp("dataset") / "train.jsonl"
+    found.write_text("".join(f'{{"id": {i}}}\n' for i in range(N)))
+    mmapds.build(found)
+    mmapds.add_column(found, "ok", lambda sample: sample["id"] % 3 == 0)
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def ds(path):
+    return mmapds.open(path)
 
 
 def ids(dataset):
     return [sample["id"] for sample in dataset]
 
 
-# ---- a sequence ---------------------------------------------------------------------------------------------
+def kinds(ds):
+    """Datasets of every kind, whose samples are those of one."""
+    skipping = mmapds.open(ds.sources[0], on_error="skip")
+    return ds, skipping, ds[::-1], ds.map(dict), ds.map(list, batched=True), mmapds.zip(a=ds, b=ds), ds[:9] + ds[9:]
+
+
+# ---- a sequence ----------------------------------------------------------------------------------------------------
 
 
 def test_it_is_a_sequence(ds):
     assert isinstance(ds, Sequence)
-    assert len(ds) == 1000
-    assert (ds[0], ds[-1], ds[999], ds[np.int64(5)], ds[np.array(7)]) == tuple({"id": i} for i in (0, 999, 999, 5, 7))
-    assert ids(ds) == list(range(1000))
-    assert ids(reversed(ds))[:3] == [999, 998, 997]
+    assert len(ds) == N
+    assert ids(ds) == list(range(N))
+    assert ids(reversed(ds))[:3] == [N - 1, N - 2, N - 3]
     assert {"id": 77} in ds
-    assert {"id": 1000} not in ds
-    assert ds.index({"id": 500}) == 500
+    assert {"id": N} not in ds
+    assert ds.index({"id": 50}) == 50
     assert ds.count({"id": 3}) == 1
-
-
-@pytest.mark.parametrize("wrong", ["a", 1.5, None])
-def test_what_is_no_integer_among_positions_is_named(ds, wrong):
-    for decode in ("json", mmapds.Fields({"id": "int64"})):
-        with pytest.raises(IndexError, match=f"^positions\\[2\\]: expected an integer, found {wrong!r}$"):
-            mmapds.open(ds.sources[0], decode=decode).take([0, 1, wrong])
-
-
-@pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**70, -(2**63) - 1])
-def test_the_message_shows_numbers_that_no_integer_of_the_core_holds(ds, number):
-    for dataset in (ds, ds[:]):
-        with pytest.raises(IndexError, match=f"^index {number} is out of range for 1000 records$"):
-            dataset[number]
-    with pytest.raises(IndexError, match=f"^index {number} is out of range for 1000 records$"):
-        ds.take([0, number])
+    assert repr(ds[1:]) == f"<mmapds.Dataset {ds.sources[0]}: 299 of 300 records, decode='json'>"
 
 
 def test_an_empty_dataset(opened):
     empty = opened(b"\n \n")
     assert len(empty) == 0
-    assert list(empty) == []
-    assert empty.__getitems__([]) == []
+    assert list(empty) == empty.take([]) == list(empty[:][[]]) == []
     assert [len(part) for part in empty.split([0.5, 0.5])] == [0, 0]
-    assert len(empty[:][[]]) == 0
     with pytest.raises(IndexError, match="index 0 is out of range for 0 records"):
         empty[0]
 
 
-# ---- views --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("decode", "io"), [("json", "mmap"), ("bytes", "mmap"), (len, "pread"), (viewed, "mmap")])
+def test_every_way_to_a_sample_gives_the_same(path, decode, io):
+    ds = mmapds.open(path, decode=decode, io=io)
+    samples = list(ds)
+    for number in (*range(-5, 20), N - 1, -N):
+        for key in (number, np.int64(number), np.array(number), torch.tensor(number), np.int32([number])[0]):
+            assert ds[key] == samples[number]
+            assert type(ds[key]) is type(samples[number])
+    assert list(ds.take(range(N))) == list(ds[::1]) == samples
 
 
-def test_a_view_holds_no_positions_where_a_range_says_it_all(opened):
-    small = opened([{"id": i} for i in range(1000)])
-    for view in (small[10:900:3][5:], small[::-1], small.split([0.5, 0.5], seed=1)[0][3:40]):
-        assert len(pickle.dumps(view)) < 1024
-
-
-def test_split_covers_everything_once_and_depends_on_the_seed(ds):
-    parts = ds.split([0.8, 0.15, 0.05], seed=3)
-    assert [len(part) for part in parts] == [800, 150, 50]
-    assert sorted(chain.from_iterable(map(ids, parts))) == list(range(1000))
-    assert ids(parts[0]) != ids(ds.split([0.8, 0.15, 0.05], seed=4)[0])
-    assert ids(parts[0]) == ids(ds.split([0.8, 0.15, 0.05], seed=3)[0])
-    assert list(map(ids, ds.split([0.5, 0.5], seed=None))) == [list(range(500)), list(range(500, 1000))]
-
-
-@pytest.mark.parametrize("fractions", [[], [0.5], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1], [[0.5, 0.5]], ["a"], 0.9])
-def test_split_refuses_fractions_that_are_none(ds, fractions):
-    with pytest.raises(mmapds.Error, match="expected numbers from 0 to 1 that add up to 1"):
-        ds.split(fractions)
-
-
-def test_concat(ds, opened, write):
-    other = opened([{"id": -1}, {"id": -2}], "other.jsonl")
-    both = mmapds.concat([other, ds])
-    assert ids(both)[:3] == [-1, -2, 0]
-    assert both.source_starts.tolist() == [0, 2, 1002]
-    mixed = mmapds.concat([ds[995:], other, ds[[3, 1]], other[:0]])
-    assert ids(mixed) == [995, 996, 997, 998, 999, -1, -2, 3, 1]
-    assert ids(mixed[::-2]) == [1, -2, 999, 997, 995]
-    assert ids(mixed.__getitems__([8, 0, -4])) == [1, 995, -1]
-    assert ids(pickle.loads(pickle.dumps(mixed))) == ids(mixed)
-    assert mixed.where(5).source.endswith("other.jsonl")
-    with pytest.raises(mmapds.Error, match="datasets: expected one dataset or more, found 0"):
-        mmapds.concat([])
-    with pytest.raises(
-        mmapds.Error, match=r"datasets\[1\]: expected decode, access, io, check and on_error as of datasets\[0\]"
-    ):
-        mmapds.concat([ds, mmapds.open(write([1], "third.jsonl"), decode="text", build=True)])
-
-
-def test_plus_is_concat(ds, opened):
-    other = opened([{"id": -1}, {"id": -2}], "other.jsonl")
-    both = other + ds[:2] + other
-    assert isinstance(both, mmapds.Dataset)
-    assert ids(both) == [-1, -2, 0, 1, -1, -2]
-    assert ids(torch.utils.data.TensorDataset(torch.zeros(0)) + other) == [-1, -2]  # torch's is a ConcatDataset
-
-
-# ---- batches ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("access", ["auto", "random", "sequential"])
-def test_getitems_in_any_order_with_repeats(opened, access):
-    ds = opened([{"id": i} for i in range(1000)], access=access)
-    wanted = np.random.default_rng(0).integers(-1000, 1000, 300)
-    expected = [int(i) % 1000 for i in wanted]
-    for positions in (wanted, wanted.tolist(), tuple(wanted.tolist()), wanted.astype(np.int16)):
-        for _ in range(2):  # cold batches ask for pages, warm ones do not
-            assert ids(ds.__getitems__(positions)) == expected
-    assert ids(ds[::-1].__getitems__([0, 999])) == [999, 0]
-
-
-# ---- provenance, decoders and their errors ---------------------------------------------------------------------
+@pytest.mark.parametrize("decode", ["json", "text", len, viewed])
+def test_a_batch_of_several_sources_has_their_samples_in_turn(write, decode):
+    """In any order, with repeats; cold batches ask for pages, warm ones do not."""
+    mixed = [write([{"n": number} for number in range(20)], f"{name}.jsonl") for name in "abc"]
+    mixed.append(write(many_frames(b'{"n":1}\n' * 20), "d.jsonl.zst"))
+    for paths, access in itertools.product((mixed[:3], mixed, mixed[3:]), ("auto", "sequential")):
+        for path in paths:
+            mmapds.build(path)
+        ds = mmapds.open(paths, decode=decode, access=access, io="pread" if access == "sequential" else "mmap")
+        for count in (0, 1, 16, 17, 100):
+            positions = np.random.default_rng(0).integers(-len(ds), len(ds), count)
+            samples = [ds[int(position)] for position in positions]
+            for given in (positions, positions.tolist(), tuple(positions.tolist()), positions.astype(np.int16)):
+                assert ds.take(given) == ds.__getitems__(given) == samples
+            assert ds[::1].take(positions) == samples
 
 
 def test_where_and_raw(opened):
     ds = opened(b'\xef\xbb\xbf{"a":1}\r\n\n  {"b":2}  \n')
-    assert ds.raw(0) == b'{"a":1}'
-    assert ds.raw(-1) == b'  {"b":2}  '
-    assert ds.where(0)[1:] == (3, 7)
+    assert (ds.raw(0), ds.raw(-1), ds.where(0)[1:]) == (b'{"a":1}', b'  {"b":2}  ', (3, 7))
     source, offset, size = ds.where(1)
-    with open(source, "rb") as file:
-        file.seek(offset)
-        assert file.read(size) == ds.raw(1)
+    assert Path(source).read_bytes()[offset : offset + size] == ds.raw(1)
     assert ds.sources == [source]
 
 
-def test_decoders(write):
-    path = write(b'{"id":1}\n{"id":2}\n')
-    mmapds.build(path)
-    assert mmapds.open(path, decode="text")[0] == '{"id":1}'
-    assert mmapds.open(path, decode="bytes")[1] == b'{"id":2}'
+def test_decoders_and_names_of_arguments(path):
+    assert mmapds.open(path, decode="text")[0] == '{"id": 0}'
+    assert mmapds.open(path, decode="bytes")[1] == b'{"id": 1}'
     typed = mmapds.open(path, decode=decode_typed)
-    assert typed[1] == pickle.loads(pickle.dumps(typed))[1] == Sample(id=2)
-    assert mmapds.open(path, decode=len)[0] == 8
-    with pytest.raises(mmapds.Error, match=r"decode = 'xml', expected 'json', 'text', .* or a callable"):
-        mmapds.open(path, decode="xml")
-    with pytest.raises(mmapds.Error, match="access = 'fast', expected one of 'auto', 'random', 'sequential'"):
-        mmapds.open(path, access="fast")
+    assert typed[1] == pickle.loads(pickle.dumps(typed))[1] == Sample(id=1)
+    for options, message in [
+        ({"decode": "xml"}, "decode = 'xml', expected 'json', 'text', .* or a callable"),
+        ({"access": "fast"}, "access = 'fast', expected one of 'auto', 'random', 'sequential'"),
+        ({"on_error": "drop"}, "on_error = 'drop', expected one of 'raise', 'skip'"),
+        ({"block_cache": -1}, "block_cache = -1, expected a number of bytes, 0 or more"),
+    ]:
+        with pytest.raises(mmapds.Error, match=message):
+            mmapds.open(path, **options)
 
 
-@pytest.mark.parametrize("blank", [b"", b"\n\n"])
-def test_a_record_that_is_not_json_is_named(opened, blank):
-    ds = opened(b'{"a":1}\n' + blank + b'{"a":}\n[1]\n')
-    line = 2 + len(blank)
-    for read in (lambda: ds[1], lambda: ds[-2], lambda: ds.__getitems__([0, 1]), lambda: ds[::-1][1]):
-        with pytest.raises(
-            mmapds.DecodeError, match=rf"train.jsonl:{line} \(byte {8 + len(blank)}\): not JSON: .*column"
-        ):
-            read()
-    assert ds[2] == [1]
-
-
-def test_an_error_of_the_users_decoder_stays_what_it_is(opened):
-    with pytest.raises(KeyError) as caught:
-        opened([1], decode=refuse)[0]
-    assert caught.value.__notes__ == [f"while decoding {opened([1]).sources[0]}:1 (byte 0) (ds[0])"]
-
-
-# ---- indexes that are missing or stale --------------------------------------------------------------------------
-
-
-def test_a_missing_index_names_the_command(write, tmp_path):
-    path = write([1], "with space.jsonl")
-    with pytest.raises(mmapds.IndexMissingError) as caught:
-        mmapds.open(path)
-    command = f"python -m mmapds.index '{path}'"
-    assert str(caught.value) == f"{path}: not indexed yet; run: {command}"
-    write([2], "b.jsonl")
-    with pytest.raises(
-        mmapds.IndexMissingError, match=r"and 1 more: not indexed yet; run: python -m mmapds.index '.*jsonl'"
-    ):
-        mmapds.open(f"{tmp_path}/*.jsonl")
-    with pytest.raises(mmapds.SourceError, match="no such file"):
-        mmapds.open(tmp_path / "missing.jsonl")
-
-
-def test_a_stale_index_names_what_changed_and_the_command(write):
+def test_it_is_found_again_from_another_directory_and_through_a_link(write, tmp_path, monkeypatch):
     path = write([1, 2])
-    mmapds.build(path)
-    write([1, 2, 3])
-    message = (
-        f"{path}.mmx: STALE: train.jsonl was 4 bytes when indexed and is 6 now; run: python -m mmapds.index {path}"
-    )
-    with pytest.raises(mmapds.StaleIndexError) as caught:
-        mmapds.open(path)
-    assert str(caught.value) == message
-    assert len(mmapds.open(path, build=True)) == 3
-    write([4, 5, 6])
-    os.utime(path, (1, 1))
-    with pytest.raises(mmapds.StaleIndexError, match=r"has other content \(same size, another time"):
-        mmapds.open(path)
-
-
-def test_a_source_that_changes_after_open_is_noticed_when_it_is_mapped(write):
-    path = write([1, 2])
-    ds = mmapds.open(path, build=True)
-    write([1, 2, 3])
-    with pytest.raises(mmapds.StaleIndexError):
-        ds[0]
-    os.unlink(path)
-    with pytest.raises(mmapds.SourceError, match=r"no such file or directory \(a source of"):
-        ds[0]
-
-
-# ---- what users do to it ---------------------------------------------------------------------------------------
-
-
-def test_a_relative_path_outlives_a_change_of_directory(write, tmp_path, monkeypatch):
-    write([1, 2])
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     ds = mmapds.open("train.jsonl", build=True)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert list(ds) == list(pickle.loads(pickle.dumps(ds))) == [1, 2]
+    (tmp_path / "elsewhere" / "link.jsonl").symlink_to(path)
+    for each in (ds, pickle.loads(pickle.dumps(ds)), mmapds.open("link.jsonl")):
+        assert list(each) == [1, 2]
 
 
-def test_a_link_has_the_index_of_what_it_leads_to(write, tmp_path):
-    path = write([1, 2], "real/train.jsonl")
+# ---- keys ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [True, np.False_, np.array(True), torch.tensor(False)], ids=repr)
+def test_a_bool_is_not_a_position(ds, given):
+    for dataset in kinds(ds):
+        for read in (dataset.__getitem__, dataset.raw, dataset.where, dataset.place):
+            with pytest.raises(IndexError, match=f"^index = {bool(given)}, expected an integer, found a bool$"):
+                read(given)
+        for read in (dataset.take, dataset.take_kept, dataset.__getitem__):
+            with pytest.raises(IndexError, match=r"expected integers, found bools|mask: expected"):
+                read([bool(given)])
+
+
+FAR = "index.* is out of range for 300 records"
+WRONG = "positions: expected "
+REFUSED = {
+    "float": (5.5, WRONG),
+    "text": ("ab", WRONG),
+    "dict": ({1: 2}, WRONG),
+    "set": ({1}, WRONG),
+    "tensor of floats": (torch.tensor([1.0]), WRONG),
+    "two axes": (np.array([[1]]), WRONG),
+    "ragged": ([[1], [1, 2]], r"positions\[0\]: expected an integer, found \[1\]|" + WRONG),
+    "behind a mask": (np.ma.array([0, 1, 2], mask=[0, 1, 0]), WRONG),
+    "text among them": ([0, 1, "a"], r"positions\[2\]: expected an integer, found 'a'|" + WRONG),
+    "beyond": ([0, N], FAR),
+    "below": ([0, -N - 1], FAR),
+    "beyond int64": ([0, 2**70], rf"index {2**70} is out of range|{WRONG}"),
+    "beyond int64, of NumPy": (np.full(3, 2**64 - 1, np.uint64), FAR),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_an_array_of_positions_is_refused(ds, name):
+    given, message = REFUSED[name]
+    for dataset in kinds(ds):
+        for read in (dataset.take, dataset.__getitem__):
+            with pytest.raises((IndexError, TypeError), match=message):
+                read(given)
+
+
+def test_what_is_not_one_position_is_refused(ds):
+    fields = mmapds.open(ds.sources[0], decode=mmapds.Fields({"id": "int64"}))
+    for dataset in (*kinds(ds), fields):
+        for number in (N, -N - 1, 2**63, 2**70, -(2**63) - 1):
+            for read in (dataset.__getitem__, dataset.raw, dataset.where):
+                with pytest.raises(IndexError, match=f"^index {number} is out of range for 300 records$"):
+                    read(number)
+    for wrong in ("a", 1.5, None):
+        with pytest.raises(IndexError, match=f"^positions\\[2\\]: expected an integer, found {wrong!r}$"):
+            fields.take([0, 1, wrong])
+
+
+def test_masks_are_of_bools(ds):
+    """Zeros and ones, which a column of bools has, would select two records again and again."""
+    ok = ds.column("ok")
+    for mask in (ok == 1, ok.astype(bool), (ok == 1).tolist(), torch.tensor(ok == 1)):
+        assert ids(ds[mask]) == list(range(0, N, 3))
+    inverted = [~ok.astype(dtype) for dtype in (np.int8, np.uint8, ">u2")]
+    for dataset in kinds(ds):
+        for mask in (ok, torch.tensor(ok.astype(np.int64)), np.ones(N, int), *inverted):
+            for read in (dataset.__getitem__, dataset.take, dataset.take_kept):
+                with pytest.raises(IndexError, match="expected positions, or a mask of bools, found 300 zeros and one"):
+                    read(mask)
+        with pytest.raises(IndexError, match="zeros and ones"):
+            dataset[ok.tolist()]
+        for mask in (ok == 1, [True, False]):
+            with pytest.raises(IndexError, match="positions: expected integers"):
+                dataset.take(mask)
+        with pytest.raises(IndexError, match="mask: expected 300 items, one for each record, found 299"):
+            dataset[(ok == 1)[1:]]
+    for mask in ([True, False], np.array([False, True])):
+        with pytest.raises(
+            OrderError, match=r"exclude(\[0\] = True, expected a number| = .*, expected record numbers)"
+        ):
+            mmapds.DistributedSampler(range(50), exclude=mask)
+
+
+def test_zeros_and_ones_are_positions_where_they_can_be_meant(ds):
+    ones = np.array([0, 1, 1, 0])
+    assert ids(ds[ones]) == ids(ds[:2][np.tile(ones, 75)][:4]) == [0, 1, 1, 0]  # fewer than records; of two records
+    assert ids(ds[:2][[1, 0]]) == [1, 0]
+    for few in (ds[:4], ds[:4][::-1][::-1]):  # a batch of a sampler that draws with replacement
+        assert ids(few.take([0, 1, 1, 0])) == ids(few.take_kept([0, 1, 1, 0])[0]) == [0, 1, 1, 0]
+
+
+# ---- errors of decoders --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), StopIteration(3), mmapds.DecodeError("no")], ids=repr)
+def test_the_error_of_a_decoder_is_that_of_a_view(path, error):
+    ds = mmapds.open(path, decode=raising(error))
+    found = []
+    for dataset, key in itertools.product((ds, ds[::1]), (3, np.int64(3))):
+        with pytest.raises(RuntimeError if isinstance(error, StopIteration) else type(error)) as raised:
+            dataset[key]
+        found.append((str(raised.value), getattr(raised.value, "__notes__", [])[-1:]))
+        assert raised.traceback[-1].name in ("decode", "_raise_at")
+    assert all(each == found[0] for each in found)
+    assert f"{path}:4 (byte 30)" in str(found[0])
+    assert "(ds[3])" in str(found[0]) or "StopIteration" in str(found[0])
+
+
+@pytest.mark.parametrize("bad", [0, 16, 39])
+def test_the_error_of_a_batch_names_its_record(write, bad):
+    lines = [b'{"n":1}'] * 40
+    lines[bad] = b'{"n":'
+    path = write(b"\n\n" + b"\n".join(lines))
+    mmapds.build(path, validate=False)
+    seen, place = [], rf"train\.jsonl:{bad + 3} \(byte {2 + 8 * bad}\)"
+
+    def decode(record):
+        seen.append(record)
+        if len(record) == 5:
+            raise error
+        return record
+
+    ds = mmapds.open(path)
+    for read in (lambda: ds[bad], lambda: ds.take(range(40)), lambda: ds[::-1].take([39 - bad])):
+        with pytest.raises(mmapds.DecodeError, match=rf"{place}: not JSON: .*column") as raised:
+            read()
+        assert isinstance(raised.value.__cause__, ValueError)
+    failing = mmapds.open(path, decode=decode)
+    error = ValueError("no")
+    with pytest.raises(ValueError, match="no") as raised:
+        failing.take(range(40))
+    assert (raised.value is error, len(error.__notes__), raised.traceback[-1].name) == (True, 1, "decode")
+    assert re.search(rf"^while decoding .*{place} \(ds\[{bad}\]\)$", error.__notes__[0])
+    error = StopIteration(3)
+    with pytest.raises(RuntimeError, match=rf"{place}.*raised StopIteration") as raised:
+        failing.take(range(40))
+    assert raised.value.__cause__ is error
+    error = Failure()
+    with pytest.raises(Failure):
+        failing.take(range(40))
+    assert not hasattr(error, "__notes__")
+    assert seen == lines[: bad + 1] * 3
+    with pytest.warns(RuntimeWarning, match="left out"):
+        assert len(mmapds.open(path, on_error="skip").take(range(40))) == 39
+
+
+def test_an_error_of_a_source_is_not_the_decoders(write):
+    """One that grew, one that was cut short while a batch is decoded, and one that is gone."""
+    path = write([{"n": number, "s": "x" * 10_000} for number in range(40)])
     mmapds.build(path)
-    (tmp_path / "link.jsonl").symlink_to(path)
-    assert list(mmapds.open(tmp_path / "link.jsonl")) == [1, 2]
 
+    def decode(record):
+        os.truncate(path, 4096)
+        return len(record)
 
-def test_tensors_are_positions(ds):
-    assert ds[torch.tensor(3)] == {"id": 3}
-    assert ids(ds[torch.tensor([3, -1])]) == [3, 999]
-    assert ids(ds[torch.arange(1000) < 2]) == [0, 1]
-
-
-def test_maps_go_with_the_dataset(opened):
-    gc.disable()
-    try:
-        ds = opened([1])
-        path = ds.where(0).source
-        assert path in Path("/proc/self/maps").read_text()
-        del ds
-        assert path not in Path("/proc/self/maps").read_text()
-    finally:
-        gc.enable()
-
-
-def test_an_error_in_a_source_that_is_gone_still_has_a_place(write):
+    ds, cut = mmapds.open(path), mmapds.open(path, decode=decode, io="mmap")
+    with pytest.raises(mmapds.StaleIndexError, match=r"STALE: train\.jsonl was \d+ bytes") as raised:
+        cut.take(range(40))
+    assert not hasattr(raised.value, "__notes__")
+    with pytest.raises(mmapds.StaleIndexError, match=r"STALE: train\.jsonl was \d+ bytes"):
+        ds[0]
+    os.unlink(path)
+    with pytest.raises(mmapds.SourceError, match=r"no such file or directory \(a source of"):
+        ds[0]
     path = write(b"\n{\n[\n")
     mmapds.build(path, format="jsonl")
     ds = mmapds.open(path)
@@ -283,3 +329,140 @@ def test_an_error_in_a_source_that_is_gone_still_has_a_place(write):
     os.unlink(path)
     with pytest.raises(mmapds.DecodeError, match=r"train.jsonl: record 0 \(byte 1\): not JSON"):
         ds[0]
+
+
+# ---- memory and threads: the core calls the decoder ----------------------------------------------------------------
+
+
+def test_maps_go_with_the_dataset_though_it_leads_to_itself(path):
+    class Decoder:
+        def __call__(self, _):
+            return self.dataset
+
+    decode = Decoder()
+    decode.dataset = ds = mmapds.open(path, decode=decode)
+    assert ds[0] is ds
+    assert path in Path("/proc/self/maps").read_text()
+    gone = weakref.ref(ds)
+    del ds, decode
+    gc.collect()
+    assert gone() is None
+
+
+def test_references_do_not_add_up(path):
+    sample = object()
+    ds = mmapds.open(path, decode=lambda _: sample)
+    failing = mmapds.open(path, decode=raising(error := ValueError("no")))
+    before = sys.getrefcount(sample)
+    for number in range(20):
+        assert ds[number] is sample
+        with pytest.raises(ValueError, match="no"):
+            failing[number]
+    error.__traceback__ = None
+    gc.collect()
+    assert sys.getrefcount(sample) == before
+    assert sys.getrefcount(error) < 20
+
+
+def test_what_the_core_asks_for_may_be_missing_or_go():
+    class Asking(Samples):
+        def _at(self, key):
+            return key
+
+    class Going:
+        def __getitem__(self, key):
+            del bare._records
+            return key
+
+        def __call__(self, record):
+            del bare._decode_record
+            return record + 1
+
+    bare = Asking()
+    bare._records, bare._decode_record = Going(), Going()
+    assert bare[3] == 4
+    assert bare[3] == 3
+    bare._decode_record = None
+    assert bare[4] == 4
+    bare._records = [b"a", b"b"]
+    assert bare[1] == b"b"
+    assert bare[True] is True
+    with pytest.raises(AttributeError, match="_at"):
+        Samples()[0]
+    refusing = Asking()
+    refusing._records, refusing._decode_record = [b"a"], int
+    with pytest.raises(AttributeError, match="_raise_at"):
+        refusing[0]
+    refusing._raise_at = lambda *_: None
+    with pytest.raises(SystemError, match="_raise_at: expected an exception, found none"):
+        refusing[0]
+
+
+def test_what_takes_the_errors_of_a_batch_must_raise_one(ds):
+    refused = []
+    with pytest.raises(SystemError, match="refused: expected an exception, found none"):
+        ds._records.decode([3, 4], raising(KeyError(1)), lambda *what: refused.append(what))
+    assert [(k, type(error)) for k, error in refused] == [(0, KeyError)]
+    assert ds._records.decode((), None, None) == []
+    with pytest.raises(IndexError):
+        ds._records.decode([0, N], len, None)
+    with pytest.raises(TypeError):
+        ds._records.decode(3, len, None)
+
+
+def test_few_records_of_a_batch_are_held_at_a_time_and_none_after_it(write):
+    path = write([{"n": number, "s": "x" * 20_000} for number in range(200)])
+    mmapds.build(path)
+
+    def decode(record):
+        if record[:8] == b'{"n": 17':
+            raise ValueError("no")
+        return len(record)
+
+    def fail():
+        for _ in range(5):
+            with pytest.raises(ValueError, match="no"):
+                ds.take(range(200))
+        gc.collect()  # errors, whose frames hold them
+        return tracemalloc.get_traced_memory()[0]
+
+    for each in (decode, mmapds.takes_view(lambda record: decode(record))):
+        ds = mmapds.open(path, decode=each, io="mmap")
+        ds.take([0])
+        tracemalloc.start()
+        try:
+            ds.take([*range(17)] * 10)
+            assert tracemalloc.get_traced_memory()[1] < 40 * 20_000
+            before = fail()
+            assert fail() - before < 20_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_decoder_may_keep_its_records_take_batches_of_its_own_and_drop_the_dataset(path):
+    kept, raw = [], mmapds.open(path, decode="bytes")
+
+    def decode(record):
+        kept.append(record)
+        if len(kept) % 20 == 0 and len(kept) < 100:
+            return held[0].take(range(99, 60, -1))
+        if len(kept) == 100:
+            held.clear()
+            gc.collect()
+        return record
+
+    held = [mmapds.open(path, decode=decode)]
+    found = held[0].take(range(50))
+    assert not held
+    assert [sample for sample in found if isinstance(sample, bytes)][-1] == raw[49]
+    assert (len(found), {type(record) for record in kept}) == (50, {bytes})
+    assert all(record in raw for record in kept)
+
+
+def test_threads_take_batches_of_one_dataset(ds):
+    def take(seed):
+        positions = np.random.default_rng(seed).integers(0, N, 100)
+        return ids(ds.take(positions)) == positions.tolist()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(take, range(100)))

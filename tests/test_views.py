@@ -1,17 +1,22 @@
-"""Views: selections of records in little memory."""
+"""Views: selections of records in little memory, which are cut, chained, saved and pickled again and again."""
 
+import itertools
 import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+import torch
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mmapds
 from mmapds import _native
-from mmapds.dataset.views import ArrayRows, BitRows, RangeRows, composed, held, of_mask, positions_of
+from mmapds.dataset import saving
+from mmapds.dataset.views import ArrayRows, BitRows, held, positions_of
+from tests.support.compressed import WRITERS, text
+from tests.support.index_file import arrays
 
-RECORDS = 300_000
+RECORDS = 70_000
 
 
 @pytest.fixture(scope="module")
@@ -22,127 +27,158 @@ def corpus(tmp_path_factory):
     return mmapds.open(path)
 
 
-def bits(numbers, limit):
-    words = np.zeros(-(-limit // 64), np.uint64)
-    _native.bits_set(words, limit, np.array(numbers, np.int64))
-    before = np.empty(-(-limit // 2048) + 1, np.uint64)
-    _native.bits_count(words, before)
-    return words, before
+# ---- any views of any views ----------------------------------------------------------------------------------------
+
+COUNTS = (150, 0, 190)
+NUMBERS = itertools.count()  # of saved views
+LENGTHS = np.arange(sum(COUNTS)) * 7919 % 60 + 1
 
 
-@pytest.mark.parametrize("limit", [0, 1, 63, 64, 65, 130, 2047, 2048, 2049, 70_001])
-@pytest.mark.parametrize("part", [0.0, 0.03, 1.0])
-def test_bits_find_numbers(limit, part):
-    numbers = np.flatnonzero(np.random.default_rng(limit).random(limit) < part)
-    words, before = bits(numbers, limit)
-    found = _native.Bits(words, before, limit)
-    ranks = np.arange(len(numbers))
-    for order in (ranks, ranks[::-1].copy(), np.random.default_rng(0).permutation(ranks)):
-        out = np.empty(len(order), np.int64)
-        found.select(order, out)
-        assert out.tolist() == numbers[order].tolist()
-    assert int(before[-1]) == len(numbers)
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """Three sources with an index each, of which one is empty."""
+    folder, begin = tmp_path_factory.mktemp("several"), 0
+    for number, count in enumerate(COUNTS):
+        lines = [f'{{"id":{i},"n":{LENGTHS[i]}}}\n' for i in range(begin, begin + count)]
+        (folder / f"{number}.jsonl").write_text("".join(lines))
+        mmapds.build(folder / f"{number}.jsonl", length="n", columns={"c": "id"})
+        begin += count
+    return mmapds.open([folder / f"{number}.jsonl" for number in range(len(COUNTS))])
 
 
-@pytest.mark.parametrize(
-    ("change", "ranks", "message"),
-    [
-        ({"before": [0, 9, 9]}, [5], "expected a directory that fits the bits, found another"),  # one too many
-        ({"before": [3, 5, 5]}, [0], "expected a directory that fits"),
-        ({"before": [0, 0, 0]}, [0], "expected a directory that fits"),
-        ({"limit": 2051, "words": [2**63] * 33}, [32], "expected a directory that fits"),  # a bit beyond the limit
-        ({"before": [0, 5]}, [0], "before: expected 3 entries, found 2"),
-        ({"words": [1]}, [0], "words: expected 33 entries, found 1"),
-    ],
-)
-def test_bits_that_are_damaged_lead_nowhere(change, ranks, message):
-    given_words = change.get("words", [0b11111] + [0] * 32)
-    before = change.get("before", [0, 32, 33] if "words" in change and len(given_words) == 33 else [0, 5, 5])
-    arguments = np.array(given_words, np.uint64), np.array(before, np.uint64), change.get("limit", 2060)
-    with pytest.raises(ValueError, match=message):
-        _native.Bits(*arguments).select(np.array(ranks), np.empty(len(ranks), np.int64))
+def a_view(draw, folder, ds, expected):
+    """Return a view of a dataset, and the ids of its records as NumPy selects them."""
+    size = len(expected)
+    kind = draw(st.sampled_from(["mask", "array", "rising", "slice", "slice", "split", "concat", "save", "pickle"]))
+    if kind == "mask":
+        mask = np.random.default_rng(draw(st.integers(0, 9))).random(size) < draw(st.sampled_from([0.02, 0.5, 0.95]))
+        return ds[mask], expected[mask]
+    if kind in ("array", "rising"):
+        chosen = draw(st.lists(st.integers(-size, size - 1), max_size=30)) if size else []
+        chosen = sorted({k % size for k in chosen}) if kind == "rising" else chosen
+        return ds[np.array(chosen, np.int64)], expected[np.array(chosen, np.int64)]
+    if kind == "slice":
+        ends = st.none() | st.integers(-size - 2, size + 2)
+        cut = slice(draw(ends), draw(ends), draw(st.sampled_from([None, 1, 2, 7, -1, -3, 2**63, -(2**70)])))
+        return ds[cut], expected[list(range(size)[cut])]
+    if kind == "split":
+        seed = draw(st.sampled_from([None, 0, 5]))
+        parts = ds.split([0.3, 0.5, 0.2], seed=seed)
+        found = np.array([sample["id"] for part in parts for sample in part], np.int64)
+        assert found.tolist() == expected.tolist() if seed is None else sorted(found) == sorted(expected)
+        k = draw(st.integers(0, 2))
+        begin = sum(map(len, parts[:k]))
+        return parts[k], found[begin : begin + len(parts[k])]
+    if kind == "concat":
+        other, more = a_view(draw, folder, ds, expected)
+        return (
+            (ds[5:] + other, np.concatenate([expected[5:], more]))
+            if len(expected) + len(more) < 2000
+            else (ds, expected)
+        )
+    if kind == "save":
+        path = folder / f"{next(NUMBERS)}.mmx"
+        ds.save(path)
+        return mmapds.open(path, roots=folder.parent), expected
+    return pickle.loads(pickle.dumps(ds)), expected
 
 
-def test_numbers_of_a_file_are_taken_from_its_map_alone(tmp_path):
-    (tmp_path / "a").write_bytes(
-        np.array([3, 2**63 + 1, 5], np.uint64).tobytes() + np.array([7, 2**32 - 1], np.uint32).tobytes()
-    )
-    file, out = _native.Map(str(tmp_path / "a")), np.empty(3, np.int64)
-    file.take(0, 8, 3, np.array([2, 1, 0]), out)
-    assert out.view(np.uint64).tolist() == [5, 2**63 + 1, 3]
-    file.take(24, 4, 2, np.array([1, 0, 1]), out)
-    assert out.tolist() == [2**32 - 1, 7, 2**32 - 1]
-    with pytest.raises(IndexError, match="position 2 is out of range for an array of 2"):
-        file.take(24, 4, 2, np.array([0, 1, 2]), out)
-    with pytest.raises(IndexError, match="position -1 is out of range"):
-        file.take(24, 4, 2, np.array([0, 1, -1]), out)
-    for begin, width, count in ((24, 4, 3), (25, 4, 2), (0, 2, 3), (0, 8, 2**61), (2**63, 8, 0)):
-        with pytest.raises(ValueError, match="expected numbers of 4 or 8 bytes within 32 that are mapped"):
-            file.take(begin, width, count, np.array([0, 0, 0]), out)
-    with pytest.raises(ValueError, match="within 0 that are mapped"):
-        _native.Map(str(tmp_path / "a"), _native.IO_PREAD).take(0, 8, 1, np.array([0]), np.empty(1, np.int64))
-    with pytest.raises(TypeError, match="file: expected a Map or None, found 'a'"):
-        _native.Bits(*bits([1], 70), 70, "a")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_views_of_views_select_what_numpy_selects(several, tmp_path, data):
+    view, expected = several, np.arange(sum(COUNTS))
+    for _ in range(data.draw(st.integers(1, 5))):
+        view, expected = a_view(data.draw, tmp_path, view, expected)
+        assert [sample["id"] for sample in view] == expected.tolist()
+    positions = np.random.default_rng(0).permutation(len(expected))[:50]
+    assert [sample["id"] for sample in view.take(positions)] == expected[positions].tolist()
+    assert [view[-1 - k]["id"] for k in range(min(len(view), 3))] == expected[::-1][:3].tolist()
+    assert view.lengths.tolist() == LENGTHS[expected].tolist()
+    assert view.column("c").tolist() == expected.tolist()
+    assert view.lengths.flags.writeable is False
+    if view.length_order is not None:
+        assert arrays(view.length_order)[0].tolist() == np.argsort(-view.lengths.astype(int), kind="stable").tolist()
+    assert view.map(len).fingerprint == pickle.loads(pickle.dumps(view)).fingerprint == view.fingerprint
+    for record in (0, sum(COUNTS) - 1, *expected[:3].tolist()):
+        same = range(record, len(view._records), sum(COUNTS))  # in each of the datasets that were put together
+        assert list(positions_of(view._selection, same)) == np.flatnonzero(expected == record).tolist()
 
 
-def test_bits_are_set_within_their_limit():
-    with pytest.raises(IndexError, match="number 70 is out of range for a set of numbers below 70"):
-        _native.bits_set(np.zeros(2, np.uint64), 70, np.array([3, 70]))
-    with pytest.raises(IndexError, match="rank 70 is out of range"):
-        _native.Bits(*bits([1], 70), 70).select(np.array([70]), np.empty(1, np.int64))
-
-
-@settings(max_examples=150)
-@given(st.integers(1, 400), st.data())
-def test_views_of_views_select_what_numpy_selects(records, data):
-    rows, expected = None, np.arange(records)
-    for _ in range(data.draw(st.integers(1, 4))):
-        size = len(expected)
-        kind = data.draw(st.sampled_from(["mask", "array", "slice", "rising"]))
-        if kind == "mask":
-            mask = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)), bool)
-            inner, expected = of_mask(mask), expected[mask]
-        elif kind == "slice":
-            begin, end = data.draw(st.integers(0, size)), data.draw(st.integers(0, size))
-            cut = range(size)[begin : end : data.draw(st.sampled_from([1, 2, -1]))]
-            inner, expected = RangeRows(cut), expected[list(cut)]
-        else:
-            most = max(size - 1, 0)
-            chosen = data.draw(st.lists(st.integers(0, most), max_size=30 if size else 0, unique=kind == "rising"))
-            chosen = np.array(sorted(chosen) if kind == "rising" else chosen, np.int64)
-            inner, expected = held(ArrayRows(chosen), size), expected[chosen]
-        rows = composed(rows, inner, records)
-        assert len(rows) == len(expected)
-        assert rows.many(np.arange(len(expected))).tolist() == expected.tolist()
-        assert [rows.one(k) for k in range(min(len(expected), 5))] == expected[:5].tolist()
-        for record in {0, records - 1, *expected[:3].tolist()}:
-            assert list(positions_of(rows, [record])) == np.flatnonzero(expected == record).tolist()
-        again = pickle.loads(pickle.dumps(rows))
-        assert again.many(np.arange(len(expected))).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("step", [2**62, 2**63 - 1, 2**63, 2**64, -(2**63) - 1])
-def test_a_step_may_be_of_any_size(write, tmp_path, step):
-    ds = mmapds.open(write(list(range(9))), build=True)
-    for whole in (ds, ds[::2], ds[[5, 3, 0]], ds.split([1.0], seed=1)[0]):
-        views = [whole[::step], whole[1::2][::step], whole[::step][::step], whole[::step][::2]]
-        for view in views:
+@pytest.mark.parametrize("step", [2**62, 2**63, -(2**63) - 1])
+def test_a_step_may_be_of_any_size(corpus, tmp_path, step):
+    for whole in (corpus, corpus[::2], corpus[[5, 3, 0]], corpus.split([1.0], seed=1)[0]):
+        for view in (whole[::step], whole[1::2][::step], whole[::step][::step], whole[::step][::2]):
             assert list(view) == list(view.take(range(len(view)))) == [view[0]]
             view.save(tmp_path / "a.mmx")
-            assert list(mmapds.open(tmp_path / "a.mmx")) == list(view)
-        for view in (whole[2**70 :: step] if step > 0 else whole[: 2**70 : step], whole[::step][1:]):
-            assert list(view) == list(view.take([]) if not len(view) else view)
+            assert list(mmapds.open(tmp_path / "a.mmx", roots=tmp_path.parent)) == list(view)
+        assert list(whole[2**70 :: step] if step > 0 else whole[: 2**70 : step]) == []
+
+
+# ---- splits, and one after another ---------------------------------------------------------------------------------
+
+
+def test_a_split_depends_on_its_seed_alone(corpus):
+    parts = corpus.split([0.8, 0.15, 0.05], seed=3)
+    assert [len(part) for part in parts] == [56_000, 10_500, 3_500]
+    first = parts[0].take(range(20))
+    assert first == corpus.split([0.8, 0.15, 0.05], seed=3)[0].take(range(20))
+    assert first != corpus.split([0.8, 0.15, 0.05], seed=4)[0].take(range(20))
+    for fractions in ([], [0.5], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1], [[0.5, 0.5]], 0.9):
+        with pytest.raises(mmapds.Error, match=r"^fractions = .*, expected numbers from 0 to 1 that add up to 1$"):
+            corpus.split(fractions)
+
+
+def test_plus_is_concat(several, opened):
+    other = opened([{"id": -1}, {"id": -2}], "other.jsonl")
+    both = other + several[:2] + other
+    assert isinstance(both, mmapds.Dataset)
+    assert [sample["id"] for sample in both] == [-1, -2, 0, 1, -1, -2]
+    assert (other + several).source_starts.tolist() == [0, 2, 152, 152, 342]
+    assert both.where(5).source.endswith("other.jsonl")
+    assert [sample["id"] for sample in torch.utils.data.TensorDataset(torch.zeros(0)) + other] == [-1, -2]
+    unlike = "expected decode, access, io, check and on_error as of datasets[0], found others"
+    for options in ({"decode": "text"}, {"on_error": "skip"}, {"check": "none"}, {"io": "pread"}):
+        with pytest.raises(mmapds.Error) as error:
+            several + mmapds.open(other.sources, **options)
+        assert str(error.value) == f"datasets[1]: {unlike}"
+    for parts, message in [
+        ([], "datasets: expected one dataset or more, found 0"),
+        (other, "datasets: expected a list of datasets, found one dataset"),
+        ([other, [1]], "datasets[1]: expected IndexedDataset, as in datasets[0], found list"),
+        ([[1]], "datasets[0]: expected a dataset of mmapds.open, found list"),
+        ([other, other.map(len)], "datasets[1]: expected IndexedDataset, as in datasets[0], found MappedDataset"),
+    ]:
+        with pytest.raises(mmapds.Error) as error:
+            mmapds.concat(parts)
+        assert str(error.value) == message
+
+
+def test_blocks_are_found_some_records_at_a_time(write, monkeypatch):
+    paths = [write(WRITERS["many"][1](text(3000, k)), f"{k}.jsonl.zst") for k in range(2)]
+    ds = mmapds.open(paths, build=True)
+    whole = ds.block_starts
+    monkeypatch.setattr(saving, "_PIECE", 100)
+    assert ds.block_starts.tolist() == whole.tolist()
+    assert len(whole) > 4
+    for view in (ds[::2], ds[[1, 2]]):
+        with pytest.raises(mmapds.Error, match="block_starts: expected all records or a slice of neighbours, found"):
+            _ = view.block_starts
+
+
+# ---- little memory -------------------------------------------------------------------------------------------------
+
+
+def test_a_view_holds_no_positions_where_a_range_says_it_all(corpus):
+    for view in (corpus[10:900:3][5:], corpus[::-1], corpus.split([0.5, 0.5], seed=1)[0][3:40]):
+        assert len(pickle.dumps(view)) < 1024
 
 
 def test_a_mask_holds_a_bit_a_record(corpus):
     mask = corpus.lengths < 50
-    view = corpus[mask]
-    held = view._rows
-    assert held.words.nbytes + held.before.nbytes < RECORDS / 8 * 1.04
+    view, expected = corpus[mask], np.flatnonzero(mask)
+    assert view._rows.words.nbytes + view._rows.before.nbytes < RECORDS / 8 * 1.04
     mask[:] = False  # the caller's own
-    assert len(view) == len(np.flatnonzero(corpus.lengths < 50))
-    assert (view.lengths < 50).all()
-    assert view[-1] == {"n": int(view.lengths[-1])}
+    assert view._rows.many(np.arange(len(view))).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -158,3 +194,72 @@ def test_a_mask_holds_a_bit_a_record(corpus):
 def test_the_smaller_of_bits_and_arrays_is_held(numbers, records, kind, dtype):
     found = held(ArrayRows(numbers), records)
     assert (type(found), getattr(getattr(found, "array", None), "dtype", None)) == (kind, dtype)
+
+
+# ---- the core ------------------------------------------------------------------------------------------------------
+
+
+def bits(numbers, limit):
+    words = np.zeros(-(-limit // 64), np.uint64)
+    _native.bits_set(words, limit, np.array(numbers, np.int64))
+    before = np.empty(-(-limit // 2048) + 1, np.uint64)
+    _native.bits_count(words, before)
+    return words, before
+
+
+@pytest.mark.parametrize("limit", [0, 1, 63, 64, 65, 2047, 2048, 2049, 70_001])
+def test_bits_find_numbers(limit):
+    for part in (0.0, 0.03, 1.0):
+        numbers = np.flatnonzero(np.random.default_rng(limit).random(limit) < part)
+        words, before = bits(numbers, limit)
+        order = np.random.default_rng(0).permutation(len(numbers))
+        for ranks in (np.arange(len(numbers)), order):
+            out = np.empty(len(numbers), np.int64)
+            _native.Bits(words, before, limit).select(ranks, out)
+            assert out.tolist() == numbers[ranks].tolist()
+        assert int(before[-1]) == len(numbers)
+
+
+FULL, FITS = [0b11111] + [0] * 32, "expected a directory that fits the bits, found another"
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "limit", "rank", "error", "message"),
+    [
+        (FULL, [0, 9, 9], 2060, 5, ValueError, FITS),  # one too many
+        (FULL, [3, 5, 5], 2060, 0, ValueError, FITS),
+        (FULL, [0, 0, 0], 2060, 0, ValueError, FITS),
+        ([2**63] * 33, [0, 32, 33], 2051, 32, ValueError, FITS),  # a bit beyond the limit
+        (FULL, [0, 5], 2060, 0, ValueError, "before: expected 3 entries, found 2"),
+        ([1], [0, 5, 5], 2060, 0, ValueError, "words: expected 33 entries, found 1"),
+        (FULL, [0, 5, 5], 2060, 2060, IndexError, "rank 2060 is out of range"),
+    ],
+)
+def test_bits_that_are_damaged_lead_nowhere(words, before, limit, rank, error, message):
+    with pytest.raises(error, match=message):
+        _native.Bits(np.array(words, np.uint64), np.array(before, np.uint64), limit).select(
+            np.array([rank]), np.empty(1, np.int64)
+        )
+
+
+def test_numbers_of_a_file_are_taken_from_its_map_alone(tmp_path):
+    (tmp_path / "a").write_bytes(
+        np.array([3, 2**63 + 1, 5], np.uint64).tobytes() + np.array([7, 2**32 - 1], np.uint32).tobytes()
+    )
+    file, out = _native.Map(str(tmp_path / "a")), np.empty(3, np.int64)
+    file.take(0, 8, 3, np.array([2, 1, 0]), out)
+    assert out.view(np.uint64).tolist() == [5, 2**63 + 1, 3]
+    file.take(24, 4, 2, np.array([1, 0, 1]), out)
+    assert out.tolist() == [2**32 - 1, 7, 2**32 - 1]
+    for wrong in (2, -1):
+        with pytest.raises(IndexError, match=f"position {wrong} is out of range for an array of 2"):
+            file.take(24, 4, 2, np.array([0, 1, wrong]), out)
+    for begin, width, count in ((24, 4, 3), (25, 4, 2), (0, 2, 3), (0, 8, 2**61), (2**63, 8, 0)):
+        with pytest.raises(ValueError, match="expected numbers of 4 or 8 bytes within 32 that are mapped"):
+            file.take(begin, width, count, np.array([0, 0, 0]), out)
+    with pytest.raises(ValueError, match="within 0 that are mapped"):
+        _native.Map(str(tmp_path / "a"), _native.IO_PREAD).take(0, 8, 1, np.array([0]), np.empty(1, np.int64))
+    with pytest.raises(TypeError, match="file: expected a Map or None, found 'a'"):
+        _native.Bits(*bits([1], 70), 70, "a")
+    with pytest.raises(IndexError, match="number 70 is out of range for a set of numbers below 70"):
+        _native.bits_set(np.zeros(2, np.uint64), 70, np.array([3, 70]))
