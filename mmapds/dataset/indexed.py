@@ -283,7 +283,7 @@ class IndexedDataset(Samples, Dataset):
 
     @property
     def fingerprint(self) -> str:
-        if self._fingerprint is None:  # not a cached_property: see `Index.bounds_at`
+        if self._fingerprint is None:  # not a cached_property: see `Index.home`
             rows = np.linspace(0, self._length - 1, min(self._length, _ROWS_COMPARED)).astype(np.int64)
             if self._rows is not None and self._length:
                 rows = self._rows.many(rows)

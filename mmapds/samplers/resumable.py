@@ -4,7 +4,6 @@ import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -181,6 +180,7 @@ class ResumableSampler(ABC):
     _lengths: NDArray[Any] | None = None
     """Of all samples, where they come from elsewhere than a dataset."""
     _cursor: Cursor
+    _known: dict[str, str] | None = None
     _is_compared = False
     _has_equal_batches = True
     _block = 8192  # positions computed at a time: enough to hide the cost of a call, few enough for a quick first one
@@ -324,12 +324,14 @@ class ResumableSampler(ABC):
             raise StateError(f"step = {step}, expected {span.first_step} to {last}, the steps of this epoch")
         return self._state_at(span.epoch, span.position_after(done))
 
-    @cached_property
+    @property
     def _identity(self) -> dict[str, str]:
         """What identifies the dataset, in states: fingerprint, names of sources, a hash of lengths; none if unknown.
 
         The names are for messages alone, so that sources may be moved and renamed.
         """
+        if self._known is not None:  # not a cached_property: see `Index.home`
+            return self._known
         known: dict[str, str] = {}
         if is_ours(self.sampled):
             paths = self.sampled.sources
@@ -338,6 +340,7 @@ class ResumableSampler(ABC):
             known["sources"] = ", ".join(os.path.basename(path) for path in paths[:_NAMED]) + more
         if self._lengths is not None:
             known["lengths"] = xxh3_64(self._lengths.data).hexdigest()
+        self._known = known
         return known
 
     def _state_at(self, epoch: int, position: int) -> dict[str, Any]:
