@@ -160,8 +160,8 @@ def _of_one_size(content: Iterator[bytes]) -> Iterator[bytes]:
         size += len(piece)
         while size > PIECE:
             whole = b"".join(held)
-            yield whole[:PIECE]
-            held, size = [whole[PIECE:]], size - PIECE
+            held, size, whole = [whole[PIECE:]], size - PIECE, whole[:PIECE]  # what waits for the next holds no more
+            yield whole
     yield b"".join(held)
 
 

@@ -4,30 +4,21 @@ import gzip
 import random
 import struct
 import zlib
+from types import SimpleNamespace
 
 from isal import isal_zlib
 
-from mmapds.compression import zstd
+from tests.support.zstd_files import skippable
+from tests.support.zstd_files import zstd as codec
 
-codec = zstd.codec("tests")
 
-
-class InMemory:
+def in_memory(data):
     """Bytes that are read like a file."""
-
-    def __init__(self, data):
-        self.data, self.size = data, len(data)
-
-    def read(self, at, size):
-        return self.data[at : at + size]
+    return SimpleNamespace(size=len(data), read=lambda at, size: data[at : at + size])
 
 
 CHECKSUM = {codec.CompressionParameter.checksum_flag: 1}
 NO_SIZE = {codec.CompressionParameter.content_size_flag: 0}
-
-
-def skippable(content=b"left by another tool", number=3):
-    return struct.pack("<II", 0x184D2A50 + number, len(content)) + content
 
 
 def frames(data, size, options=CHECKSUM):
@@ -85,10 +76,9 @@ def many_members(data):
 def bgzf(data, size=5000):
     """What bgzip writes: members with their size in an extra field, and an empty one behind."""
     out = []
-    for at in [*range(0, len(data), size), None]:
-        content = b"" if at is None else data[at : at + size]
-        packer = zlib.compressobj(6, zlib.DEFLATED, -15)
-        body = packer.compress(content) + packer.flush()
+    for at in range(0, len(data) + size, size):
+        content = data[at : at + size]
+        body = zlib.compress(content, 6, -15)
         extra = b"BC" + struct.pack("<HH", 2, 12 + 6 + len(body) + 8 - 1)
         head = b"\x1f\x8b\x08\x04" + bytes(5) + b"\xff" + struct.pack("<H", len(extra)) + extra
         out.append(head + body + struct.pack("<II", zlib.crc32(content), len(content)))
@@ -99,10 +89,8 @@ def member_a_record(data):
     return b"".join(map(gzip.compress, data.splitlines(keepends=True))) or gzip.compress(b"")
 
 
-GZIP = {"gzip": one_member, "members": many_members, "bgzf": bgzf, "records": member_a_record}
-"""Writers of .gz files, by name."""
 ZSTD = {"one": one_frame, "streamed": streamed, "many": many_frames, "pzstd": pzstd, "mixed": mixed}
-"""Writers of .zst files, by name."""
+GZIP = {"gzip": one_member, "members": many_members, "bgzf": bgzf, "records": member_a_record}
 WRITERS = {name: (".zst", write) for name, write in ZSTD.items()}
 WRITERS |= {name: (".bgz" if name == "bgzf" else ".gz", write) for name, write in GZIP.items()}
 """By name: what the files' names end in, and the writer."""

@@ -1,5 +1,6 @@
 """Files of zstd: frames said byte by byte, and a walk over them in the plainest way."""
 
+import io
 import struct
 
 from mmapds.compression.zstd import codec
@@ -38,79 +39,55 @@ def frame(*blocks, size=None, window=None, dictionary=0, checksum=b"", reserved=
     return b"\x28\xb5\x2f\xfd" + header + b"".join(blocks) + checksum
 
 
-def skippable(content, number=0):
+def skippable(content=b"left by another tool", number=3):
     return struct.pack("<II", 0x184D2A50 + number, len(content)) + content
-
-
-def seek_table(entries, *, flags=None, magic=0x8F92EAB1, number=14):
-    """A seek table of (bytes in the file, bytes of text[, checksum]), or one that lies."""
-    content = b"".join(struct.pack(f"<{len(entry)}I", *entry) for entry in entries)
-    flags = (0x80 if entries and len(entries[0]) == 3 else 0) if flags is None else flags
-    content += struct.pack("<IBI", len(entries), flags, magic)
-    return skippable(content, number)
-
-
-def entries_of(data):
-    """The entries of the seek table with checksums that ends a file: (bytes in the file, bytes of text, checksum)."""
-    count, flags, magic = struct.unpack("<IBI", data[-9:])
-    assert (flags, magic) == (0x80, 0x8F92EAB1)
-    begin = len(data) - 9 - 12 * count
-    assert struct.unpack("<II", data[begin - 8 : begin]) == (0x184D2A5E, 12 * count + 9)
-    return list(struct.iter_unpack("<III", data[begin:-9]))
 
 
 def plain_walk(data, largest_window=128 << 20):
     """The frames: [(begin, bytes of text or UNKNOWN)]; and where the first begins that is wrong, None without one."""
-    at, found = 0, []
-    while at < len(data):
-        begin = at
-        magic = data[at : at + 4]
-        if len(magic) == 4 and 0x184D2A50 <= int.from_bytes(magic, "little") <= 0x184D2A5F:
-            size = data[at + 4 : at + 8]
-            at += 8 + int.from_bytes(size, "little")
-            if len(size) < 4 or at > len(data):
-                return found, begin
-            continue
-        end_and_text = plain_frame(data, at, largest_window) if magic == b"\x28\xb5\x2f\xfd" else None
-        if end_and_text is None:
+    file, found = io.BytesIO(data), []
+    while (begin := file.tell()) < len(data):
+        try:
+            magic = number(file, 4)
+            if magic == 0xFD2FB528:
+                found.append((begin, plain_frame(file, largest_window)))
+            elif 0x184D2A50 <= magic <= 0x184D2A5F:
+                passed(file, number(file, 4))
+            else:
+                raise EOFError
+        except EOFError:
             return found, begin
-        found.append((begin, end_and_text[1]))
-        at = end_and_text[0]
     return found, None
 
 
-def plain_frame(data, at, largest_window):
-    """Where a frame ends, and the bytes of text that its header says; None if it is wrong."""
-    try:
-        descriptor = data[at + 4]
-        is_single = descriptor & 32
-        at += 5
-        window = 0
-        if not is_single:
-            exponent, mantissa = data[at] >> 3, data[at] & 7
-            window = 2 ** (10 + exponent) * (8 + mantissa) // 8
-            at += 1
-        width = [0, 1, 2, 4][descriptor & 3]
-        dictionary = data[at : at + width]
-        at += width
-        width = [1 if is_single else 0, 2, 4, 8][descriptor >> 6]
-        size = data[at : at + width]
-        at += width
-        if at > len(data) or descriptor & 8 or any(dictionary):
-            return None
-        text = int.from_bytes(size, "little") + (256 if width == 2 else 0) if width else UNKNOWN
-        if (text if is_single else window) > largest_window:
-            return None
-        room, last = 0, False
-        while not last:
-            header = data[at] | data[at + 1] << 8 | data[at + 2] << 16
-            last, kind, size = header & 1, header >> 1 & 3, header >> 3
-            if kind == RESERVED:
-                return None
-            at += 3 + (1 if kind == RUN else size)
-            room += 128 << 10 if kind == COMPRESSED else size
-        at += 4 if descriptor & 4 else 0
-    except IndexError:
-        return None
+def plain_frame(file, largest_window):
+    """The bytes of text that a frame has by its header; EOFError if it is wrong."""
+    descriptor = number(file, 1)
+    is_single = descriptor & 32
+    byte = 0 if is_single else number(file, 1)
+    window = (8 + (byte & 7)) << (7 + (byte >> 3))
+    dictionary = number(file, [0, 1, 2, 4][descriptor & 3])
+    width = [1 if is_single else 0, 2, 4, 8][descriptor >> 6]
+    text = number(file, width) + 256 * (width == 2) if width else UNKNOWN
+    room, last = 0, False
+    while not last:
+        header = number(file, 3)
+        last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        passed(file, 1 if kind == RUN else size)
+        room += 128 << 10 if kind == COMPRESSED else size if kind != RESERVED else 2**70
+    passed(file, descriptor & 4)
     fits = text == UNKNOWN or (text <= room if text else room == 0)
-    return (at, text) if fits and at <= len(data) else None
+    if descriptor & 8 or dictionary or (text if is_single else window) > largest_window or not fits or room >= 2**70:
+        raise EOFError
+    return text
+
+
+def number(file, width):
+    return int.from_bytes(passed(file, width), "little")
+
+
+def passed(file, size):
+    found = file.read(size)
+    if len(found) < size:
+        raise EOFError
+    return found

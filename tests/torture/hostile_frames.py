@@ -4,6 +4,7 @@ records through an index, also one whose tables of blocks are forged."""
 import gzip
 import itertools
 import shutil
+import struct
 import tempfile
 import zlib
 from functools import partial
@@ -21,7 +22,7 @@ from mmapds.storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS
 from tests.support import oracle
 from tests.support.index_file import forge_section
 from tests.support.torture import is_refused, repeat
-from tests.support.zstd_files import frame, plain_walk, raw, seek_table, skippable, zstd
+from tests.support.zstd_files import frame, plain_walk, raw, skippable, zstd
 from tests.torture.hostile_sources import damaged
 
 FILES = 40
@@ -34,6 +35,14 @@ SMALLEST = 64
 
 def text(random):
     return b"".join(b'{"n": %d}\n' % random.randrange(10**6) for _ in range(random.randrange(60)))
+
+
+def seek_table(entries, *, flags=None):
+    """A seek table of (bytes in the file, bytes of text[, checksum]), or one that lies."""
+    content = b"".join(struct.pack(f"<{len(entry)}I", *entry) for entry in entries)
+    flags = (0x80 if entries and len(entries[0]) == 3 else 0) if flags is None else flags
+    content += struct.pack("<IBI", len(entries), flags, 0x8F92EAB1)
+    return skippable(content, 14)
 
 
 def part(random):

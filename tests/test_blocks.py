@@ -1,0 +1,387 @@
+"""Blocks of compressed sources: who decodes them, what is kept, and what is refused of damaged files and tables."""
+
+import gzip
+import itertools
+import multiprocessing
+import os
+import random
+import sys
+import threading
+import zlib
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from xxhash import xxh3_64
+
+import mmapds
+from mmapds import _native
+from mmapds.compression import blocks, content, reader, zstd
+from mmapds.compression import gzip as gzip_codec
+from mmapds.compression.blocks import BlockTable, Edges
+from mmapds.compression.reader import BlockCache, BlockReader
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
+from mmapds.storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS, POINTS, WINDOW
+from tests.support.compressed import NO_SIZE, WRITERS, codec, frames, in_memory, one_block, one_frame, text
+from tests.support.index_file import forge_section, rewrite
+
+DATA = text(3000)
+LINES = DATA.splitlines()
+PAGE = os.sysconf("SC_PAGESIZE")
+
+
+# ---- who decodes them -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Make blocks of more than 200 kB be read in order."""
+    for module in (zstd, content, reader):
+        monkeypatch.setattr(module, "LARGEST_BLOCK", 200_000)
+    monkeypatch.setattr(reader, "PIECE", 50_000)
+
+
+@pytest.mark.usefixtures("small")
+def test_threads_read_the_same_and_decode_a_block_once(write, tmp_path, monkeypatch):
+    decoded, decode, found = [], BlockReader._decode, []
+    monkeypatch.setattr(BlockReader, "_decode", lambda *given: (decoded.append(1), decode(*given))[1])
+    for name, make in {"a.jsonl.zst": WRITERS["many"][1], "b.jsonl.zst": one_frame, "c.jsonl.gz": one_block}.items():
+        ds = mmapds.open(write(make(DATA), name), decode="bytes", build=True)
+
+        def read(seed, ds=ds):
+            rows = random.Random(seed).sample(range(3000), 1500)
+            found.append([*ds.take(rows), *ds] == [*(LINES[row] for row in rows), *LINES])
+
+        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == [True] * 12
+    assert len(decoded) == Index(f"{tmp_path}/a.jsonl.zst.mmx").sources[0].compression.blocks
+
+
+def _read(ds, rows, found):
+    found.put(ds.take(rows))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_forked_child_reads_though_threads_of_its_parent_held_all_locks(write):
+    paths = [write(one_frame(DATA), "a.jsonl.zst"), write(WRITERS["members"][1](DATA), "b.jsonl.gz")]
+    ds = mmapds.open(paths, decode="bytes", build=True)
+    assert ds.take([5, 3005]) == [LINES[5]] * 2
+    forwards = [each for owner in reader._live if isinstance(owner, BlockReader) for each in owner._forward.values()]
+    assert forwards
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    process = context.Process(target=_read, args=(ds, [5, 3005], found), daemon=True)
+    with ExitStack() as held:
+        for each in (ds._catalog.blocks, *forwards):
+            held.enter_context(each._lock)
+        process.start()
+    assert found.get(timeout=60) == ds.take([5, 3005]) == [LINES[5]] * 2
+    process.join()
+
+
+def test_an_interrupt_at_any_line_leaves_nobody_waiting():
+    cache, interrupted = BlockCache(), []
+
+    def interrupt(frame, event, _):
+        if frame.f_code is not BlockCache.get.__code__:
+            return None
+        if event == "line" and frame.f_lineno == line:
+            interrupted.append(line)
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    first = BlockCache.get.__code__.co_firstlineno
+    for line in range(first + 1, first + 25):
+        traced = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            with suppress(KeyboardInterrupt):
+                cache.get(line, lambda: b"block")
+        finally:
+            sys.settrace(traced)
+        assert cache.get(line, lambda: b"block") == b"block"
+    assert len(interrupted) > 5
+
+
+# ---- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def test_the_cache_keeps_what_was_used_last_within_its_limit(opened):
+    cache, made = BlockCache(100), []
+
+    def get(key, size=30):
+        return cache.get(key, lambda: (made.append(key), bytes(size))[1], size)
+
+    for key in "abcabd":
+        get(key)
+    assert made == ["a", "b", "c", "d"]
+    assert [block is not None for block in cache.find("abcd")] == [True, True, False, True]
+    get("large", 101)
+    assert (cache.size, cache.find(["large"])) == (90, [None])
+    get("all", 100)
+    assert (cache.size, cache.find("a")) == (100, [None])
+    ds = opened(WRITERS["many"][1](DATA), "a.jsonl.zst", decode="bytes", block_cache=150_000)
+    rows = random.Random(1).sample(range(3000), 500)
+    assert ds.take(rows) == [ds[row] for row in rows] == [LINES[row] for row in rows]
+    assert 0 < ds._catalog.blocks.size <= 150_000
+
+
+def test_the_cache_counts_the_memory_of_blocks_and_makes_room_before_the_next():
+    cache, kept = BlockCache(10 * PAGE), []
+    for key in range(8):
+        cache.put(key, cache.memory.copy((bytes(PAGE + 1),)))
+    assert (cache.size, [key for key in range(8) if cache.find([key])[0]]) == (10 * PAGE, [3, 4, 5, 6, 7])
+    for size in (3, 11):  # a block that is not kept needs no room
+        cache.get("a", lambda: kept.append(cache.size) or bytes(100 * PAGE), size * PAGE)
+    assert kept == [6 * PAGE, 6 * PAGE]
+
+
+def test_a_block_is_a_read_only_copy_of_its_pieces_while_it_is_in_use():
+    memory = _native.BlockMemory()
+    for pieces in ((), (b"",), (b"a",), (b"ab", b"", b"cde"), (bytes(PAGE), b"x"), (bytes(3 << 20),)):
+        block = memory.copy(pieces)
+        assert bytes(block) == b"".join(pieces)
+        assert memoryview(block).readonly
+        assert block.room == max(-(-len(block) // PAGE), 1) * PAGE
+    views = [memoryview(memory.copy((bytes([k]) * (40_000 + 100 * k),))) for k in range(50)]
+    for k in range(100):
+        memory.copy((b"\xff" * (1000 * k),))
+    del memory
+    assert [bytes(view) for view in views] == [bytes([k]) * (40_000 + 100 * k) for k in range(50)]
+
+
+def test_memory_that_is_short_is_a_memory_error_and_no_damage():
+    def refusing(module, name, error, said):
+        def refuse(*_):
+            raise error(said)
+
+        decoder = SimpleNamespace(eof=False, needs_input=True, decompress=refuse)
+        return SimpleNamespace(**{**vars(module), name: lambda *_: decoder})
+
+    said = "Unable to decompress Zstandard data: Allocation error : not enough memory"
+    module = refusing(codec, "ZstdDecompressor", codec.ZstdError, said)
+    texts = [iter(zstd.Stream(module, in_memory(one_frame(DATA)), 0, 100))]
+    module = refusing(zlib, "decompressobj", zlib.error, "Error -4 while decompressing data: out of memory")
+    for each in (*texts, gzip_codec.text_of(module, in_memory(gzip.compress(DATA)), 0, 100, Edges())):
+        with pytest.raises(MemoryError):
+            next(each)
+
+
+@pytest.mark.parametrize("page", [1, 5, 1000])
+def test_every_block_is_found_in_a_table_of_pages(write, monkeypatch, page):
+    monkeypatch.setattr(blocks, "_PAGE", page)
+    monkeypatch.setattr(zstd, "SMALLEST", 4)
+    sizes, at, parts = itertools.cycle([7, 50, 4]), 0, []
+    while at < 2100:
+        parts.append((b"[1, 2]\n" * 300)[at : at + next(sizes)])
+        at += len(parts[-1])
+    path = write(b"".join(map(codec.compress, parts)), "a.jsonl.zst")
+    table = BlockTable(Index(str(mmapds.build(path))), 0)
+    bounds = list(itertools.pairwise(table.starts()))
+    assert len(bounds) == table.count > 90
+    found = random.Random(page).sample(range(2100), 500)
+    for offset in [0, 2099, *found]:
+        begin, end = bounds[table.find(offset)]
+        assert table.place(table.find(offset)) == (begin.file, end.file, begin.content, end.content)
+        assert begin.content <= offset < end.content
+    for count in (1, 2, 40):
+        sizes = itertools.cycle([3, 0, 90, 7])
+        ranges = sorted((begin, min(begin + next(sizes), 2100)) for begin in found[:count])
+        wanted_bytes = {byte for each in ranges for byte in range(*each)}
+        contents = [range(begin.content, end.content) for begin, end in bounds]
+        expected = [block for block, content in enumerate(contents) if not wanted_bytes.isdisjoint(content)]
+        assert list(table.find_all(np.array(ranges, "<u8").tobytes())) == expected
+    rows = random.Random(page).choices(range(300), k=100)
+    assert mmapds.open(path).take(rows) == [[1, 2]] * 100
+
+
+# ---- files that are damaged, cut or replaced ------------------------------------------------------------------------
+
+
+def test_bombs_are_decoded_in_bounded_memory(write):
+    """64 MB of one line, in a few KB; and a frame without a size that is more than a block may have."""
+    compressor = codec.ZstdCompressor()
+    bomb = b"".join([compressor.compress(b"x" * (1 << 20)) for _ in range(64)] + [compressor.flush()])
+    small = codec.compress(b'"' + b"1" * (9 << 20) + b'"\n', options=NO_SIZE)
+    path = write(b"".join(frames(DATA, 1000)) + small + bomb, "a.jsonl.zst")
+    source = Index(str(mmapds.build(path))).sources[0]
+    assert (source.largest, source.records) == (64 << 20, 3002)
+    assert source.compression.largest >= 64 << 20
+    ds = mmapds.open(path, decode="bytes", block_cache=1 << 20)
+    assert ds[:3000].take(range(3000)) == LINES
+    assert len(ds[3000]) == (9 << 20) + 2
+
+
+def damage(path, at):
+    """Damage bytes of a source that has been opened, and keep its time."""
+    found = os.stat(path)
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(b"\x55" * 40)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("writer", ["many", "gzip", "members", "one"])
+def test_a_block_that_is_damaged_later_is_named_and_others_are_read(write, monkeypatch, writer):
+    monkeypatch.setattr(gzip_codec, "SPACING", 50_000)
+    suffix, compress = WRITERS[writer]
+    path = write(compress(DATA), f"a.jsonl{suffix}")
+    block = mmapds.open(path, build=True).where(2900).block
+    ds = mmapds.open(path, decode="bytes")
+    damage(path, os.path.getsize(path) // 2 if writer == "one" else block + 40)
+    message = rf"a.jsonl{suffix}: block \d+ \(byte {block}\): not {'zstd' if suffix == '.zst' else 'gzip'}: "
+    for read in (lambda: ds[2900], lambda: ds.take([3, 2900, 17]), lambda: ds[2900]):
+        with pytest.raises(mmapds.FormatError, match=f"{message}.*; copy the file again"):
+            read()
+    assert ds[0] == LINES[0]
+    with pytest.raises(mmapds.Error):
+        verify(Index(f"{path}.mmx"))
+
+
+@pytest.mark.parametrize(("suffix", "make"), [(".zst", one_frame), (".gz", gzip.compress)])
+def test_a_bad_record_behind_damage_has_a_number_and_no_line(write, suffix, make):
+    good = make(b"\n" + DATA)
+    path = write(good + make(DATA + b"bad\n"), f"a.jsonl{suffix}")
+    mmapds.build(path)
+    damage(path, len(good) // 2)
+    with pytest.raises(mmapds.DecodeError, match=rf"^{path}: record 6000 \(byte {2 * len(DATA) + 1}\): not JSON: "):
+        mmapds.open(path)[6000]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("writer", ["many", "one", "gzip"])
+def test_a_source_that_is_cut_or_replaced_is_stale(write, writer):
+    suffix, compress = WRITERS[writer]
+    path = write(compress(DATA), f"a.jsonl{suffix}")
+    opened, size = mmapds.open(path, build=True), os.path.getsize(path)
+    assert writer != "many" or opened[0]["id"] == 0
+    os.truncate(path, size // 2)
+    message = rf"a.jsonl{suffix} was {size} bytes when indexed and is {size // 2} now"
+    for ds in (opened, mmapds.open(path, check="none")):
+        with pytest.raises(mmapds.StaleIndexError, match=message):
+            ds.take([1, 2999])
+    write(compress(DATA[:-1] + b" "), f"a.jsonl{suffix}")
+    with pytest.raises(mmapds.StaleIndexError):
+        mmapds.open(path)[0]
+
+
+# ---- indexes that lie -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["many", "gzip"])
+def path(request, write, monkeypatch):
+    """A source of many blocks, indexed."""
+    monkeypatch.setattr(gzip_codec, "SPACING", 50_000)
+    suffix, compress = WRITERS[request.param]
+    path = write(compress(DATA), f"a.jsonl{suffix}")
+    mmapds.build(path)
+    return path
+
+
+def forged(path, section, change):
+    """Change the numbers of a section of an index, and the checksum that it then has; return whether they differ."""
+    index = Index(f"{path}.mmx")
+    before = np.frombuffer(index.section(section), index.sections[section].dtype)
+    numbers = before.copy()
+    change(numbers)
+    forge_section(f"{path}.mmx", section, numbers)
+
+    def seal(metadata):
+        metadata["sections"][section]["xxh3"] = xxh3_64(numbers.tobytes()).hexdigest()
+        return metadata
+
+    rewrite(f"{path}.mmx", metadata=seal)
+    return (numbers != before).any()
+
+
+def describe(path, field, value):
+    """Change what an index says of the compression of its source."""
+
+    def change(metadata):
+        metadata["sources"][0]["compression"][field] = value
+        return metadata
+
+    rewrite(f"{path}.mmx", metadata=change)
+
+
+def refusals(path):
+    """Read through an index that lies: the right records, or errors that name the source, which are returned."""
+    found = []
+    for rows in (range(3000), range(2999, -1, -1), *([row] for row in range(0, 3000, 300))):
+        try:
+            assert mmapds.open(path, decode="bytes").take(rows) == [LINES[row] for row in rows]
+        except mmapds.FormatError as error:
+            found.append(str(error))
+    with pytest.raises(mmapds.Error, match=r"DAMAGED|block \d+"):
+        verify(Index(f"{path}.mmx"))
+    assert all(os.path.basename(path) in each for each in found)
+    return found
+
+
+def put_a_bomb(points):
+    bomb = zlib.compress(bytes(WINDOW * 30), 9)
+    points[4 : 4 + len(bomb)] = np.frombuffer(bomb, np.uint8)
+
+
+def garble(points):
+    for at in range(9, len(points), 997):
+        points[at : at + at % 50] ^= at % 255
+
+
+def test_tables_that_lie_are_refused_or_do_no_harm(path):
+    good, tables = Path(f"{path}.mmx").read_bytes(), [BLOCK_BEGINS, BLOCK_BOUNDS]
+    tables += [POINT_BOUNDS] * path.endswith("gz")
+    values = itertools.product(tables, (0, 2, -1), (0, 5, 60_000, 2**32 - 1))
+    changes = [(name, lambda numbers, at=at, to=to: numbers.__setitem__(at, to)) for name, at, to in values]
+    changes += [(POINTS, put_a_bomb), (POINTS, garble)] * path.endswith("gz")
+    for section, change in changes:
+        if forged(path, section, change):
+            assert refusals(path) or section == BLOCK_BEGINS, "a block may begin with what has no content"
+        Path(f"{path}.mmx").write_bytes(good)
+
+
+FIELDS = {"size": [-1, 0, 10**7], "blocks": [0, 3, 10**9], "largest": [0, 10], "points": [-1, 1, 2**62]}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_description_of_the_compression_that_lies_is_refused(path, field):
+    for value in FIELDS[field]:
+        describe(path, field, value)
+        assert refusals(path)
+
+
+def test_content_that_blocks_do_not_have_is_found_before_room_is_made_for_it(path):
+    describe(path, "size", Index(f"{path}.mmx").sources[0].compression.size + 1)
+    ds = mmapds.open(path)
+    for action in (lambda: ds[0], lambda: ds.take([0, 1]), lambda: list(ds), lambda: ds.block_starts):
+        with pytest.raises(mmapds.FormatError, match=r"blocks of .*: expected \d+ bytes of content, found \d+; run: "):
+            action()
+    describe(path, "size", 2**50)
+    with pytest.raises(mmapds.FormatError, match="expected blocks of its content, found "):
+        mmapds.open(path)
+
+
+def test_blocks_that_share_content_are_refused(path, monkeypatch):
+    """A table whose bounds fall can name blocks so; what is copied twice would leave a hole elsewhere."""
+    place = BlockTable.place
+    monkeypatch.setattr(BlockTable, "place", lambda table, block: place(table, block)._replace(content=0))
+    with pytest.raises(mmapds.FormatError, match=r"block \d+ of .*: expected content from byte \d+ on, found byte 0"):
+        mmapds.open(path).take([0, 2999])
+
+
+def test_an_index_of_compressed_sources_is_of_a_kind_of_its_own(path, write):
+    plain = mmapds.build(write(DATA, "b.jsonl"))
+    for index, kind, other in ((plain, 0, 2), (f"{path}.mmx", 2, 0)):
+        assert Index(str(index)).kind == kind
+        rewrite(index, header={"reserved": other})
+        with pytest.raises(mmapds.FormatError, match=f"DAMAGED: expected kind {kind}, found {other}"):
+            Index(str(index))
