@@ -4,21 +4,21 @@ import itertools
 import json
 import os
 import pickle
-import re
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mmapds import ChunkedSampler, DistributedBatchSampler, OrderError, Permutation, TokenBudgetBatchSampler, _native
+from mmapds import OrderError, Permutation, _native
 from mmapds.orders.basic import Chunked, Mixture, Order, Resampled, Sequential, Shuffled
 from tests.support.commands import python
 from tests.support.files import DATA
+from tests.support.messages import check
 
 # ---- the permutation ----------------------------------------------------------------------------------------
 
-SIZES = [*range(1, 5001), *(2**k + d for k in range(13, 21) for d in (-1, 0, 1))]
+SIZES = [*range(1, 1001), *(2**k + d for k in range(10, 21) for d in (-1, 0, 1))]
 LARGEST = [10**9, 10**12, 2**32 - 1, 2**32, 2**32 + 1, 2**62 + 1, 2**63 - 1]
 
 
@@ -81,13 +81,11 @@ for case in json.load(open({str(DATA / "permutation-v1.json")!r})):
     python(code, env={**os.environ, "MMAPDS_SIMD": variant})
 
 
-# ---- statistics of the permutation: everything is asked of numpy's as well ------------------------------------------
-
+# ---- statistics of the permutation ----------------------------------------------------------------------------
 
 SHUFFLES = {
     "by epoch": lambda n, seed: Permutation(n, seed=11, epoch=seed)[:],
     "by seed": lambda n, seed: Permutation(n, seed=seed)[:],
-    "numpy's": lambda n, seed: np.random.default_rng(seed).permutation(n),
 }
 every_shuffle = pytest.mark.parametrize("shuffle", SHUFFLES.values(), ids=SHUFFLES)
 
@@ -97,50 +95,40 @@ def deviations(statistic, expected, variance):
     return abs(np.mean(statistic) - expected) / np.sqrt(variance / len(statistic))
 
 
-@every_shuffle
-@pytest.mark.parametrize("n", [50, 1000, 65_537])
-def test_values_have_nothing_to_do_with_positions_or_neighbours(shuffle, n):
-    drawn = [shuffle(n, seed) for seed in range(200)]
-    found = [np.corrcoef(np.arange(n), each)[0, 1] for each in drawn]
-    assert deviations(found, 0, 1 / (n - 1)) < 4
-    assert 0.75 < np.var(found) * (n - 1) < 1.3
-    apart = [np.abs(np.diff(each)).mean() for each in drawn]
-    assert deviations(apart, (n + 1) / 3, np.var(apart)) < 4
-    assert deviations([(each == np.arange(n)).sum() for each in drawn], 1, 1) < 4, "fixed points"
+def is_uniform(table, expected, freedom):
+    """Whether the chi-square of a table is within five standard deviations of its mean."""
+    return abs(((table - expected) ** 2 / expected).sum() - freedom) < 5 * np.sqrt(2 * freedom)
 
 
 @every_shuffle
-@pytest.mark.parametrize("n", [37, 1000, 50_000])
-def test_each_tenth_goes_everywhere_alike(shuffle, n):
-    """Chi-square of which tenth of the positions goes to which tenth of the values."""
-    trials = 400_000 // n + 20
-    table = np.zeros((10, 10))
-    tenth = np.arange(n) * 10 // n
-    for seed in range(trials):
-        np.add.at(table, (tenth, tenth[shuffle(n, seed)]), 1)
-    rows = np.bincount(tenth, minlength=10)
-    expected = np.outer(rows, rows) / n * trials
-    chi = ((table - expected) ** 2 / expected).sum()
-    # 81 degrees of freedom, drawn without replacement, which scales the variance of the cells by n / (n - 1).
-    assert abs(chi * (n - 1) / n - 81) < 5 * np.sqrt(2 * 81)
+def test_values_have_nothing_to_do_with_positions_or_neighbours(shuffle):
+    for n in (50, 1000, 65_537):
+        drawn = [shuffle(n, seed) for seed in range(200)]
+        found = [np.corrcoef(np.arange(n), each)[0, 1] for each in drawn]
+        assert deviations(found, 0, 1 / (n - 1)) < 4
+        assert 0.75 < np.var(found) * (n - 1) < 1.3
+        apart = [np.abs(np.diff(each)).mean() for each in drawn]
+        assert deviations(apart, (n + 1) / 3, np.var(apart)) < 4
+        assert deviations([(each == np.arange(n)).sum() for each in drawn], 1, 1) < 4, "fixed points"
 
 
 @every_shuffle
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_all_orders_of_a_few_are_as_likely(shuffle, n):
-    count = 6000
-    orders = dict.fromkeys(itertools.permutations(range(n)), 0)
-    for seed in range(count):
-        orders[tuple(shuffle(n, seed).tolist())] += 1
-    expected = count / len(orders)
-    chi = sum((found - expected) ** 2 / expected for found in orders.values())
-    freedom = len(orders) - 1
-    assert chi < freedom + 4.5 * np.sqrt(2 * freedom) + 3
+def test_each_tenth_goes_everywhere_alike_and_all_orders_of_a_few_are_as_likely(shuffle):
+    for n in (37, 1000, 50_000):
+        trials, table, tenth = 400_000 // n + 20, np.zeros((10, 10)), np.arange(n) * 10 // n
+        for seed in range(trials):
+            np.add.at(table, (tenth, tenth[shuffle(n, seed)]), 1)
+        rows = np.bincount(tenth, minlength=10)
+        assert is_uniform(table, np.outer(rows, rows) / n * trials, 81)
+    for n in range(2, 6):
+        orders = dict.fromkeys(itertools.permutations(range(n)), 0)
+        for seed in range(6000):
+            orders[tuple(shuffle(n, seed).tolist())] += 1
+        assert is_uniform(np.array(list(orders.values())), 6000 / len(orders), len(orders) - 1)
 
 
-@pytest.mark.parametrize("n", [1000, 10**6, 10**12])
-def test_avalanche(n):
-    """One bit more in seed, epoch or stream leaves nothing as it was."""
+@pytest.mark.parametrize("n", [1000, 10**12])
+def test_one_bit_more_in_seed_epoch_or_stream_leaves_nothing_as_it_was(n):
     positions = np.linspace(0, n - 1, 500).astype(np.int64)
     base, found = Permutation(n, 5, 9)[positions], []
     for bit in range(64):
@@ -188,7 +176,6 @@ def test_what_every_order_is(order):
 # ---- chunks, and records drawn with replacement ----------------------------------------------------------------
 
 
-@settings(max_examples=300)
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any),
     chunk_size=st.integers(1, 25) | st.just(2**62),
@@ -226,8 +213,7 @@ def test_chunks_need_no_table_of_records():
 
 def test_resampled_is_uniform():
     drawn = everything(Resampled(50, 100_000, seed=1))
-    chi = ((np.bincount(drawn, minlength=50) - 2000) ** 2 / 2000).sum()
-    assert chi < 49 + 5 * np.sqrt(2 * 49)
+    assert is_uniform(np.bincount(drawn, minlength=50), 2000, 49)
     assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 0.015
     assert everything(Resampled(2**62, 1000)).max() > 2**61
 
@@ -235,7 +221,6 @@ def test_resampled_is_uniform():
 # ---- mixtures -----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
 @given(weights=st.lists(st.floats(0, 1e6) | st.integers(0, 20).map(float), min_size=1, max_size=9).filter(any))
 def test_every_prefix_has_its_shares_to_within_one(weights):
     assume(sum(weights) > 1e-300)
@@ -248,13 +233,12 @@ def test_every_prefix_has_its_shares_to_within_one(weights):
     assert np.abs(np.array(order.weights) / sum(order.weights) - wanted).max() < 2 * len(weights) / 65_536
 
 
-@pytest.mark.parametrize("weights", [[3, 1], [7, 2, 1], [1, 2], [1, 0], [1, 1], [123, 877]])
-def test_simple_weights_are_exact_on_any_scale(weights):
-    for scale in (1, 1 / sum(weights), 2.5e9, 1e-300):
-        assert Mixture([10] * len(weights), [scale * weight for weight in weights]).weights == weights
+def test_simple_weights_are_exact_on_any_scale():
+    for weights in ([3, 1], [7, 2, 1], [1, 0], [1, 1], [123, 877]):
+        for scale in (1, 1 / sum(weights), 2.5e9, 1e-300):
+            assert Mixture([10] * len(weights), [scale * weight for weight in weights]).weights == weights
 
 
-@settings(max_examples=100)
 @given(weights=st.lists(st.integers(0, 30), min_size=1, max_size=12).filter(any))
 def test_each_position_goes_to_the_dataset_that_must_have_it_soonest(weights):
     order = Mixture([10] * len(weights), weights, epoch_size=1)
@@ -280,7 +264,7 @@ def test_many_small_datasets_leave_large_ones_their_shares(count):
     assert abs(weights[:2] / weights[:2].sum() - [0.6, 0.4]).max() <= 1 / weights[:2].sum()
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 3000])
+@pytest.mark.parametrize("count", [1, 5, 3000])
 def test_an_epoch_ends_with_the_first_dataset_or_with_the_longest(count):
     rng = np.random.default_rng(count)
     sizes, weights = rng.integers(1, 50, count), rng.lognormal(size=count)
@@ -319,86 +303,35 @@ def test_a_mixture_knows_whether_every_record_comes_once(sizes, weights, epoch_s
 # ---- bad arguments --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Sequential(0), "n = 0, expected an integer of 1 or more"),
-        (lambda: Shuffled(-1), "n = -1"),
-        (lambda: Shuffled(2**63), "n = 9223372036854775808"),
-        (lambda: Chunked(10, 0), "chunk_size = 0"),
-        (lambda: Chunked(10, 2, mix_chunks=0), "mix_chunks = 0"),
-        (
-            lambda: Chunked([0, 5, 3], 2),
-            r"n = \[0, 5, 3\], expected starts of sources: 0, then numbers that never fall",
-        ),
-        (lambda: Chunked([1, 5], 2), r"n = \[1, 5\], expected starts of sources"),
-        (lambda: Chunked([0, 0], 2), "n = 0"),
-        (lambda: Chunked([0.5, 3], 2), "n: expected integers of shape .*, found float64"),
-        (lambda: Chunked(range(9), 2), r"n = range\(0, 9\), expected an integer of 1 or more"),
-        (lambda: Chunked(9, "blocks"), "chunk_size = 'blocks', expected an integer of 1 or more"),
-        (lambda: Chunked(9, "block"), "chunk_size = 'block', expected a dataset of mmapds, found int"),
-        (lambda: ChunkedSampler("c.jsonl", 2), "dataset = 'c.jsonl', expected a dataset; open it first"),
-        (lambda: DistributedBatchSampler("c.jsonl", 2), "dataset = 'c.jsonl', expected a dataset; open it first"),
-        (lambda: Resampled(10, 0), "epoch_size = 0"),
-        (lambda: Mixture([5, 5], [[1], 0.5]), r"weights = \[\[1\], 0.5\], expected one number for each of 2 datasets"),
-        (lambda: Mixture([5, 5], [None, "x"]), r"weights = \[None, 'x'\], expected one number for each of 2 datasets"),
-        (lambda: Mixture([None, 5], [1, 1]), r"sizes\[0\] = None, expected an integer of 0 or more"),
-        (lambda: Mixture([1], [1, 2]), r"weights = \[1, 2\], expected one number for each of 1 datasets"),
-        (lambda: Mixture([1, 1], [1, -2]), r"weights = \[1, -2\], expected finite numbers of 0 or more"),
-        (lambda: Mixture([1, 1], [1, float("nan")]), "expected finite numbers"),
-        (lambda: Mixture([1, 1], [0, 0]), "not all 0"),
-        (lambda: Mixture([1, 0], [1, 1]), r"sizes\[1\] = 0"),
-        (lambda: Mixture([2**62, 2**62], [1, 1]), r"sum of sizes = 9223"),
-        (
-            lambda: Mixture([2**50, 10], [1, 65535], stop="longest"),
-            "epoch_size = 73786976294838206463, expected an integer of 1 or more, below",
-        ),
-        (
-            lambda: Mixture([1, 1], [1, 1], epoch_size=2**63),
-            r"epoch_size = 9\d+, expected an integer of 1 or more, below 2\*\*63",
-        ),
-        (lambda: Mixture([1, 1], [1, 1], stop="last"), "stop = 'last', expected 'first' or 'longest'"),
-    ],
-)
-def test_bad_arguments(make, message):
-    with pytest.raises(OrderError, match=message):
+REFUSED = [
+    (lambda: Sequential(0), "n = 0, expected an integer of 1 or more"),
+    (lambda: Shuffled(2**63), r"n = 9223372036854775808, expected an integer of 1 or more, below 2\*\*63"),
+    (lambda: Chunked(10, 0), "chunk_size = 0"),
+    (lambda: Chunked(10, 2, mix_chunks=0), "mix_chunks = 0"),
+    (lambda: Chunked([0, 5, 3], 2), r"n = \[0, 5, 3\], expected starts of sources: 0, then numbers that never fall"),
+    (lambda: Chunked([1, 5], 2), r"n = \[1, 5\], expected starts of sources"),
+    (lambda: Chunked([0, 0], 2), "n = 0"),
+    (lambda: Chunked([0.5, 3], 2), "n: expected integers of shape .*, found float64"),
+    (lambda: Chunked(range(9), 2), r"n = range\(0, 9\), expected an integer of 1 or more"),
+    (lambda: Chunked(9, "blocks"), "chunk_size = 'blocks', expected an integer of 1 or more"),
+    (lambda: Chunked(9, "block"), "chunk_size = 'block', expected a dataset of mmapds, found int"),
+    (lambda: Resampled(10, 0), "epoch_size = 0"),
+    (lambda: Mixture([5, 5], [[1], 0.5]), r"weights = \[\[1\], 0.5\], expected one number for each of 2 datasets"),
+    (lambda: Mixture([5, 5], [None, "x"]), r"weights = \[None, 'x'\], expected one number for each of 2 datasets"),
+    (lambda: Mixture([1], [1, 2]), r"weights = \[1, 2\], expected one number for each of 1 datasets"),
+    (lambda: Mixture([None, 5], [1, 1]), r"sizes\[0\] = None, expected an integer of 0 or more"),
+    (lambda: Mixture([1, 1], [1, -2]), r"weights = \[1, -2\], expected finite numbers of 0 or more"),
+    (lambda: Mixture([1, 1], [1, float("nan")]), "expected finite numbers"),
+    (lambda: Mixture([1, 1], [0, 0]), "not all 0"),
+    (lambda: Mixture([1, 0], [1, 1]), r"sizes\[1\] = 0"),
+    (lambda: Mixture([2**62, 2**62], [1, 1]), "records = 9223"),
+    (lambda: Mixture([2**50, 10], [1, 65535], stop="longest"), "epoch_size = 73786976294838206463, expected an int"),
+    (lambda: Mixture([1, 1], [1, 1], stop="last"), "stop = 'last', expected 'first' or 'longest'"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED)
+def test_arguments_that_make_no_order_are_named(make, message):
+    with pytest.raises(OrderError, match=f"^{message}" if "=" in message else message) as raised:
         make()
-
-
-class Answering:
-    """An order of a user's own, whose `at` returns what it was given."""
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def __len__(self):
-        return 6
-
-    def at(self, epoch, positions):
-        return self.answer(positions)
-
-    def describe(self):
-        return {"order": "answering"}
-
-
-@pytest.mark.parametrize(
-    ("answer", "found"),
-    [
-        (lambda positions: positions.tolist(), "list of shape None"),
-        (lambda positions: positions / 1, "float64 of shape (6,)"),
-        (lambda positions: positions[:3], "int64 of shape (3,)"),
-        (lambda positions: positions[:, None], "int64 of shape (6, 1)"),
-    ],
-)
-def test_an_order_of_a_users_own_returns_integers_of_one_axis(answer, found):
-    order = Answering(answer)
-    message = f"order: expected at() of Answering to return an int64 array of shape (6,), found {found}"
-    for sampler in (
-        DistributedBatchSampler(range(6), 6, order=order),
-        TokenBudgetBatchSampler([3] * 6, 100, planner="window", order=order),
-    ):
-        with pytest.raises(OrderError, match=f"^{re.escape(message)}$"):
-            list(sampler)
-    for dtype in (np.int32, np.uint64):
-        order = Answering(lambda positions, dtype=dtype: positions[::-1].astype(dtype))
-        assert list(DistributedBatchSampler(range(6), 3, 1, 0, order=order)) == [[5, 4, 3], [2, 1, 0]]
+    check(str(raised.value))

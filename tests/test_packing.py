@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mmapds
@@ -29,7 +29,6 @@ both_planners = pytest.mark.parametrize("is_chunked", [False, True], ids=["globa
 # ---- the packs -----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
 @given(problems(), st.integers(0, 3))
 def test_packs_are_those_of_best_fit_decreasing_over_all_samples_or_over_each_mix_of_chunks(problem, epoch):
     lengths, pack_length, options, taken, _ = problem
@@ -59,7 +58,6 @@ def test_packs_are_those_of_best_fit_decreasing_over_all_samples_or_over_each_mi
     assert not packs
 
 
-@settings(max_examples=150)
 @given(problems(), st.integers(0, 2), st.data())
 def test_every_sample_once_in_packs_that_hold_it_at_any_world_that_goes_on_from_any_step(problem, epoch, data):
     lengths, pack_length, options, taken, chunks = problem
@@ -92,14 +90,12 @@ def test_every_sample_once_in_packs_that_hold_it_at_any_world_that_goes_on_from_
     assert not set(seen) & set(rest)
 
 
-@pytest.mark.parametrize("max_sequences", [None, 4])
-@pytest.mark.parametrize(("make", "pack_length"), [(log_normal, 2048), (bimodal, 2048), (log_normal, 8192)])
-def test_as_many_packs_of_lengths_as_data_have_them(make, pack_length, max_sequences):
-    for seed in range(3):
-        lengths = make(20_000, pack_length, seed)
+@pytest.mark.parametrize(("make", "pack_length"), [(bimodal, 2048), (log_normal, 8192)])
+def test_as_many_packs_of_lengths_as_data_have_them(make, pack_length):
+    lengths = make(20_000, pack_length)
+    for max_sequences in (None, 4):
         sampler = PackingBatchSampler(lengths, pack_length, max_sequences=max_sequences, **ALONE)
         assert len(sampler) == len(best_fit_decreasing(lengths.tolist(), pack_length, max_sequences))
-        assert max_sequences or sampler.summary().fill >= 0.995
 
 
 def test_a_mix_that_best_fit_decreasing_would_put_into_more_packs_than_its_chunks():
@@ -112,9 +108,9 @@ def test_a_mix_that_best_fit_decreasing_would_put_into_more_packs_than_its_chunk
         assert packs == [[3, 4, 5], [3, 4, 5], [12], [12]]
 
 
-@pytest.mark.parametrize("name", ["packs-v1", "pack-windows-v1"])
-def test_the_packs_of_a_version_stay_what_they_are(name):
-    for case in json.loads((ROOT / "tests" / "data" / f"{name}.json").read_text()):
+def test_the_packs_of_a_version_stay_what_they_are():
+    files = (ROOT / "tests" / "data" / f"{name}.json" for name in ("packs-v1", "pack-windows-v1"))
+    for case in (case for file in files for case in json.loads(file.read_text())):
         lengths, options = [1 + i * i % case["modulus"] for i in range(case["n"])], case["options"]
         if "starts" in case:
             options |= in_chunks(case["starts"], case["chunk_size"], case["mix_chunks"], seed=3)
@@ -129,7 +125,7 @@ def test_the_packs_of_a_version_stay_what_they_are(name):
 
 @pytest.mark.parametrize(
     ("n", "chunks", "imbalance"),
-    [(500_000, None, 1.001), (100_000, None, 1.003), (20_000, None, 1.01), (100_000, (2000, 8), 1.01)],
+    [(20_000, None, 1.01), (100_000, None, 1.003), (100_000, (2000, 8), 1.01)],
 )
 def test_packs_are_full_and_when_one_comes_and_to_which_rank_says_nothing_of_its_cost(n, chunks, imbalance):
     lengths, options = log_normal(n), in_chunks(n, *chunks) if chunks else {}
@@ -151,9 +147,9 @@ def test_packs_are_full_and_when_one_comes_and_to_which_rank_says_nothing_of_its
         assert abs(np.corrcoef(each, np.arange(len(each)))[0, 1]) < 0.1
 
 
-@pytest.mark.parametrize("options", [{}, {"packs_per_batch": 4}, in_chunks(50_000, 1000, 8)])
+@pytest.mark.parametrize("options", [{}, in_chunks(20_000, 1000, 8)])
 def test_mates_and_order_differ_from_epoch_to_epoch(options):
-    sampler, epochs = PackingBatchSampler(log_normal(50_000), 2048, **options, **ALONE), []
+    sampler, epochs = PackingBatchSampler(log_normal(20_000), 2048, **options, **ALONE), []
     for epoch in range(3):
         sampler.set_epoch(epoch)
         epochs.append(list(sampler))
@@ -200,7 +196,7 @@ def test_samples_that_are_longer_than_a_pack():
 
 
 @both_planners
-@pytest.mark.parametrize(("world", "packs_per_batch"), [(1, 1), (3, 1), (3, 4), (8, 1)])
+@pytest.mark.parametrize(("world", "packs_per_batch"), [(3, 4), (8, 1)])
 def test_a_step_that_is_not_full_is_left_out_with_drop_last_and_filled_without(is_chunked, world, packs_per_batch):
     lengths = bimodal(5000)
     options = in_chunks(5000, 300, 4) if is_chunked else {}
@@ -295,33 +291,24 @@ CHUNKED = in_chunks(2, 2, 16)
 @pytest.mark.parametrize(
     ("lengths", "options", "message"),
     [
-        ([3, -1], {}, r"lengths\[1\] = -1, expected 1 or more"),
-        ([3, 0], {}, r"lengths\[1\] = 0, expected 1 or more; leave .* min_length=1 \(samples of length 0: 1\)"),
         ([3, 0], CHUNKED, r"lengths\[1\] = 0, expected 1 or more; leave .* min_length=1"),
-        ([], {}, "lengths: expected one sample or more, found 0"),
         ("34", {}, r"dataset_or_lengths = '34', expected a dataset; open it first: mmapds.open\('34'\)"),
         ([3, 4], {"pack_length": 0}, "pack_length = 0, expected an integer of 1 or more"),
-        ([3, 4], {"pack_length": -5}, "pack_length = -5, expected an integer of 1 or more"),
         ([3, 4], {"pack_length": 9.5}, "pack_length = 9.5, expected an integer"),
         ([3, 4], {"pack_length": 2}, r"pack_length = 2, expected 4 or more, the cost of lengths\[1\] = 4; .*: 2\)"),
-        ([3, 4], {"pack_length": 2, **CHUNKED}, r"pack_length = 2, expected 4 or more, the cost of lengths\[1\] = 4"),
         ([3, 4], {"pack_length": 2, "oversize": "drop"}, "pack_length = 2, found 2 samples of lengths 3 to 4"),
-        ([3, 4], {"min_length": 9}, "lengths: expected samples within min_length = 9, .*found 2 samples"),
-        ([3, 4], {"max_sequences": 0}, "max_sequences = 0, expected an integer of 2 or more"),
         ([3, 4], {"max_sequences": 1}, "max_sequences = 1, expected an integer of 2 or more"),
         ([3, 4], {"round_to": 0}, "round_to = 0, expected an integer of 1 or more"),
         ([3, 4], {"round_to": 3}, "round_to = 3, expected a divisor of pack_length = 10"),
         ([3, 4], {"packs_per_batch": 0}, "packs_per_batch = 0, expected an integer of 1 or more"),
         ([3, 4], {"group_size": 0}, "group_size = 0"),
         ([3, 4], {"oversize": "single"}, "oversize = 'single', expected 'error' or 'drop' or 'truncate'"),
-        ([3, 4], {"num_replicas": 3}, "num_replicas = 3, expected 1 to 2, the number of samples"),
         ([3, 4], {"num_replicas": 3, **CHUNKED}, "num_replicas = 3, expected 1 to 2, the number of samples"),
         (
             [3, 4],
             {"num_replicas": 2, "drop_last": True},
             "drop_last: expected 2 packs or more, 1 for each replica, found 1; give a smaller pack_length",
         ),
-        ([3, 4], {"num_replicas": 2, "drop_last": True, **CHUNKED}, "drop_last: expected 2 packs or more, .*found 1"),
         ([3, 4], {"num_replicas": 2, "rank": 2}, "rank = 2, expected 0 to 1"),
         ([3, 4], {"start_step": 2}, "start_step = 2, expected 0 to 1"),
         ([3, 4], {"sampler": range(2)}, "sampler: expected None, found range"),

@@ -378,7 +378,7 @@ class Mixture(ComputedOrder):
         for d, size in enumerate(self._sizes):
             if self.weights[d] and not size:
                 raise OrderError(f"sizes[{d}] = 0, expected 1 or more records in a dataset of weight above 0")
-        self._n = integer("sum of sizes", sum(self._sizes), 1)
+        self._n = integer("records", sum(self._sizes), 1)
         self._seed, self._shuffle = integer("seed", seed), bool(shuffle)
         if epoch_size is None:
             epoch_size = (min if stop == "first" else max)(self._ends())
