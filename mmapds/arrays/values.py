@@ -264,22 +264,19 @@ def cast(array: Any, dtype: Any) -> Any:
     """Return numbers as another dtype; None for other arrays, and where more than last digits of fractions are lost."""
     import numpy as np  # start-up time: records without arrays do without
 
-    if dtype_name(array.dtype) == dtype:
-        return array
     if array.dtype.kind not in _WIDTH or dtype in EXTENDED:
         return None
     to = np.dtype(dtype)
-    if array.size == 0:
-        return array.astype(to)
+    if array.dtype == to or array.size == 0:
+        return array.astype(to, copy=False)
     if _WIDTH[array.dtype.kind] > _WIDTH.get(to.kind, _WIDTH["f"]):  # that of bfloat16 is one of ml_dtypes
         return None
     if to.kind in "iu" and array.dtype.kind in "iu":
         limits = np.iinfo(to)
-        if int(array.min()) < limits.min or int(array.max()) > limits.max:
-            return None
+        return array.astype(to) if limits.min <= int(array.min()) and int(array.max()) <= limits.max else None
     with np.errstate(over="ignore", invalid="ignore"):
         converted = array.astype(to)
-        if to.kind not in "biu" and (np.isfinite(array) & ~np.isfinite(converted)).any():
+        if to.kind not in "biu" and (np.isfinite(array) > np.isfinite(converted)).any():
             return None
         if to.kind in "fc" and array.dtype.kind in "iu":
             beyond = converted.real >= (2.0**63 if array.dtype.kind == "i" else 2.0**64)  # cannot be cast back

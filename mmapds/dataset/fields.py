@@ -323,10 +323,13 @@ def _checked(text: bytes) -> bytes:
 def _converted(value: Any, wanted: Wanted, dtype: np.dtype[Any]) -> Any:
     """Return a stored number or array as it is wanted; raise DecodeError if it does not fit."""
     stored = np.asarray(value)
-    if stored.dtype.kind in "iu" and dtype.kind not in "iu":
-        stored = stored.astype(np.float64)  # which may round it, as it does numbers of JSON
-    array = stored if stored.dtype == dtype else cast(stored, dtype)
-    if array is not None:
+    if np.can_cast(stored.dtype, dtype):  # no number can be beyond the dtype
+        array = stored.astype(dtype, copy=False)
+    else:
+        if stored.dtype.kind in "iu" and dtype.kind not in "iu":
+            stored = stored.astype(np.float64)  # which may round it, as it does numbers of JSON
+        array = cast(stored, dtype)
+    if array is not None and not array.size:
         array = array.reshape(with_axes_of(array.shape, wanted.shape))
     if array is None or not wanted.fits(array.shape):
         is_beyond = array is None and stored.size and stored.dtype.kind in "iuf"

@@ -31,6 +31,8 @@ _NUMPY = {dtype: np.dtype(name) for name, dtype in _DTYPES.items() if name != "b
 _LISTED = (int, float, np.bool_, np.integer, np.floating)
 """Types of the items of a list that counts as an array."""
 _KINDS = {"array": "an array or a list of numbers", "number": "a number", "fields": "a dict"}
+_NUMPYS = (np.ndarray, np.generic)
+_ARRAYS = (*_NUMPYS, torch.Tensor)  # tuples: a union that is made for each value takes longer than the test
 _Lists = dict[tuple[Any, ...], bool]
 """The paths of fields that are lists, and whether they are found."""
 _LONGEST_EMPTY = 1 << 20
@@ -90,7 +92,7 @@ class Arrays:
         """Make one of arrays in a file, of which none is made."""
         shapes = field.shapes
         assert shapes is not None
-        alike = (shapes[:, 1:] == shapes[0, 1:]).all()
+        alike = shapes.shape[1] == 1 or (shapes[:, 1:] == shapes[0, 1:]).all()
         tail = _tail_of(list(map(tuple, (shapes[:1] if alike else shapes).tolist())), path)
         return cls(path, _DTYPES[field.dtype], shapes[:, 0], tail, field)
 
@@ -208,11 +210,11 @@ def _positions(samples: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 def _kind_of(value: Any) -> str:
     """Return what a value counts as: "array", "number", "fields", "list", "empty" (a list), "tuple" or "other"."""
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in _NUMERIC:
-        return "other"
-    if isinstance(value, np.ndarray | np.generic | torch.Tensor):
+    if isinstance(value, _ARRAYS):
+        if isinstance(value, _NUMPYS) and value.dtype.kind not in _NUMERIC:
+            return "other"
         return "array" if value.ndim else "number"
-    if isinstance(value, int | float):
+    if isinstance(value, (int, float)):
         return "number"
     if isinstance(value, Mapping):
         return "fields"
@@ -271,8 +273,11 @@ def _mixed_message(values: Sequence[Any], path: Path) -> str:
 
 def _number_tensor(values: Sequence[Any], path: Path) -> torch.Tensor:
     """Return numbers as one tensor; raise CollateError if its dtype cannot hold them."""
-    numbers = [value.item() if hasattr(value, "item") else value for value in values]
-    dtype = _promoted([getattr(value, "dtype", type(value)) for value in values], path)
+    numbers, dtypes = values, list(map(type, values))
+    if not {bool, int, float}.issuperset(dtypes):
+        numbers = [value.item() if hasattr(value, "item") else value for value in values]
+        dtypes = [getattr(value, "dtype", type(value)) for value in values]
+    dtype = _promoted(dtypes, path)
     try:
         return torch.tensor(numbers, dtype=dtype)
     except (RuntimeError, OverflowError, ValueError) as error:
