@@ -1,14 +1,21 @@
-"""Array files: what was written comes back, as views of the file, as columns, tensors and batches."""
+"""Array files: what was written comes back, as views, columns and tensors; damaged ones give errors that say where."""
 
 import os
 import pickle
+import re
+import struct
+import subprocess
 import sys
 import warnings
+from itertools import product
+from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+import xxhash
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch.utils.data import DataLoader
@@ -18,8 +25,9 @@ from mmapds.arrays.schema import EXTENDED, ITEM_BYTES
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.array_files import equal, store, utterances
-from tests.support.commands import command
-from tests.support.index_file import arrays, rewrite
+from tests.support.commands import SECONDS, command
+from tests.support.files import patched
+from tests.support.index_file import arrays, forge_section, rewrite
 
 # ---- there and back ------------------------------------------------------------------------------------------
 
@@ -51,15 +59,16 @@ def test_a_sample_keeps_its_file_alive(tmp_path):
 DTYPES = [name for name, size in ITEM_BYTES.items() if name not in EXTENDED]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 0, 3), (3, 1, 2, 2)])
-def test_every_dtype_and_shape(tmp_path, dtype, shape):
-    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
-    for axes in (shape, (None,) * len(shape)):
-        ds = mmapds.open(store(tmp_path, [{"x": array}, {"x": torch.from_numpy(array.copy())}], {"x": (dtype, axes)}))
-        for sample in ds:
-            assert equal(sample, {"x": array})
-            assert sample["x"].shape == shape
+def test_every_dtype_and_shape(tmp_path):
+    shapes, schema, record = [(), (0,), (5,), (2, 0, 3), (3, 1, 2, 2)], {}, {}
+    for dtype, shape, is_ragged in product(DTYPES, shapes, (False, True)):
+        name = f"{dtype} {list(shape)} {is_ragged}"
+        schema[name] = (dtype, (None,) * len(shape) if is_ragged else shape)
+        record[name] = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in record.items()}
+    for sample in mmapds.open(store(tmp_path, [record, tensors], schema)):
+        assert equal(sample, record)
+        assert [sample[name].shape for name in record] == [array.shape for array in record.values()]
 
 
 def scalars(dtype):
@@ -99,7 +108,6 @@ def schemas_and_records(draw):
     return schema, draw(st.lists(st.fixed_dictionaries(values), max_size=5))
 
 
-@settings(max_examples=100)
 @given(schemas_and_records())
 def test_round_trips(tmp_path_factory, given):
     schema, records = given
@@ -115,19 +123,21 @@ def test_round_trips(tmp_path_factory, given):
             np.testing.assert_equal(ds.column(name).astype(float), np.array([float(r[name]) for r in records]))
 
 
-@pytest.mark.parametrize("dtype", ["int64", "str", ("int64", (2,))], ids=str)
-def test_files_whose_fields_lie_in_another_order_are_not_alike(tmp_path, dtype):
+def test_files_whose_fields_lie_in_another_order_are_not_alike(tmp_path):
     """Their records would be read as those of the first file, each field as another one."""
-    value = {"int64": [1, 2], "str": ["a", "b"]}.get(dtype, [[1, 1], [2, 2]])
-    record = dict(zip("xy", value, strict=True))
-    paths = [store(tmp_path, [record], dict.fromkeys(names, dtype), f"{names}.mma") for names in ("xy", "yx")]
-    for decode in (None, "torch", mmapds.Fields({"x": dtype})):
-        with pytest.raises(mmapds.Error, match=r"yx\.mma\.mmx: expected records "):
-            mmapds.open(paths, decode=decode)
-        with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected "):
-            mmapds.concat([mmapds.open(path, decode=decode) for path in paths])
-    with pytest.raises(mmapds.Error, match=r"yx\.mma\.mmx: (schema|columns): expected "):
-        mmapds.merge(paths, out=tmp_path / "all.mmx")
+    for dtype, record in (
+        ("int64", {"x": 1, "y": 2}),
+        ("str", {"x": "a", "y": "b"}),
+        (("int64", (1,)), {"x": [1], "y": [2]}),
+    ):
+        paths = [store(tmp_path, [record], dict.fromkeys(names, dtype), f"{names}.mma") for names in ("xy", "yx")]
+        for decode in (None, "torch", mmapds.Fields({"x": dtype})):
+            with pytest.raises(mmapds.Error, match=r"yx\.mma\.mmx: expected records "):
+                mmapds.open(paths, decode=decode)
+            with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected "):
+                mmapds.concat([mmapds.open(path, decode=decode) for path in paths])
+        with pytest.raises(mmapds.Error, match=r"yx\.mma\.mmx: (schema|columns): expected "):
+            mmapds.merge(paths, out=tmp_path / "all.mmx")
 
 
 def test_an_index_whose_fields_lie_in_another_order_is_damaged(tmp_path):
@@ -160,44 +170,36 @@ def test_numbers_and_lengths_are_columns(tmp_path):
     assert sorted(i for batch in sampler for i in batch) == list(range(300))
 
 
-def test_more_columns_than_json_has(tmp_path):
-    names = [f"c{i}" for i in range(100)]
+def test_columns_beside_those_of_the_file(tmp_path):
+    names = [f"c{i}" for i in range(100)]  # more than JSON may have
     path = store(tmp_path, [dict.fromkeys(names, i) for i in range(3)], length="c99")
-    assert mmapds.open(path).column("c98").tolist() == [0, 1, 2]
-    assert command(path, "--column", "size=bytes()").returncode == 0
-    assert command("--verify", path).returncode == 0
-
-
-def test_a_column_that_is_not_held(tmp_path):
-    path = store(tmp_path, utterances(3), index=False)
-    with pytest.raises(mmapds.ColumnError, match=r"column 'n': expected one of bytes\(\), it.*, found 'bytes\(text\)'"):
+    mmapds.build(path, columns={"size": "bytes()"})
+    ds = mmapds.open(path)
+    assert ds.column("c98").tolist() == [0, 1, 2]
+    assert ds.column("size").tolist() == [ds.where(i).size for i in range(3)]
+    with pytest.raises(mmapds.ColumnError, match=r"column 'n': expected one of bytes\(\), c0.*, found 'bytes\(text\)'"):
         mmapds.build(path, columns={"n": "bytes(text)"})
     with pytest.raises(mmapds.ColumnError, match="validate = True, expected False for records of a binary format"):
         mmapds.build(path, validate=True)
-
-
-def test_a_column_that_the_file_has_is_not_replaced(tmp_path):
-    path = store(tmp_path, [{"x": 1}])
-    with pytest.raises(mmapds.ColumnError, match="column 'x' comes from the sources; give the new column another name"):
-        mmapds.add_column(path, "x", [3])
-    mmapds.add_column(path, "y", [3])
-    assert command("--verify", path).returncode == 0
+    with pytest.raises(mmapds.ColumnError, match="column 'c1' comes from the sources; give the new column another"):
+        mmapds.add_column(path, "c1", [3, 4, 5])
+    mmapds.add_column(path, "y", [3, 4, 5])
+    verify(Index(f"{path}.mmx"))
 
 
 def test_the_index_can_be_built_again(tmp_path):
     path = store(tmp_path, utterances(50), length="feats")
     before = mmapds.open(path).length_order
     os.unlink(path + ".mmx")
-    assert command(path, "--column", "size=bytes()").returncode == 0
+    mmapds.build(path)
     ds = mmapds.open(path)
-    assert ds.columns == ["feats_length", "id", "score", "clean", "length", "size"]
-    assert ds.column("size").tolist() == [ds.where(i).size for i in range(50)]
+    assert ds.columns == ["feats_length", "id", "score", "clean", "length"]
     assert (arrays(before)[0] == arrays(ds.length_order)[0]).all()
     assert command(path).stdout.count("up to date") == 1
-    assert command("--verify", path).returncode == 0
     store(tmp_path, [{"other": 1}], index=False)  # the same name with other fields
-    assert command(path).returncode == 0
-    assert mmapds.open(path).columns == ["other", "size"]
+    mmapds.build(path)
+    assert mmapds.open(path).columns == ["other"]
+    verify(Index(f"{path}.mmx"))
 
 
 def test_another_file_in_the_place_of_one_that_was_measured(tmp_path):
@@ -241,7 +243,6 @@ def test_tensors_of_other_formats(write, opened):
 
 @pytest.mark.parametrize("dtype", sorted(EXTENDED))
 def test_numbers_that_numpy_lacks(tmp_path, monkeypatch, dtype):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     tensor = torch.randn(5, 3).to(getattr(torch, dtype))
     array = tensor.float().numpy().astype(getattr(ml_dtypes, dtype))
     path = store(tmp_path, [{"x": tensor}, {"x": array}])
@@ -262,12 +263,11 @@ def test_numbers_that_numpy_lacks(tmp_path, monkeypatch, dtype):
         mmapds.open(path)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_padded_batches(tmp_path, workers):
+def test_padded_batches(tmp_path):
     records = utterances(60, shortest=1)
     ds = mmapds.open(store(tmp_path, records, length="feats"))
     sampler = mmapds.TokenBudgetBatchSampler(ds, 150)
-    loader = DataLoader(ds, batch_sampler=sampler, collate_fn=mmapds.pad_collate, num_workers=workers)
+    loader = DataLoader(ds, batch_sampler=sampler, collate_fn=mmapds.pad_collate, num_workers=2)
     read = list(sampler)
     sampler.set_epoch(0)  # again
     for rows, batch in zip(read, loader, strict=True):
@@ -276,3 +276,250 @@ def test_padded_batches(tmp_path, workers):
         assert torch.equal(batch["feats_lengths"], wanted["feats_lengths"])
         assert batch["id"].tolist() == [records[i]["id"] for i in rows]
         assert batch["text"] == [records[i]["text"] for i in rows]
+
+
+# ---- damaged records -----------------------------------------------------------------------------------------
+
+WORDS = [  # of a record of x, t, j: its size, the axes of x, then the sizes of t and j
+    (0, 2**64 - 1, "its size does not fit its fields"),
+    (0, 0, "field 'x' does not fit the record's"),
+    (0, 33, "field 't' does not fit"),
+    (1, 6, "field 'x' does not fit"),
+    (1, 4, "its size does not fit its fields"),
+    (1, 2**62, "field 'x' does not fit"),
+    (1, 2**63, "field 'x' does not fit"),
+    (1, 2**64 - 1, "field 'x' does not fit"),
+    (2, 2**64 - 1, "field 't' does not fit"),
+    (2, 2**63 - 1, "field 't' does not fit"),
+    (3, 2, "field 'j' does not fit|field 'j': expected JSON|its size"),
+]
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    path = store(tmp_path, [{"x": np.ones((5, 3)), "t": "text", "j": {"a": 1}}] * 3)
+    good, at = Path(path).read_bytes(), mmapds.open(path).where(1).offset
+    for word, value, message in WORDS:
+        patched(path, at + 8 * word, value.to_bytes(8, "little"))
+        for decode in (None, "torch"):
+            ds = mmapds.open(path, decode=decode)
+            assert ds[0]["t"] == ds[2]["t"] == "text"
+            for read in (
+                lambda ds=ds: ds[1],
+                lambda ds=ds: list(ds.take([0, 1])),
+                lambda ds=ds: mmapds.pad_collate(ds.take([0, 1])),
+                lambda ds=ds: list(ds[::-1].take([0, -2])),
+            ):
+                with pytest.raises(mmapds.FormatError, match=message) as damaged:
+                    read()
+                assert str(damaged.value).startswith(f"{path}: record 1 (byte {at}): ")
+        patched(path, at + 8 * word, good[at + 8 * word : at + 8 * word + 8])
+
+
+def as_it_is(batch):
+    return batch
+
+
+def within_a_dict(batch):
+    return {"samples": batch}
+
+
+@pytest.mark.parametrize("collate", [as_it_is, within_a_dict])
+def test_a_batch_that_a_worker_sends_as_it_is_raises_where_it_is_read(tmp_path, collate):
+    """A batch makes its samples when it is sent, by a thread that drops what it can't send."""
+    path = store(tmp_path, [{"n": n, "j": {"n": n}} for n in range(10)])
+    patched(path, Path(path).read_bytes().index(b'{"n":7}'), b"(")
+    message = r"record 7 \(byte \d+\): field 'j': expected JSON, found damaged bytes"
+    workers = {"num_workers": 1, "timeout": 60}
+    for dataset in (mmapds.open(path), mmapds.zip(a=mmapds.open(path))):
+        found = list(DataLoader(dataset, 2, collate_fn=collate, **workers))
+        batches = [each["samples"] if isinstance(each, dict) else each for each in found]
+        assert [len(list(batch)) for number, batch in enumerate(batches) if number != 3] == [2, 2, 2, 2]
+        for read in (list, lambda batch: batch[0]):
+            with pytest.raises(mmapds.FormatError, match=message):
+                read(batches[3])
+
+
+def test_a_queue_without_torch_gives_the_error_to_whoever_waits(tmp_path):
+    path = store(tmp_path, [{"j": {"n": 1}}])
+    patched(path, Path(path).read_bytes().index(b'{"n":1}'), b"(")
+    script = f"""
+import multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+import mmapds
+batch = mmapds.open({path!r}).take([0])
+queue = multiprocessing.Queue()
+queue.put(batch)
+with ProcessPoolExecutor(1) as pool:
+    errors = [pool.submit(len, batch).exception() for _ in range(2)]
+assert all(type(error) is mmapds.FormatError for error in errors), errors
+found = queue.get(timeout=60)
+for look in (len, list, lambda samples: samples[0]):
+    try:
+        look(found)
+    except mmapds.FormatError as error:
+        print("torch" in sys.modules, error)
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS, check=True)
+    line = r"False .*: record 0 \(byte \d+\): field 'j': expected JSON, found damaged bytes.*\n"
+    assert re.fullmatch(f"({line}){{3}}", found.stdout)
+    received = pickle.loads(pickle.dumps(mmapds.open(path).take([0])))
+    with pytest.raises(mmapds.FormatError, match="expected JSON"):
+        received[0]
+
+
+def test_damaged_text_and_json(tmp_path):
+    path = store(tmp_path, [{"t": "text", "j": {"a": 123}, "u": "more"}, {"t": "text", "j": {"a": 124}, "u": "more"}])
+    good, at = Path(path).read_bytes(), mmapds.open(path).where(1).offset + 32
+    for place, text, message, wanted in (
+        (at, b"\xff", "field 't': expected UTF-8, found damaged bytes \\('utf-8' codec .*\\)", {"t": "str"}),
+        # Text that ends the object around it, and begins another field of it, is not JSON either.
+        *((at + 4, json, "field 'j': expected JSON, found damaged", {"j": "int64"}) for json in DAMAGED),
+        *((at + 4, json, "field 'j': expected JSON, found damaged", {"j.a": "int64"}) for json in DAMAGED),
+    ):
+        patched(path, place, text)
+        fields = mmapds.Fields(wanted, defaults={} if "t" in wanted else dict.fromkeys(wanted, 0))
+        ds, skipping = mmapds.open(path, decode=fields), mmapds.open(path, decode=fields, on_error="skip")
+        for read in (
+            lambda: mmapds.open(path)[1],
+            lambda ds=ds: ds[1],
+            lambda ds=ds: ds.take([0, 1])[1],
+            lambda ds=ds: mmapds.pad_collate(ds.take([1])),
+            lambda ds=skipping if "t" in wanted else ds: list(ds.take([1])),  # a damaged file is not skipped
+        ):
+            with pytest.raises(mmapds.FormatError, match=rf"a\.mma: record 1 \(byte \d+\): {message}"):
+                read()
+        assert mmapds.open(path, decode=mmapds.Fields({"u": "str"}))[1] == {"u": "more"}
+        patched(path, at, good[at : at + 16])
+
+
+DAMAGED = [b'7,"b":456', b"1}     \n", b'{"a":124]', b'["\xff", 11]'[:9], b"         "]
+
+# ---- damaged files -------------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_damage_anywhere_gives_errors_at_most(tmp_path_factory, data):
+    path = store(tmp_path_factory.mktemp("damage"), utterances(4), length="feats")
+    size = os.path.getsize(path)
+    at = data.draw(st.integers(0, size - 8) | st.integers(0, 64) | st.integers(size - 600, size - 8))
+    patched(path, at, data.draw(st.binary(min_size=1, max_size=8) | st.just(struct.pack("<q", -1))))
+    for work in (
+        lambda: list(mmapds.open(path)),
+        lambda: mmapds.build(path, force=True),
+        lambda: list(mmapds.open(path)),
+    ):
+        try:
+            work()
+        except mmapds.Error as error:
+            assert path in str(error)  # noqa: PT017 - whether it raises depends on the damage
+
+
+def test_damage_outside_the_records_is_found_when_indexing(tmp_path):
+    path = store(tmp_path, utterances(20))
+    good = Path(path).read_bytes()
+
+    def build(at, data):
+        with open(path, "wb") as file:
+            file.write(good[:at] + data + good[at + len(data) :])
+        return mmapds.build(path, force=True)
+
+    for at, data, message in (
+        (0, b"x", r"NOT AN ARRAY FILE: expected b.* at byte 0 of 80 bytes or more, found b"),
+        (8, b"\2", "VERSION: expected format 1, found 2; upgrade mmapds"),
+        (16, b"\1", "DAMAGED: header and metadata do not match their checksum"),
+        (40, b"\1", r"DAMAGED: expected \d+ bytes, as the header says, found \d+"),
+        (64, b"\xff" * 8, f"DAMAGED: expected a schema of {2**64 - 1} bytes .*, found {len(good) - 80} bytes"),
+        (90, b"\xff", "DAMAGED: expected a schema .* checksum 0x[0-9a-f]{16}, found .* 0x[0-9a-f]{16}; copy or"),
+        (len(good) - 3, b"x", "DAMAGED: header and metadata do not match"),
+    ):
+        with pytest.raises(mmapds.FormatError, match=message):
+            build(at, data)
+    offsets = good.rindex(b'"offsets"')
+    where = int(good[offsets:].split(b'"offset": ')[1].split(b",")[0])
+    with pytest.raises(mmapds.FormatError, match="DAMAGED: section 'offsets' does not match its checksum"):
+        build(where + 4, b"\7")
+
+
+def test_records_are_checked_by_verify_and_where_they_are_copied(tmp_path):
+    records = [{"x": np.zeros(100_000)}, {"x": np.ones(100_000)}]  # the fingerprint does not see the middle
+    path = store(tmp_path, records)
+    verify(Index(f"{path}.mmx"))
+    good, (first, second) = Path(path).read_bytes(), [mmapds.open(path).where(i).offset for i in range(2)]
+
+    def refused(message):
+        with mmapds.Writer(tmp_path / "b.mma", index=False) as writer, pytest.raises(mmapds.FormatError, match=message):
+            writer.append_file(path)
+        with pytest.raises(mmapds.FormatError, match=f"{message}|expected records one after another"):
+            verify(Index(str(mmapds.build(path, force=True))))
+
+    patched(path, len(good) // 2, b"\1")
+    refused(r"DAMAGED: section 'records' does not match its checksum: expected \w{16}, found \w{16}")
+    for starts in ([second, first], [first, first], [first - 64, second], [first, len(good)]):
+        Path(path).write_bytes(good)
+        numbers = np.array(starts, "<u4")
+        forge_section(path, "offsets", numbers)
+        digest = {"xxh3": xxhash.xxh3_64(numbers.tobytes()).hexdigest()}
+        rewrite(path, metadata=with_section("offsets", digest))
+        refused("section 'offsets': expected numbers that ascend within 'records', found others")
+
+
+def test_a_file_that_is_cut_short(tmp_path):
+    path = store(tmp_path, utterances(20), length="feats")
+    good, places = Path(path).read_bytes(), mmapds.open(path)
+    for size in (places.where(12).offset + 8, places.where(12).offset, len(good) - 1):
+        Path(path).write_bytes(good[:size])
+        with pytest.raises(mmapds.StaleIndexError):
+            mmapds.open(path)
+        with pytest.raises(mmapds.FormatError, match=f"expected a file of {len(good)} bytes, found {size}$"):
+            mmapds.build(path)
+        with pytest.raises(mmapds.FormatError, match="truncated = 'drop', expected no options for format 'arrays'"):
+            mmapds.build(path, truncated="drop")
+    Path(path).write_bytes(good[:70])
+    with pytest.raises(mmapds.FormatError, match=r"NOT AN ARRAY FILE: expected .* of 80 bytes or more, found .* of 70"):
+        mmapds.build(path)
+
+
+def test_what_is_no_array_file(write):
+    for content in (b"", b"abc", bytes(200), b"\x89MMA\r\n\x1a\n" + bytes(200)):
+        with pytest.raises(mmapds.FormatError, match=r"x.mma: (NOT AN ARRAY FILE|VERSION)"):
+            mmapds.build(write(content, "x.mma"))
+
+
+NUMBERS = "section 'column:{}': expected 3 numbers of type <u4 or <u8 or <i8, found {}"
+OFFSETS = "section 'offsets': expected 3 numbers of type <u4 or <u8, found {}"
+SECTIONS = [
+    ("records", None, "expected a section 'records', found none"),
+    ("offsets", None, OFFSETS.format("none")),
+    ("column:n", None, NUMBERS.format("n", "none")),
+    ("offsets", {"shape": [2]}, OFFSETS.format("2 of type <u4")),
+    ("column:x_length", {"shape": [4]}, NUMBERS.format("x_length", "4 of type <u4")),
+    ("offsets", {"dtype": "|u1"}, OFFSETS.format(r"3 of type \|u1")),
+    ("column:n", {"dtype": "|u1"}, NUMBERS.format("n", r"3 of type \|u1")),
+    ("column:n", {"xxh3": "0"}, "section 'column:n' does not match its checksum: expected 0, found [0-9a-f]{16}"),
+]
+
+
+def with_section(name, change):
+    """A change of a file's metadata: what they say of a section; without a change, nothing."""
+
+    def changed(metadata):
+        assert name in metadata["sections"]
+        if change is None:
+            del metadata["sections"][name]
+        else:
+            metadata["sections"][name] |= change
+        return metadata
+
+    return changed
+
+
+def test_a_section_that_does_not_fit_is_named(tmp_path):
+    schema = {"x": ("float32", (None,)), "n": "int64"}
+    path = store(tmp_path, [{"x": np.ones(i, np.float32), "n": i} for i in range(3)], schema, index=False)
+    good = Path(path).read_bytes()
+    for name, change, message in SECTIONS:
+        Path(path).write_bytes(good)
+        rewrite(path, metadata=with_section(name, change))
+        with pytest.raises(mmapds.FormatError) as refused:
+            mmapds.build(path)
+        assert re.fullmatch(f"{re.escape(path)}: DAMAGED: {message}", str(refused.value))
