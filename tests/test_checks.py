@@ -1,7 +1,10 @@
-"""Whether a source is still the one that was indexed: copies are, edited ones are not."""
+"""Whether a source is still the one that was indexed: copies are, edited ones are not; and --verify, which sees all."""
 
+import fcntl
+import json
 import os
 import pickle
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -11,41 +14,41 @@ import pytest
 import xxhash
 
 import mmapds
+from mmapds.index import verify as module
 from mmapds.index.build import Request, build_each
-from mmapds.index.verify import verify
+from mmapds.index.verify import examine, verify, work
 from mmapds.storage import current
 from mmapds.storage.current import BLOCK, BLOCKS, COVERED, check_source, fingerprint, full_hash
 from mmapds.storage.index_file import Index
+from tests.support.bounds import records_in, write_groups
 from tests.support.commands import command
+from tests.support.files import same_time
+from tests.support.index_file import forge_section, rewrite
+from tests.support.tars import archive
 
-RECORDS = 50_000
+RECORDS = 15_000
 SAMPLED = 7 * (20 * RECORDS - BLOCK) // (BLOCKS - 1) + 5  # a byte of the eighth block
 BETWEEN = SAMPLED + BLOCK + 20
 
 
-def lines(count):
-    return b"".join(b'{"n":%7d,"m":%d}\n' % (number, number % 10) for number in range(count))
-
-
 @pytest.fixture
 def corpus(write):
-    """A megabyte of records of 20 bytes, of which a fingerprint sees a quarter."""
-    path = write(lines(RECORDS))
-    assert os.path.getsize(path) == 20 * RECORDS
+    """Records of 20 bytes, a little more than a fingerprint sees."""
+    path = write(b"".join(b'{"n":%7d,"m":%d}\n' % (number, number % 10) for number in range(RECORDS)))
+    assert COVERED < os.path.getsize(path) == 20 * RECORDS
     mmapds.build(path, length="n")
     return path
 
 
 def edit(path, at, *, keep_time=False):
     """Change a digit of the record that has byte `at`, in place."""
-    found = os.stat(path)
-    with open(path, "r+b") as file:
-        file.seek(at // 20 * 20 + 17)
-        digit = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(b"7" if digit != b"7" else b"8")
-    time = found.st_mtime_ns + (0 if keep_time else 10**9)
-    os.utime(path, ns=(time, time))
+    data = bytearray(Path(path).read_bytes())
+    at = at // 20 * 20 + 17
+    data[at] = ord("7") if data[at] != ord("7") else ord("8")
+    with same_time(path):
+        Path(path).write_bytes(data)
+    if not keep_time:
+        touch(path)
 
 
 def touch(path):
@@ -67,32 +70,24 @@ def oracle(data):
     return xxhash.xxh3_64(size + b"".join(data[at : at + 16_384] for at in begins)).hexdigest()
 
 
-@pytest.mark.parametrize("size", [0, 1, COVERED - 1, COVERED, COVERED + 1, COVERED + 17, 5 * COVERED])
-def test_a_fingerprint_is_what_the_specification_says(tmp_path, size):
+def test_digests_are_what_the_specification_says(tmp_path):
     path = tmp_path / "x"
-    path.write_bytes(np.random.default_rng(size).bytes(size))
-    found = fingerprint(str(path))
-    assert (found.hex, found.size, found.mtime_ns) == (oracle(path.read_bytes()), size, os.stat(path).st_mtime_ns)
-    assert full_hash(str(path)).hex == xxhash.xxh3_128(path.read_bytes()).hexdigest()
-
-
-@pytest.mark.parametrize("digest", [fingerprint, full_hash])
-def test_what_is_no_file_is_refused_at_once(tmp_path, digest):
+    for size in (0, 1, COVERED - 1, COVERED, COVERED + 1, 5 * COVERED):
+        path.write_bytes(np.random.default_rng(size).bytes(size))
+        found = fingerprint(str(path))
+        assert (found.hex, found.size, found.mtime_ns) == (oracle(path.read_bytes()), size, os.stat(path).st_mtime_ns)
+        assert full_hash(str(path)).hex == xxhash.xxh3_128(path.read_bytes()).hexdigest()
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(mmapds.SourceError, match="expected a regular file, found a FIFO"):
-        digest(str(tmp_path / "fifo"))
-    with pytest.raises(mmapds.SourceError, match="missing: no such file"):
-        digest(str(tmp_path / "missing"))
+    for digest in (fingerprint, full_hash):
+        with pytest.raises(mmapds.SourceError, match="expected a regular file, found a FIFO"):
+            digest(str(tmp_path / "fifo"))
+        with pytest.raises(mmapds.SourceError, match="missing: no such file"):
+            digest(str(tmp_path / "missing"))
 
 
-def test_a_source_that_changes_while_it_is_hashed_is_an_error(corpus):
+def test_a_source_that_changes_while_it_is_compared_is_an_error(corpus):
     with pytest.raises(mmapds.SourceError, match="changed while it was read: same size, another time"):
         full_hash(str(corpus), lambda _: os.utime(corpus, ns=(0, 0)))
-
-
-def test_a_source_that_is_replaced_while_it_is_opened_is_an_error(corpus):
-    mmapds.build(corpus)
-    os.utime(corpus, ns=(0, 0))
     with pytest.raises(mmapds.StaleIndexError, match="was replaced while it was opened; run: "):
         check_source(Index(f"{corpus}.mmx"), 0, os.path.getsize(corpus), 1)
 
@@ -108,44 +103,39 @@ def test_a_source_that_is_replaced_while_it_is_opened_is_an_error(corpus):
         (BETWEEN, False, ["full"]),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*expected the time of change")
 def test_each_check_sees_what_it_says(corpus, at, keep_time, refusing):
     mmapds.build(corpus, hash=True)
     edit(corpus, at, keep_time=keep_time)
     for check in ("stat", "sample", "full", "none"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if check in refusing:
-                with pytest.raises(mmapds.StaleIndexError, match="has other content"):
-                    mmapds.open(corpus, check=check)
-            else:
-                assert mmapds.open(corpus, check=check)[at // 20]["m"] in (7, 8)
+        if check in refusing:
+            with pytest.raises(mmapds.StaleIndexError, match="has other content"):
+                mmapds.open(corpus, check=check)
+        else:
+            assert mmapds.open(corpus, check=check)[at // 20]["m"] in (7, 8)
 
 
 def test_another_size_is_refused_unless_nothing_is_compared(corpus):
     with open(corpus, "ab") as file:
-        file.write(b"{}\n")
+        file.write(b'{"n":1}\n')
     for check in ("stat", "sample", "full"):
-        with pytest.raises(mmapds.StaleIndexError, match="was 1000000 bytes when indexed and is 1000003 now"):
+        with pytest.raises(mmapds.StaleIndexError, match="was 300000 bytes when indexed and is 300008 now"):
             mmapds.open(corpus, check=check)
-    assert len(quiet_open(corpus, check="none")) == RECORDS
-
-
-def test_without_a_check_reads_stay_in_the_file(corpus):
-    ds = mmapds.open(corpus, check="none")
+    for check in ("stats", None):
+        with pytest.raises(mmapds.Error, match=f"check = {check!r}, expected one of 'stat', 'sample', 'full', 'none'"):
+            mmapds.open(corpus, check=check)
+    ds = quiet_open(corpus, check="none")
+    assert pickle.loads(pickle.dumps(ds))[1]["n"] == 1
+    with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected decode, access, io, check and on_error as of"):
+        mmapds.concat([ds, mmapds.open(corpus, build=True)])
     os.truncate(corpus, 30)
+    ds = quiet_open(corpus, check="none")
     assert ds[0] == {"n": 0, "m": 0}
     with pytest.raises(mmapds.FormatError, match=r"record 2 of .*: expected bytes within 0 to 30, found 40 to 60"):
         ds[2]
 
 
-@pytest.mark.parametrize("check", ["stats", None])
-def test_other_checks_are_refused(corpus, check):
-    expected = "expected one of 'stat', 'sample', 'full', 'none'"
-    with pytest.raises(mmapds.Error, match=f"check = {check!r}, {expected}"):
-        mmapds.open(corpus, check=check)
-
-
-def test_full_says_how_to_store_hashes(corpus):
+def test_full_says_how_to_store_hashes_and_builds_keep_them(corpus):
     with pytest.raises(mmapds.Error, match=r"check = 'full': expected a hash of each source") as error:
         mmapds.open(corpus, check="full")
     _, _, run = str(error.value).partition("; run: python -m mmapds.index ")
@@ -154,135 +144,89 @@ def test_full_says_how_to_store_hashes(corpus):
     index = Index(f"{corpus}.mmx")
     assert index.sources[0].xxh3_128 == xxhash.xxh3_128(Path(corpus).read_bytes()).hexdigest()
     assert index.sources == [before.sources[0]._replace(xxh3_128=index.sources[0].xxh3_128)]
-    assert len(quiet_open(corpus, check="full")) == RECORDS
-
-
-def test_a_rebuild_has_hashes_where_the_index_had_them(corpus):
-    mmapds.build(corpus, hash=True)
     with open(corpus, "ab") as file:
         file.write(b'{"n": 1}\n')
-    mmapds.build(corpus)
-    assert len(mmapds.open(corpus, check="full")) == RECORDS + 1
-    mmapds.build(corpus, force=True)
-    assert len(mmapds.open(corpus, check="full")) == RECORDS + 1
+    for force in (False, True):
+        mmapds.build(corpus, force=force)
+        assert len(quiet_open(corpus, check="full")) == RECORDS + 1
 
 
 # ---- copies ------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
 def copied(corpus, tmp_path):
-    """A copy without times, and its index."""
-    (tmp_path / "copy").mkdir()
-    path = str(tmp_path / "copy" / "train.jsonl")
+    """A copy without times, and its index, which has a column that Python computed."""
+    mmapds.add_column(corpus, "square", np.arange(RECORDS) ** 2)
+    path = tmp_path / "copy" / "train.jsonl"
+    path.parent.mkdir()
     shutil.copyfile(corpus, path)
     shutil.copyfile(f"{corpus}.mmx", f"{path}.mmx")
     touch(path)
-    return path
+    return str(path)
 
 
-def test_a_copy_without_times_opens_with_a_warning_that_its_command_ends(corpus, tmp_path):
-    path = copied(corpus, tmp_path)
-    before = Path(f"{path}.mmx").read_bytes()
+def test_a_copy_without_times_opens_with_a_warning_that_its_command_ends(copied):
+    before = Path(f"{copied}.mmx").read_bytes()
     with pytest.warns(UserWarning, match="expected the time of change of when it was indexed, found another") as found:
-        ds = mmapds.open(path)
-    assert len(found) == 1
-    assert found[0].filename == __file__
-    assert ds[777] == {"n": 777, "m": 7}
-    assert quiet_open(path, check="sample")[3]["n"] == 3
-    assert len(quiet_open(path, check="none")) == RECORDS
-    assert Path(f"{path}.mmx").read_bytes() == before
-    run = str(found[0].message).partition("; run: python -m mmapds.index ")[2].partition(" (")[0]
-    assert command(run).returncode == 0
-    assert quiet_open(path)[3]["n"] == 3
-    verify(Index(f"{path}.mmx"))
-
-
-def test_a_small_copy_is_compared_whole(write, tmp_path):
-    path = write(lines(100))
-    mmapds.build(path)
-    path = copied(path, tmp_path)
-    assert len(quiet_open(path)) == 100
-    edit(path, 1000)
-    with pytest.raises(mmapds.StaleIndexError, match="has other content"):
-        mmapds.open(path)
-
-
-def test_open_with_build_keeps_the_index_of_a_copy(corpus, tmp_path):
-    path = copied(corpus, tmp_path)
-    before = Path(f"{path}.mmx").read_bytes()
-    quiet_open(path, build=True, check="sample")
-    assert Path(f"{path}.mmx").read_bytes() == before
-    edit(path, SAMPLED)
-    assert quiet_open(path, build=True)[SAMPLED // 20]["m"] in (7, 8)
-
-
-def test_a_build_of_a_copy_does_not_drop_computed_columns(corpus, tmp_path):
-    mmapds.add_column(corpus, "square", np.arange(RECORDS) ** 2)
-    path = copied(corpus, tmp_path)
+        assert mmapds.open(copied)[777] == {"n": 777, "m": 7}
+    assert [each.filename for each in found] == [__file__]
+    for options in ({"check": "sample"}, {"check": "none"}, {"check": "sample", "build": True}):
+        assert int(quiet_open(copied, **options).column("square")[99]) == 99**2
     with pytest.raises(mmapds.ColumnError, match="column 'square' was computed in Python and a rebuild loses it"):
-        mmapds.build(path)
-    ds = quiet_open(path, check="sample")
-    assert (ds.columns, int(ds.column("square")[99])) == (["length", "square"], 99**2)
+        mmapds.build(copied)
+    assert Path(f"{copied}.mmx").read_bytes() == before
+    run = str(found[0].message).partition("; run: python -m mmapds.index ")[2].partition(" (")[0]
+    assert command(run, "--force").returncode == 0
+    assert quiet_open(copied)[3]["n"] == 3
+    verify(Index(f"{copied}.mmx"))
 
 
-@pytest.mark.parametrize(("at", "keep_time"), [(SAMPLED, True), (BETWEEN, False)])
-def test_a_build_sees_an_edit(corpus, at, keep_time):
-    mmapds.build(corpus, hash=True, columns={"m": "m"})
-    edit(corpus, at, keep_time=keep_time)
-    (done,) = build_each([corpus], Request())
-    assert done.fresh
-    assert int(quiet_open(corpus).column("m")[at // 20]) in (7, 8)
-    verify(Index(f"{corpus}.mmx"))
-
-
-def test_a_build_compares_what_it_keeps_once(write, tmp_path, monkeypatch):
-    paths = [write([number], f"{number}.jsonl") for number in range(5)]
-    mmapds.build(paths, out=tmp_path / "all.mmx")
-    write([7, 8], "4.jsonl")
-    counted = count_digests(monkeypatch)
-    mmapds.build(paths, out=tmp_path / "all.mmx")
-    assert sorted(set(counted)) == paths  # the last one for the new index
-
-
-def test_one_warning_for_many_copies(write, tmp_path):
+def test_copies_that_are_compared_whole_need_no_warning_and_others_one_for_all(write, tmp_path):
     paths = [write(b"1\n" * COVERED, f"{number}.jsonl") for number in range(5)]
-    for path in paths:
+    small = write(b"1\n" * 100, "small/a.jsonl")
+    for path in (*paths, small):
         mmapds.build(path)
         touch(path)
     with pytest.warns(UserWarning, match=rf"0.jsonl and 4 more: .*; run: python -m mmapds.index {tmp_path}") as found:
-        mmapds.open(tmp_path)
+        mmapds.open(paths)
     assert len(found) == 1
+    assert len(quiet_open(small)) == 100
+    Path(small).write_bytes(b"1\n" * 99 + b"2\n")
+    with pytest.raises(mmapds.StaleIndexError, match="has other content"):
+        mmapds.open(small)
 
 
-def count_digests(monkeypatch):
-    """Count how often sources are read for a digest, in this process."""
+def test_a_build_sees_an_edit(corpus):
+    for at, keep_time in ((SAMPLED, True), (BETWEEN, False)):
+        mmapds.build(corpus, hash=True, columns={"m": "m"})
+        edit(corpus, at, keep_time=keep_time)
+        (done,) = build_each([corpus], Request())
+        assert done.fresh
+        assert int(quiet_open(corpus).column("m")[at // 20]) in (7, 8)
+        verify(Index(f"{corpus}.mmx"))
+
+
+# ---- when sources are compared -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def digests(monkeypatch):
+    """The sources that are read for a digest, in this process."""
     counted = []
     opened = current.open_regular
     monkeypatch.setattr(current, "open_regular", lambda path: counted.append(path) or opened(path))
     return counted
 
 
-@pytest.mark.parametrize(
-    ("check", "opening", "reading"), [("stat", 0, 0), ("sample", 1, 0), ("full", 1, 0), ("none", 0, 0)]
-)
-def test_a_dataset_from_a_pickle_does_not_compare_again(corpus, monkeypatch, check, opening, reading):
+def test_a_dataset_from_a_pickle_does_not_compare_again(corpus, digests):
     mmapds.build(corpus, hash=True)
-    counted = count_digests(monkeypatch)
-    ds = mmapds.open(corpus, check=check)
-    assert len(counted) == opening
-    ds[0]
-    again = pickle.loads(pickle.dumps(ds))
-    assert (again[5]["n"], len(counted)) == (5, opening + reading)
-    assert pickle.loads(pickle.dumps(again))[6]["n"] == 6
-
-
-def test_none_travels_to_workers(corpus):
-    ds = mmapds.open(corpus, check="none")
-    with open(corpus, "ab") as file:
-        file.write(b'{"n": 1}\n')
-    assert pickle.loads(pickle.dumps(ds))[1]["n"] == 1
-    with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected decode, access, io, check and on_error as of"):
-        mmapds.concat([ds, mmapds.open(corpus, build=True)])
+    for check, compared in (("stat", 0), ("sample", 1), ("full", 1), ("none", 0)):
+        digests.clear()
+        ds = mmapds.open(corpus, check=check)
+        assert ds[0]["n"] == 0
+        assert pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(ds))))[6]["n"] == 6
+        assert len(digests) == compared
 
 
 def test_a_source_replaced_after_opening_is_compared_when_it_is_read(corpus):
@@ -293,3 +237,267 @@ def test_a_source_replaced_after_opening_is_compared_when_it_is_read(corpus):
     edit(corpus, 0)
     with pytest.raises(mmapds.StaleIndexError, match="has other content"):
         ds[1]
+
+
+# ---- --verify: sections that were forged, with checksums that hold, are found ------------------------------------
+
+
+def forge(path, name, change):
+    """Change the numbers of a section, and make its checksum right again."""
+    section = Index(str(path)).sections[name]
+    numbers = np.frombuffer(Index(str(path)).section(name), section.dtype).copy()
+    change(numbers)
+    forge_section(path, name, numbers)
+    forge_metadata(path, lambda found: found["sections"][name].update(xxh3=xxhash.xxh3_64(numbers).hexdigest()))
+
+
+def assign(at, value):
+    return lambda numbers: numbers.__setitem__(at, value)
+
+
+def swap(one, other):
+    return lambda numbers: numbers.__setitem__([one, other], numbers[[other, one]])
+
+
+def at_random(numbers):
+    numbers[:] = np.random.default_rng(1).integers(0, 2**32, len(numbers)).astype(numbers.dtype)
+
+
+def forge_metadata(path, change):
+    def changed(metadata):
+        change(metadata)
+        return metadata
+
+    rewrite(str(path), metadata=changed)
+
+
+def built(write, name="train.jsonl"):
+    path = write([{"n": n, "i": n - 3, "f": n + 0.5, "u": 2**63 + n} for n in (5, 3, 3, 9, 1)], name)
+    mmapds.build(path, length="n", columns={name: name for name in "ifu"})
+    return path
+
+
+@pytest.fixture
+def index(write):
+    return f"{built(write)}.mmx"
+
+
+@pytest.fixture
+def keyed(write):
+    path = write(archive([(f"{number}.txt", b"x") for number in range(20)]), "a.tar")
+    return str(mmapds.build(path))
+
+
+def only_problem(index):
+    """The one problem of an index."""
+    (problem,) = examine(Index(str(index))).problems
+    assert re.search(r": DAMAGED: .*expected .*; run: python -m mmapds.index", str(problem.error)), problem.error
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "check", "message"),
+    [
+        ("length_order", assign(0, 0), "length_order", r"length_order\[0\] = 0, expected 3;"),
+        ("length_order", swap(2, 3), "length_order", r"length_order\[2\] = 2, expected 1;"),
+        ("length_values", assign(1, 9), "length_order", r"length_values\[1\] = 9, expected 5;"),
+        ("length_counts", at_random, "length_order", "length_counts"),
+        (
+            "column:length",
+            assign(2, 4),
+            "columns",
+            r"column:length\[2\] = 4, expected 3 \(record 2 of .*train.jsonl\);",
+        ),
+        ("key_records", swap(0, 1), "keys", r"key_records\[0\] = "),
+        ("key_hashes", assign(0, 1), "keys", r"key_hashes\[0\] = 1, expected "),
+    ],
+)
+def test_a_forged_section_is_found(index, keyed, name, change, check, message):
+    path = keyed if name.startswith("key_") else index
+    verify(Index(path))
+    forge(path, name, change)
+    problem = only_problem(path)
+    assert problem.check == check
+    assert re.search(f"DAMAGED: {message}", str(problem.error))
+
+
+def test_a_column_of_another_type_is_found(index):
+    """Of the same width, so its bytes and its checksum stay."""
+    for name, dtype, right in (("i", "<u8", "<i8"), ("f", "<i8", "<f8"), ("u", "<f8", "<u8")):
+        forge_metadata(index, lambda found, name=name, to=dtype: found["sections"][f"column:{name}"].update(dtype=to))
+        message = f"section 'column:{name}': expected 5 numbers of type {right}, found 5 of type {dtype}"
+        assert message in str(only_problem(index).error)
+        forge_metadata(index, lambda found, name=name, to=right: found["sections"][f"column:{name}"].update(dtype=to))
+
+
+def test_the_first_record_that_lies_elsewhere_is_named(write):
+    """The edit lies between the blocks of the fingerprint, and keeps size and time."""
+    lines = [b'{"n": %d}\n' % (number % 100) for number in range(40_000)]
+    path = write(b"".join(lines))
+    mmapds.build(path, columns={"n": "n"})
+    lines[2009], lines[2010] = lines[2010], lines[2009]
+    with same_time(path):
+        write(b"".join(lines))
+    problem = only_problem(f"{path}.mmx")
+    assert (problem.check, problem.source, problem.record) == ("records", path, 2010)
+    assert re.search(r"DAMAGED: record 2010 of .* begins at byte", str(problem.error))
+    assert sorted(os.listdir(os.path.dirname(path))) == ["train.jsonl", "train.jsonl.mmx"]
+
+
+def test_the_record_of_a_combined_index_is_counted_in_its_source(write, tmp_path):
+    paths = [write([{name: n} for n in range(9)], f"{name}.jsonl") for name in "ab"]
+    out = mmapds.build(paths, out=tmp_path / "all.mmx", columns={"a": "a"}, missing=0)
+    forge(out, "column:a", assign(11, 4))
+    problem = only_problem(out)
+    assert (problem.check, problem.source, problem.record) == ("columns", paths[1], 2)
+    mmapds.build(paths, out=out, force=True)
+    mmapds.build(paths[1], out=out)
+    verify(Index(str(out)))  # which kept the source that has no such column
+
+
+@pytest.mark.parametrize("name", ["records", "lines", "smallest", "largest", "skipped"])
+def test_a_forged_total_of_a_source_is_found(index, name):
+    forge_metadata(index, lambda metadata: metadata["sources"][0].update({name: metadata["sources"][0][name] + 1}))
+    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: .*expected"):
+        verify(Index(index))
+
+
+def test_a_forged_header_of_npy_is_found(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(64, dtype=np.int32))
+    index = mmapds.build(path)
+    good = index.read_bytes()
+    for name, value in (("first", 64), ("dtype", "<i2"), ("dtype", None), ("shape", [4]), ("record_bytes", 2)):
+
+        def change(metadata, name=name, value=value):
+            (metadata["sources"][0] if name == "first" else metadata["parameters"])[name] = value
+
+        forge_metadata(index, change)
+        with pytest.raises(mmapds.FormatError, match=r"DAMAGED: .*expected"):
+            verify(Index(str(index)))
+        index.write_bytes(good)
+    verify(Index(str(index)))
+
+
+@pytest.mark.parametrize(("largest", "width"), [(50, 2), (70_000, 3), (17_000_000, 4)])
+def test_every_byte_of_the_bounds_is_compared(tmp_path, largest, width):
+    """Also the end of the last record of each group, which the next group has once more."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join(b'"%s"\n' % (b"x" * (largest if n == 20 else n % 7)) for n in range(60)))
+    mmapds.build(path)
+    index = f"{path}.mmx"
+    assert Index(index).sources[0].width == width
+    whole, each = Path(index).read_bytes(), records_in(width)
+    section = Index(index).sections["offsets"]
+    groups = whole[section.offset : section.offset + section.size]
+    ends = [begin + 8 + each * width - 1 for begin in range(0, len(groups) - 64, 64)]  # of a distance, its highest byte
+    for at in range(len(groups)) if width == 2 else [ends[0], ends[-1] - width + 1]:
+        forged = bytearray(groups)
+        forged[at] ^= 1
+        Path(index).write_bytes(whole)
+        write_groups(index, forged, seal=True)
+        with pytest.raises(mmapds.FormatError, match=r"DAMAGED: offsets\[7\] = \d+, exp" if at == 62 else "expected"):
+            verify(Index(index))
+
+
+# ---- what --verify says ------------------------------------------------------------------------------------------
+
+
+def test_all_indexes_are_verified_and_every_problem_is_a_line(write):
+    good, bad, gone, torn = (built(write, f"{name}.jsonl") for name in ("good", "bad", "gone", "torn"))
+    forge(f"{bad}.mmx", "length_order", assign(1, 4))
+    forge(f"{bad}.mmx", "column:length", assign(0, 6))
+    os.unlink(f"{gone}.mmx")
+    os.truncate(f"{torn}.mmx", 100)
+    ran = command("--verify", bad, gone, torn, good)
+    assert ran.returncode == 1
+    said = f"; verified\n  not checked: whether records are JSON; run: python -m mmapds.index {good} --validate\n"
+    for text in (f"{good}.mmx: 5 records", said, "; 2 problems\n"):
+        assert text in ran.stdout
+    found = ("column:length[0] = 6, expected 5", "length_order[1] = 4, exp", f"{gone}.mmx: no such", f"{torn}.mmx: DAM")
+    assert [text in line for text, line in zip(found, ran.stderr.splitlines(), strict=True)] == [True] * 4
+    quiet = command("--verify", "--quiet", bad, gone, torn, good)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (1, "", ran.stderr)
+
+
+def test_json_is_one_document_of_what_people_read(write):
+    good, bad = built(write, "good.jsonl"), built(write, "bad.jsonl")
+    forge(f"{bad}.mmx", "column:length", assign(2, 4))
+    ran = command("--verify", "--json", good, bad, "--quiet")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    right, wrong = json.loads(ran.stdout)["indexes"]
+    assert (right["path"], right["verified"], right["problems"], right["counts"]) == (f"{good}.mmx", True, [], {})
+    assert (right["records"], right["columns"]["length"], right["format"]) == (5, "n", "jsonl")
+    state = {"state": "unchanged", "message": "unchanged"}
+    assert right["sources"] == [{"path": good, "records": 5, "bytes": os.path.getsize(good), **state}]
+    assert (wrong["verified"], wrong["counts"]) == (False, {"columns": 1})
+    (problem,) = wrong["problems"]
+    assert (problem["check"], problem["source"], problem["record"]) == ("columns", bad, 2)
+    assert problem["message"] == str(only_problem(f"{bad}.mmx").error)
+    gone = json.loads(command("--info", "--json", good, write([1], "new.jsonl")).stdout)["indexes"]
+    assert ("no such index" in gone[1]["error"], set(gone[1])) == (True, {"path", "error"})
+    alone = command("--json", good)
+    assert (alone.returncode, alone.stdout, "--json" in alone.stderr) == (2, "", True)
+
+
+def test_sources_that_are_gone_or_changed_are_all_named(write, tmp_path, monkeypatch):
+    paths = [write([{"n": 1}] * 9, f"{number}.jsonl") for number in range(4)]
+    out = str(mmapds.build(paths, out=tmp_path / "all.mmx"))
+    os.unlink(paths[0])
+    os.mkfifo(paths[0])
+    os.truncate(paths[1], 5)
+    with same_time(paths[2]):
+        Path(paths[2]).write_bytes(Path(paths[2]).read_bytes().replace(b"1", b"2"))
+    findings = examine(Index(out))
+    assert [problem.source for problem in findings.problems] == paths[:3]
+    assert findings.describe()["counts"] == {"sources": 2, "fingerprints": 1}
+    assert [each[:10] for each in findings.not_checked] == ["parameters", "whether re"]
+
+    def refuse(path):
+        raise mmapds.SourceError(f"{path}: input/output error")
+
+    monkeypatch.setattr(module, "fingerprint", refuse)
+    assert examine(Index(out)).describe()["counts"] == {"sources": 2, "fingerprints": 2}
+
+
+def test_what_was_not_checked_is_said_with_the_command_that_checks_it(corpus):
+    def not_checked():
+        summary, *lines = command("--verify", corpus).stdout.splitlines()
+        assert summary.endswith("; verified")
+        return [line.removeprefix("  not checked: ").partition("; run: python -m mmapds.index ") for line in lines]
+
+    (text, _, validate), _ = not_checked()
+    assert text == "whether records are JSON"
+    assert command(*validate.split()).returncode == 0
+    mmapds.add_column(corpus, "square", np.arange(RECORDS) ** 2)
+    (column, *_), (text, _, store_hashes) = not_checked()
+    assert column == "column 'square', which was computed in Python, beyond its checksum"
+    assert text.startswith("bytes of a source between the blocks of the fingerprint")
+    assert command(*store_hashes.split()).returncode == 0
+    assert [said for said, *_ in not_checked()] == [column]
+    assert mmapds.open(corpus, check="full").columns == ["length", "square"]
+
+
+def test_a_hash_sees_what_nothing_else_does(corpus):
+    mmapds.build(corpus, hash=True, force=True, columns={"n": "n"})
+    edit(corpus, BETWEEN, keep_time=True)
+    findings = examine(Index(f"{corpus}.mmx"))
+    assert findings.describe()["counts"] == {"hashes": 1}
+    assert "has other content (same size, same time, hash " in str(findings.problems[0].error)
+
+
+def test_where_nothing_can_be_written_or_another_builds(index, keyed, monkeypatch):
+    for path in (index, keyed):
+        reported = []
+        assert not examine(Index(path), report=reported.append).problems
+        assert sum(reported) == work(Index(path)) > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        assert not examine(Index(index)).problems
+        forge(index, "column:length", assign(2, 4))
+        assert only_problem(index).check == "columns"
+    monkeypatch.setenv("MMAPDS_LOCK_SECONDS", "0")
+    with open(f"{index}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(mmapds.Error, match=r"\.lock: waited 0 s"):
+            examine(Index(index))

@@ -17,7 +17,7 @@ from tests.support.files import opened_to_all, unprivileged
 from tests.support.messages import check
 
 SUFFIXES = " ".join(formats.SUFFIXES)
-OTHERS = "b.json, below, c, d.txt"
+READ = f"{SUFFIXES} .mmx"
 
 
 @pytest.fixture
@@ -33,52 +33,32 @@ def names(ds):
     return [sample["name"] for sample in ds]
 
 
-def line(directory, suffixes=SUFFIXES):
-    return f"{directory}: passed over {OTHERS} (expected names that end in {suffixes})"
+def test_what_is_passed_over_is_named(mixed, tmp_path):
+    def line(suffixes):
+        return f"{mixed}: passed over b.json, below, c, d.txt (expected names that end in {suffixes})"
 
+    def into(path):
+        return convert(path, tmp_path / "out.mma")
 
-def test_what_is_passed_over_is_named_in_python(mixed, tmp_path):
-    ways = (
-        (mmapds.build, SUFFIXES),
-        (mmapds.open, f"{SUFFIXES} .mmx"),
-        (lambda path: convert(path, tmp_path / "out.mma"), " ".join(CONVERTED)),
-    )
-    for way, suffixes in ways:
+    for way, suffixes in ((mmapds.build, SUFFIXES), (mmapds.open, READ), (into, " ".join(CONVERTED))):
         with pytest.warns(UserWarning, match="passed over") as caught:
-            way(mixed)
-        assert [(str(each.message), each.filename) for each in caught] == [(line(mixed, suffixes), __file__)]
-    with pytest.warns(UserWarning, match="passed over"):
-        assert names(mmapds.open(mixed)) == ["a.jsonl", "f.JSONL"], "case does not count"
+            found = way(mixed)
+        assert [(str(each.message), each.filename) for each in caught] == [(line(suffixes), __file__)]
+        assert way is not mmapds.open or names(found) == ["a.jsonl", "f.JSONL"], "case does not count"
+    for name, suffixes in (("info", READ), ("seekable", ".jsonl .ndjson .gz .bgz .zst .zstd")):
+        done = commands.mmapds(name, mixed)
+        assert (done.returncode, done.stderr.removeprefix("warning: ")) == (0, f"{line(suffixes)}\n")
 
 
-COMMANDS = {  # what the names end in of files that a command takes
-    "info": f"{SUFFIXES} .mmx",
-    "seekable": ".jsonl .ndjson .gz .bgz .zst .zstd",
-    "head": f"{SUFFIXES} .mmx",
-}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_what_is_passed_over_is_named_by_commands(mixed, name):
-    mmapds.build([mixed / "a.jsonl", mixed / "f.JSONL"])
-    done = commands.mmapds(name, mixed)
-    assert (done.returncode, done.stderr.removeprefix("warning: ")) == (0, f"{line(mixed, COMMANDS[name])}\n")
-
-
-def test_an_index_alone_may_have_the_other_files_for_sources(write, tmp_path):
-    source = write([{"name": "b"}], "d/b.json")
-    mmapds.build([source], out=tmp_path / "d/all.mmx")
-    assert names(mmapds.open(tmp_path / "d")) == ["b"]
-    mmapds.merge(tmp_path / "d", out=tmp_path / "merged.mmx")
-
-
-def test_a_directory_of_others_alone_names_some(write, tmp_path):
-    for number in range(11):
-        write([{"n": 0}], f"d/{number:02}.json")
+def test_a_directory_of_others_alone_names_some_unless_an_index_has_them_for_sources(write, tmp_path):
+    sources = [write([{"name": number}], f"d/{number:02}.json") for number in range(11)]
     with pytest.raises(mmapds.SourceError) as caught:
         mmapds.build(tmp_path / "d")
     found = ", ".join(f"{number:02}.json" for number in range(8))
     assert str(caught.value) == f"{tmp_path}/d: expected names that end in {SUFFIXES}, found {found} and 3 more"
+    mmapds.build(sources, out=tmp_path / "d/all.mmx")
+    assert names(mmapds.open(tmp_path / "d")) == list(range(11))
+    mmapds.merge(tmp_path / "d", out=tmp_path / "merged.mmx")
 
 
 # ---- sources that are missing, or come twice --------------------------------------------------------------------
@@ -131,32 +111,27 @@ def test_a_source_that_is_given_twice_is_named(write, tmp_path, monkeypatch):
     for given, first, again in (
         (["d/?.jsonl", "d/1.jsonl"], "d/1.jsonl", "d/1.jsonl"),
         (["d/1.jsonl", "d/link.jsonl"], "d/1.jsonl", "d/link.jsonl"),
-        (["d/1.jsonl", "e/1.jsonl", "d/0.jsonl"], "d/1.jsonl", "e/1.jsonl"),
         (["d/{0..2}.jsonl", "e/?.jsonl"], "d/0.jsonl", "e/0.jsonl"),
         (["a.jsonl", "d/0.jsonl", "a.jsonl.gz"], "a.jsonl", "a.jsonl.gz"),
         (["a.jsonl", "a.seekable.jsonl.gz"], "a.jsonl", "a.seekable.jsonl.gz"),
     ):
-        line = f"{again}: {TWICE}, as {first} is given, too"
         ways = mmapds.open, partial(mmapds.build, out="t.mmx"), lambda given: convert(given, "t.mma", force=True)
         for way in ways:
             with pytest.warns(UserWarning, match=TWICE) as caught:
                 way(given)
-            assert [str(each.message) for each in caught] == [line]
+            assert [str(each.message) for each in caught] == [f"{again}: {TWICE}, as {first} is given, too"]
         assert names(mmapds.open("t.mmx")) == names(mmapds.open("t.mma"))
     assert commands.command("d/1.jsonl", "d/link.jsonl", "-o", "t.mmx").stderr.startswith("warning: d/link.jsonl: its ")
     assert commands.command("d/1.jsonl", "d/link.jsonl").stderr == ""  # an index of its own for each
 
 
-def test_two_forms_of_one_source_in_a_directory_are_named(write, tmp_path):
-    """As `mmapds.seekable` leaves them."""
-    mmapds.seekable(write(gzip.compress(b'{"name": 1}\n'), "part.jsonl.gz"))
-    mmapds.build(tmp_path)
+def test_a_directory_that_has_records_twice_is_named(write, tmp_path):
+    """In two forms of one source, as `mmapds.seekable` leaves them, or in two indexes."""
+    mmapds.seekable(write(gzip.compress(b'{"name": 1}\n'), "f/part.jsonl.gz"))
+    mmapds.build(tmp_path / "f")
     with pytest.warns(UserWarning, match=TWICE):
-        assert names(mmapds.open(tmp_path)) == [1, 1]
-    assert names(mmapds.open(tmp_path / "*.zst", build=True)) == [1]
-
-
-def test_indexes_of_a_directory_that_have_the_same_source_are_named(write, tmp_path):
+        assert names(mmapds.open(tmp_path / "f")) == [1, 1]
+    assert names(mmapds.open(tmp_path / "f/*.zst", build=True)) == [1]
     sources = [write([{"name": n}], f"shards/{n}.jsonl") for n in range(3)]
     out = mmapds.build(sources, out=tmp_path / "corpus.mmx")
     mmapds.open(out)[:2].save(tmp_path / "view.mmx")
@@ -168,25 +143,25 @@ def test_indexes_of_a_directory_that_have_the_same_source_are_named(write, tmp_p
 
 
 def test_a_directory_that_cannot_be_listed(tmp_path):
-    opened_to_all(tmp_path)
-    closed = tmp_path / "closed"
-    closed.mkdir()
-    (closed / "a.jsonl").write_bytes(b'{"a":1}\n')
-    closed.chmod(0o311)
-    for way in (mmapds.build, mmapds.open, partial(mmapds.open, build=True), convert):
-        assert unprivileged(partial(way, closed)) == f"SourceError: {closed}: permission denied"
-
-
-@pytest.mark.parametrize("pattern", ["*/*.jsonl", "**/*.jsonl", "e[01]/*", "*/s*/*.jsonl", "e?/*/a.jsonl", "**"])
-def test_a_pattern_that_leads_to_a_directory_that_cannot_be_listed(tmp_path, pattern):
-    """The files of the others alone would be an index without the records there."""
+    """The files of others alone would be an index without the records there."""
     opened_to_all(tmp_path)
     for name in ("e0/sub", "e1/sub"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "a.jsonl").write_bytes(b"1\n")
-    (tmp_path / "e1").chmod(0o311)
-    refused = unprivileged(lambda: expand(tmp_path / pattern, (".jsonl",)))
-    assert refused == f"SourceError: {tmp_path}/e1: permission denied"
-    for known in ("e*/sub/a.jsonl", "e0/**/*.jsonl"):  # names that need no list of that directory
-        found = unprivileged(lambda known=known: expand(tmp_path / known, (".jsonl",)))
-        assert found[0] == f"{tmp_path}/e0/sub/a.jsonl"
+    closed = tmp_path / "e1"
+    closed.chmod(0o311)
+    ways = [partial(way, closed) for way in (mmapds.build, mmapds.open, convert)]
+    for pattern in ("*/*.jsonl", "**/*.jsonl", "e[01]/*", "*/s*/*.jsonl", "e?/*/a.jsonl", "**"):
+        ways.append(partial(expand, tmp_path / pattern, (".jsonl",)))
+    known = [partial(expand, tmp_path / name, (".jsonl",)) for name in ("e*/sub/a.jsonl", "e0/**/*.jsonl")]
+
+    def said(way):
+        try:
+            return way()
+        except mmapds.SourceError as error:
+            return str(error)
+
+    found = unprivileged(lambda: [said(way) for way in (*ways, *known)])
+    assert found[: len(ways)] == [f"{closed}: permission denied"] * len(ways)
+    for names_that_need_no_list in found[len(ways) :]:
+        assert names_that_need_no_list[0] == f"{tmp_path}/e0/sub/a.jsonl"

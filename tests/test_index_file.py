@@ -15,12 +15,11 @@ from mmapds.storage.index_file import Index
 from mmapds.storage.numbers import U64
 from mmapds.storage.writer import IndexWriter
 from tests.support.bounds import WIDTHS, bounds_of, group_of, grouped, write_groups
-from tests.support.commands import command
 from tests.support.files import DATA, flip
+from tests.support.forged import changed, make_source
 from tests.support.index_file import rewrite
 
 RECORDS = [{"id": 1}, {"id": 22}, {"id": 333}]
-ODD = [-1, 2.5, "3", True, [2], None]
 
 
 @pytest.fixture
@@ -28,12 +27,14 @@ def index_path(write):
     return str(mmapds.build(write(RECORDS)))
 
 
+# ---- every field is checked when the file is opened -------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("magic", b"\x89PNG\r\n\x1a\n", r"NOT AN INDEX: expected b.* at byte 0, found b.\\x89PNG.*; run: python -m "),
         ("version", 2, "VERSION: expected format 1, found 2; upgrade mmapds"),
-        ("version", 0, "VERSION: expected format 1, found 0"),
         ("header_size", 128, r"metadata: expected bytes 64 to \d+, found"),
         ("records", 4, "expected 4 records, as the header says, found 3 in the sources"),
         ("offset", 2**64 - 1, "found 18446744073709551615 to"),
@@ -52,82 +53,70 @@ def test_a_damaged_header_field_is_named(index_path, field, value, message):
     assert str(caught.value).startswith(index_path)
 
 
-def without(key):
-    return lambda metadata: {name: value for name, value in metadata.items() if name != key}
-
-
 def section(**changes):
-    def change(metadata):
-        metadata["sections"]["offsets"] |= changes
-        return metadata
-
-    return change
+    return lambda found: {"offsets": found["sections"]["offsets"] | changes}
 
 
 def source(**changes):
-    def change(metadata):
-        metadata["sources"][0] |= changes
-        return metadata
+    return lambda found: [found["sources"][0] | changes]
 
-    return change
+
+COUNT = "of a source: expected an integer from 0 to 2.*63 - 1, found"
+WIDTH = "width of a source: expected 2, 3, 4 or 8, .*found"
+PLACE = "section 'offsets': expected numbers within"
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("key", "value", "message"),
     [
-        *((text, "malformed metadata") for text in (b"", b"[]", b'{"sections": 3}', b"\xff{}")),
-        *((without(key), "malformed metadata") for key in ("format", "sources", "sections")),
-        (section(dtype="<f8"), "section 'offsets': expected 8 numbers of type <u8, found 8 of type <f8"),
-        (section(shape=[7]), "section 'offsets': expected 8 numbers of type <u8, found 7 of type <u8"),
-        (section(dtype="<f4"), "malformed metadata"),
-        (section(shape=[4, 4]), "malformed metadata"),
-        (section(shape=[-1]), r"section 'offsets': expected numbers within \d+ bytes, found -1"),
-        (section(shape=["8"]), "found '8' of type <u8 from byte 64"),
-        (section(shape=[2**62]), f"found {2**62} of type <u8 from byte 64"),
-        *((section(offset=at), f"found 8 of type <u8 from byte {at}") for at in (-64, 65, 2**63)),
-        *((source(records=n), "records of a source: expected an integer from 0 to 2.*63 - 1, found") for n in ODD),
-        *((source(width=n), "width of a source: expected 2, 3, 4 or 8, .*found") for n in (0, 1, -2, 16, *ODD)),
-        *((source(path=n), "path of a source: expected a text in UTF-8, found") for n in (3, "a\0b", None)),
-        (source(path="\ud800"), "malformed metadata"),
-        (source(mtime_ns=1.5), "mtime_ns of a source: expected an integer of 64 bits, found 1.5"),
-        (source(xxh3_128=5), "xxh3_128 of a source: expected a text in UTF-8, found 5"),
-        (
-            source(bad={"lines": 1, "first": [[1, -1]]}),
-            r"first of bad lines: expected pairs of integers .*, found \[\[1, -1\]\]",
-        ),
+        *(("", text, "malformed metadata") for text in (b"", b"[]", b'{"sections": 3}', b"\xff{}", b"[" * 100_000)),
+        *((key, None, "malformed metadata") for key in ("format", "sources", "sections")),
+        ("sections", section(dtype="<f8"), "'offsets': expected 8 numbers of type <u8, found 8 of type <f8"),
+        ("sections", section(dtype="<f4"), "malformed metadata"),
+        ("sections", section(shape=[7]), "'offsets': expected 8 numbers of type <u8, found 7 of type <u8"),
+        ("sections", section(shape=[4, 4]), "malformed metadata"),
+        *(("sections", section(shape=[n]), rf"{PLACE} .* found '?{n}'? of type") for n in (-1, "8", 2**61, 2**64)),
+        *(("sections", section(offset=at), f"{PLACE} .* from byte {at}") for at in (-64, 65, 2**63, 2**64 - 64)),
+        *(("sources", source(records=n), f"records {COUNT}") for n in (-1, 2.5, "3", True, 2**63)),
+        *(("sources", source(width=n), WIDTH) for n in (0, 1, 16, 2.0)),
+        *(("sources", source(path=n), "path of a source: expected a text in UTF-8, found") for n in (3, "a\0b")),
+        ("sources", source(path="\ud800"), "malformed metadata"),
+        ("sources", source(mtime_ns=1.5), "mtime_ns of a source: expected an integer of 64 bits, found 1.5"),
+        ("sources", source(bad={"lines": 1, "first": [[1, -1]]}), "first of bad lines: expected pairs of integers"),
     ],
 )
-def test_damaged_metadata_is_an_error(index_path, change, message):
-    rewrite(index_path, metadata=change)
+def test_damaged_metadata_are_an_error(index_path, key, value, message):
+    def change(found):
+        return found | {key: value(found)} if value else {name: each for name, each in found.items() if name != key}
+
+    rewrite(index_path, metadata=change if key else value)
     with pytest.raises(mmapds.FormatError, match=message):
         Index(index_path)
 
 
-@pytest.mark.parametrize("columns", [("length",), ("length", "length_order", "length_values", "length_counts")])
-@pytest.mark.parametrize("kept", [True, False], ids=["expressions", "no expressions"])
-def test_a_column_that_an_index_says_it_has_must_be_there(write, columns, kept):
-    path = mmapds.build(write(b'{"n": 1}\n{"n": 2}\n'), length="n", columns={"other": "n"})
+LENGTHS = ("column:length", "length_order", "length_values", "length_counts")
 
-    def without(found):
-        for name in columns:
-            del found["sections"][name if "_" in name else f"column:{name}"]
-        if not kept:
-            del found["columns"]["expressions"]["length"]
+
+@pytest.mark.parametrize("missing", [*LENGTHS, "keys"])
+def test_sections_that_belong_together_are_there_together(tmp_path, missing):
+    path = make_source(tmp_path, "tar" if missing == "keys" else "jsonl")
+    names = ["key_records"] if missing == "keys" else [missing]
+
+    def change(found):
+        found["columns"] = found["columns"] | {"expressions": {}}
+        for name in names:
+            del found["sections"][name]
         return found
 
-    rewrite(path, metadata=without)
-    if kept or columns == ("length",):
-        with pytest.raises(mmapds.FormatError, match=r"DAMAGED: section 'column:length': expected 2 .* found none"):
-            mmapds.open(path)
-    else:
-        assert list(mmapds.open(path).columns) == ["other"]
-
-
-@pytest.mark.parametrize("name", ["length_order", "length_values", "length_counts"])
-def test_a_length_order_is_whole_or_not_there(write, name):
-    path = mmapds.build(write(b'{"n": 1}\n{"n": 2}\n'), length="n")
-    rewrite(path, metadata=lambda found: found["sections"].pop(name) and found)
-    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: section 'length_.*': expected .* found "):
+    rewrite(f"{path}.mmx", metadata=change)
+    with pytest.raises(mmapds.FormatError, match=rf"DAMAGED: section '{names[0]}': expected .* found none"):
+        mmapds.open(path)
+    if missing in LENGTHS:
+        names[:] = set(LENGTHS) - {missing}
+        rewrite(f"{path}.mmx", metadata=change)
+        assert "length" not in mmapds.open(path).columns
+    rewrite(f"{path}.mmx", metadata=lambda found: found | {"columns": found["columns"] | {"expressions": {"x": "n"}}})
+    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: section 'column:x': expected .* found none"):
         mmapds.open(path)
 
 
@@ -141,36 +130,25 @@ def test_unknown_sections_and_keys_are_skipped(index_path):
     assert mmapds.open(index_path)[2] == {"id": 333}
 
 
-@pytest.mark.parametrize("io", ["mmap", "pread"])
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(
-    ("first", "distances"),
-    [
-        (0, [10, 9, 33]),
-        (0, [10, 21, 65535]),
-        (0, [10, 21, 34]),
-        (24, [10, 21, 33]),
-        (2**63, [10, 21, 33]),
-        (2**64 - 1, [10, 21, 33]),
-        (2**64 - 21, [10, 21, 33]),
-        (2**64 - 21, [31, 41, 54]),
-    ],
-)
-def test_bounds_outside_the_source_are_an_error_when_read(index_path, first, distances, width, io):
+def test_bounds_outside_the_source_are_an_error_when_read(index_path, width):
     """Distances that 64 bits cannot add to the first bound do not come around to the bytes of the source."""
     before, bounds = Index(index_path), bounds_of(index_path)
     with IndexWriter(index_path) as writer:
         writer.write_array("offsets", "<u8", grouped(bounds, width))
-        writer.commit(source(width=width)(before.metadata), before.records)
-    assert list(mmapds.open(index_path, io=io)) == RECORDS
-    write_groups(index_path, group_of(first, distances, width))
-    ds = mmapds.open(index_path, io=io)
-    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record \d of .*train.jsonl: expected bytes within 0 to"):
-        list(ds)
-    with pytest.raises(mmapds.FormatError, match="DAMAGED"):
-        ds.__getitems__([2, 1, 0])
-    with pytest.raises(mmapds.FormatError, match="does not match its checksum"):
-        Index(index_path).verify_sections()
+        metadata = before.metadata
+        writer.commit(metadata | {"sources": source(width=width)(metadata)}, before.records)
+    good, wrong = Path(index_path).read_bytes(), [10, 21, 33]
+    bad = [(0, [10, 9, 33]), (0, [10, 21, 34]), (24, wrong), (2**63, wrong), (2**64 - 21, wrong), (2**64 - 1, wrong)]
+    for io in ("mmap", "pread"):
+        assert list(mmapds.open(index_path, io=io)) == RECORDS
+        for first, distances in [*bad, (2**64 - 21, [31, 41, 54])]:
+            write_groups(index_path, group_of(first, distances, width))
+            ds = mmapds.open(index_path, io=io)
+            for read in (lambda ds=ds: list(ds), lambda ds=ds: ds.take([2, 1, 0])):
+                with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record \d of .*: expected bytes within 0 to"):
+                    read()
+        Path(index_path).write_bytes(good)
 
 
 def test_no_flipped_bit_and_no_truncation_gets_past_the_checks(index_path):
@@ -186,7 +164,9 @@ def test_no_flipped_bit_and_no_truncation_gets_past_the_checks(index_path):
         Path(index_path).write_bytes(data)
         with pytest.raises(mmapds.FormatError):
             Index(index_path).verify_sections()
-        Path(index_path).write_bytes(good)
+
+
+# ---- what is written ---------------------------------------------------------------------------------------------
 
 
 def test_an_unfinished_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -207,13 +187,12 @@ def test_an_unfinished_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize("numbers", [0, 2, 4])
 def test_a_column_has_a_number_for_each_record(index_path, numbers):
-    before = Path(index_path).read_bytes()
-    index = Index(index_path)
+    before, index = Path(index_path).read_bytes(), Index(index_path)
     with IndexWriter(index_path) as writer:
         spool = writer.spool()
         spool.append(U64.cell, memoryview(bytes(8 * numbers)).cast("Q"))
-        for section in index.sections:
-            writer.write_section(section, index.sections[section].dtype, index.pieces(section))
+        for name, each in index.sections.items():
+            writer.write_section(name, each.dtype, index.pieces(name))
         writer.write_column("x", spool)
         with pytest.raises(
             mmapds.Error, match=f"incomplete column 'x': expected 3 numbers, found {numbers}; nothing was"
@@ -223,7 +202,10 @@ def test_a_column_has_a_number_for_each_record(index_path, numbers):
     assert sorted(os.listdir(Path(index_path).parent)) == ["train.jsonl", "train.jsonl.mmx"]
 
 
-def test_the_golden_file_reads_as_ever(tmp_path):
+def test_the_file_is_as_the_specification_says(index_path, tmp_path):
+    index = Index(index_path)
+    assert all(section.offset % 64 == 0 for section in index.sections.values())
+    assert Path(index_path).read_bytes().endswith(json.dumps(index.metadata).encode())
     for name in ("golden-v1.jsonl", "golden-v1.jsonl.mmx"):
         shutil.copy(DATA / name, tmp_path)
     (recorded,) = Index(str(tmp_path / "golden-v1.jsonl.mmx")).sources
@@ -233,25 +215,11 @@ def test_the_golden_file_reads_as_ever(tmp_path):
     assert [ds.where(i)[1:] for i in range(4)] == [(3, 21), (27, 8), (39, 3), (45, 26)]
 
 
-def test_sections_lie_on_64_bytes_and_the_file_ends_with_the_metadata(index_path):
-    index = Index(index_path)
-    assert all(section.offset % 64 == 0 for section in index.sections.values())
-    assert Path(index_path).read_bytes().endswith(json.dumps(index.metadata).encode())
-
-
 def test_parameters_that_are_missing_have_their_defaults(write):
     path = write(b"\3\0\0\0abc\1\0\0\0z", "p.dat")
     mmapds.build(path, format="prefixed")
     rewrite(f"{path}.mmx", metadata=lambda metadata: metadata | {"parameters": {"prefix": "u32le"}})
     assert list(mmapds.open(path)) == [b"abc", b"z"]
-
-
-def test_records_of_one_size_begin_at_byte_0_unless_a_header_says_so(write):
-    path = write(bytes(40), "f.bin")
-    mmapds.build(path, format="fixed", record_bytes=4)
-    rewrite(f"{path}.mmx", metadata=lambda metadata: metadata | {"sources": [metadata["sources"][0] | {"first": 4}]})
-    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: malformed metadata, .*first = 4, expected 0"):
-        mmapds.open(path)[0]
 
 
 def test_sources_in_other_directories_are_named_by_the_shortest_path(tmp_path):
@@ -260,55 +228,29 @@ def test_sources_in_other_directories_are_named_by_the_shortest_path(tmp_path):
         directory.mkdir(parents=True)
         (directory / "a.jsonl").write_bytes(b'{"n": 1}\n')
     (home / "link").symlink_to(other)
-    mmapds.build([other / "a.jsonl", home / "a.jsonl"], out=home / "all.mmx")
-    ds = mmapds.open(home / "all.mmx", roots=tmp_path)
-    assert ds.sources == [str(other / "a.jsonl"), str(home / "a.jsonl")]
-    path = home / "all.mmx"
-    rewrite(
-        path,
-        metadata=lambda metadata: (
-            metadata | {"sources": [metadata["sources"][0] | {"path": "link/../other/a.jsonl"}, metadata["sources"][1]]}
-        ),
-    )  # what follows a name that may be a link stays as it is
+    path = mmapds.build([other / "a.jsonl", home / "a.jsonl"], out=home / "all.mmx")
+    assert mmapds.open(path, roots=tmp_path).sources == [str(other / "a.jsonl"), str(home / "a.jsonl")]
+    assert [each.path for each in Index(str(path)).sources] == ["../../other/a.jsonl", "a.jsonl"]
+    rewrite(path, metadata=lambda found: changed(found, ("sources", 0, "path"), "link/../other/a.jsonl"))
+    # what follows a name that may be a link stays as it is
     assert mmapds.open(path, roots=tmp_path).sources[0] == f"{home}/link/../other/a.jsonl"
 
 
-# ---- sections that a new index takes over from the one before it: damage gets no checksum of its own ----------------
-
-
-@pytest.fixture
-def damaged(tmp_path):
-    """A source whose index has a flipped bit in a column that was computed in Python; the column's name."""
-    path = tmp_path / "train.jsonl"
-    path.write_bytes(b"".join(b'{"id": %d}\n' % i for i in range(50_000)))
+def test_damage_of_a_section_that_is_taken_over_gets_no_checksum_of_its_own(write, tmp_path):
+    path = write([{"id": n} for n in range(500)])
     mmapds.build(path, columns={"squared": lambda sample: sample["id"] ** 2}, workers=1)
-    index = f"{path}.mmx"
-    flip(index, Index(index).sections["column:squared"].offset + 1000)
-    with pytest.raises(mmapds.FormatError, match="section 'column:squared' does not match its checksum"):
-        verify(Index(index))
-    return str(path)
-
-
-@pytest.mark.parametrize(
-    "rewrite",
-    [
-        lambda path: mmapds.add_column(path, "other", np.arange(50_000)),
-        lambda path: mmapds.add_column(path, "length", np.arange(50_000)),
-        lambda path: mmapds.build(path, hash=True),
-    ],
-    ids=["another column", "lengths", "a hash"],
-)
-def test_a_damaged_section_is_not_copied(damaged, rewrite):
-    with open(f"{damaged}.mmx", "rb") as file:
-        before = file.read()
-    with pytest.raises(mmapds.FormatError, match="DAMAGED: section 'column:squared' does not match its checksum"):
-        rewrite(damaged)
-    with open(f"{damaged}.mmx", "rb") as file:
-        assert file.read() == before
-    assert sorted(os.listdir(os.path.dirname(damaged))) == ["train.jsonl", "train.jsonl.mmx"]
-
-
-def test_the_damaged_column_can_be_made_again(damaged):
-    mmapds.add_column(damaged, "squared", lambda sample: sample["id"] ** 2, workers=1)
-    assert (mmapds.open(damaged).column("squared") == np.arange(50_000, dtype=np.uint64) ** 2).all()
-    assert command("--verify", damaged).returncode == 0
+    flip(f"{path}.mmx", Index(f"{path}.mmx").sections["column:squared"].offset + 1000)
+    before = Path(f"{path}.mmx").read_bytes()
+    for take_over in (
+        lambda: verify(Index(f"{path}.mmx")),
+        lambda: mmapds.add_column(path, "other", np.arange(500)),
+        lambda: mmapds.add_column(path, "length", np.arange(500)),
+        lambda: mmapds.build(path, hash=True),
+    ):
+        with pytest.raises(mmapds.FormatError, match="DAMAGED: section 'column:squared' does not match its checksum"):
+            take_over()
+        assert Path(f"{path}.mmx").read_bytes() == before
+        assert sorted(os.listdir(tmp_path)) == ["train.jsonl", "train.jsonl.mmx"]
+    mmapds.add_column(path, "squared", lambda sample: sample["id"] ** 2, workers=1)
+    assert (mmapds.open(path).column("squared") == np.arange(500, dtype=np.uint64) ** 2).all()
+    verify(Index(f"{path}.mmx"))

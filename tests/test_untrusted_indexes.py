@@ -1,4 +1,4 @@
-"""An index from somebody else: the paths in it lead nowhere that the user has not allowed."""
+"""An index from somebody else: its paths lead nowhere that the user has not allowed, and forged fields are errors."""
 
 import json
 import os
@@ -8,29 +8,33 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import mmapds
 from mmapds.convert import convert
+from mmapds.dataset.decode import RecordArray
 from mmapds.index.__main__ import main
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.sources import Roots
 from tests.support.commands import command, run
+from tests.support.forged import COMPRESSED, OBJECTS, ODD, changed, make_source, places, plain, small_blocks
 from tests.support.index_file import rewrite
 from tests.support.samples import write_pair
 
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY-----\nline two of the key\n"
+OUTSIDE = "expected files below its own directory that are not hidden"
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A home directory with a key in it, and a directory of somebody else's data, which is the working directory."""
     folder = tmp_path / "home"
-    for name in (".ssh", "theirs/deep", "documents"):
+    for name in (".ssh", "theirs/deep", "documents", "theirs-not"):
         (folder / name).mkdir(parents=True)
-    (folder / ".ssh/id_rsa").write_bytes(SECRET)
-    (folder / "documents/taxes.jsonl").write_bytes(SECRET)
+    for name in (".ssh/id_rsa", "documents/taxes.jsonl", "theirs-not/a.jsonl"):
+        (folder / name).write_bytes(SECRET)
     monkeypatch.chdir(folder / "theirs")
     monkeypatch.delenv("MMAPDS_ROOTS", raising=False)
     return folder
@@ -52,69 +56,44 @@ def forged(name, path, *, like):
     return name
 
 
-def link_in_directory(home):
-    os.symlink(home / "documents", "papers")
-    return "papers/taxes.jsonl"
-
-
-def link(_):
-    os.symlink("../.ssh/id_rsa", "train.jsonl")
-    return "train.jsonl"
-
-
-def nested_link(_):
-    os.symlink("../../.ssh/id_rsa", "deep/two")
-    os.symlink("deep/two", "one.jsonl")
-    return "one.jsonl"
-
-
-def link_up(_):
-    os.symlink("..", "deep/up")
-    return "deep/up/../../documents/taxes.jsonl"
+def linked(path, **links):
+    """A path, once there are some links."""
+    for name, target in links.items():
+        os.symlink(target, name)
+    return path
 
 
 WAYS_OUT = {
     "climbing": lambda _: "../.ssh/id_rsa",
     "climbing from below": lambda _: "deep/../../.ssh/id_rsa",
+    "climbing, twice": lambda _: "..//.ssh//id_rsa",
     "absolute": lambda home: str(home / ".ssh/id_rsa"),
     "absolute through here": lambda home: str(home / "theirs/../.ssh/id_rsa"),
     "twice absolute": lambda home: "/" + str(home / ".ssh/id_rsa"),
-    "neighbour with the same beginning": lambda home: sibling(home),
-    "link": link,
-    "nested link": nested_link,
-    "link in a directory": link_in_directory,
-    "link and climbing": link_up,
+    "neighbour with the same beginning": lambda _: "../theirs-not/a.jsonl",
+    "link": lambda _: linked("train", train="../.ssh/id_rsa"),
+    "nested link": lambda _: linked("one", **{"deep/two": "../../.ssh/id_rsa", "one": "deep/two"}),
+    "link in a directory": lambda home: linked("papers/taxes.jsonl", papers=home / "documents"),
+    "link and climbing": lambda _: linked("deep/up/../../documents/taxes.jsonl", **{"deep/up": ".."}),
     "missing": lambda _: "../nowhere/at/all",  # not told from one that is there
 }
-
-
-def sibling(home):
-    (home / "theirs-not").mkdir()
-    (home / "theirs-not/a.jsonl").write_bytes(SECRET)
-    return "../theirs-not/a.jsonl"
-
-
-def add_column(name):
-    mmapds.add_column(name, "n", len, decode="bytes")
-
-
 READERS = {
     "open": lambda name: list(mmapds.open(name, decode="bytes")),
     "open with build": lambda name: list(mmapds.open(name, build=True, decode="bytes")),
+    "open its directory": lambda _: mmapds.open("."),
     "build": lambda name: mmapds.build(name),
     "build by force": lambda name: mmapds.build(name, force=True),
     "build as another format": lambda name: mmapds.build(name, format="fixed", record_bytes=1, force=True),
     "verify": lambda name: verify(Index(name)),
-    "add a column": add_column,
+    "add a column": lambda name: mmapds.add_column(name, "n", len, decode="bytes"),
     "convert": lambda name: convert(name, "out.mma"),
+    "merge": lambda name: mmapds.merge(name, out="out.mmx"),
     "a pickle": lambda name: pickle.loads(unchecked(name))[0],
 }
 
 
 def unchecked(name):
     """The pickle of a dataset that was open before its index was exchanged."""
-    index = Index(name)
-    metadata = index.metadata
     os.rename(name, "forged")
     with open("mine.txt", "wb") as file:
         file.write(SECRET)
@@ -122,7 +101,6 @@ def unchecked(name):
     ds = mmapds.open(name, decode="bytes")
     os.rename("forged", name)
     ds._catalog.indexes[0].checksum = Index(name).checksum
-    assert metadata["sources"][0]["path"] != "mine.txt"
     return pickle.dumps(ds)
 
 
@@ -131,11 +109,21 @@ def unchecked(name):
 )
 def test_an_index_reads_nothing_outside_its_directory(home, way, reader):
     name = forged("theirs.mmx", WAYS_OUT[way](home), like=home / ".ssh/id_rsa")
-    with pytest.raises(mmapds.SourceError) as error:
+    with pytest.raises(mmapds.SourceError, match=OUTSIDE) as error:
         READERS[reader](name)
-    assert "expected files below its own directory that are not hidden" in str(error.value)
     assert "KEY" not in str(error.value)
     assert not os.path.exists("out.mma")
+    with pytest.raises(mmapds.FormatError) as damaged:
+        raise Index(name).damaged("forged")
+    assert "--root" not in str(damaged.value)
+
+
+def test_nor_does_a_saved_view_open_an_index_outside(home):
+    mmapds.build(home / "documents/taxes.jsonl", format="jsonl")
+    mmapds.open(home / "documents/taxes.jsonl", decode="bytes")[:1].save("view.mmx")
+    with pytest.raises(mmapds.SourceError, match=rf"{OUTSIDE}, found .*/documents/taxes\.jsonl\.mmx"):
+        mmapds.open("view.mmx")
+    assert len(mmapds.open("view.mmx", roots=home / "documents")) == 1
 
 
 def test_a_way_up_is_followed_by_names_alone(home, monkeypatch):
@@ -149,13 +137,6 @@ def test_a_way_up_is_followed_by_names_alone(home, monkeypatch):
         mmapds.open(name, decode="bytes")
 
 
-def test_opening_the_directory_does_not_name_what_an_index_in_it_names(home):
-    forged("theirs.mmx", "../.ssh/id_rsa", like=home / ".ssh/id_rsa")
-    for build in (False, True):
-        with pytest.raises(mmapds.SourceError, match="expected files below its own directory"):
-            mmapds.open(".", build=build)
-
-
 @pytest.fixture
 def as_before():
     """Commands set what SIGTERM does in their process."""
@@ -165,29 +146,23 @@ def as_before():
 
 
 @pytest.mark.usefixtures("as_before")
-@pytest.mark.parametrize("option", ["--force", "--verify", "--info"])
-def test_nor_does_the_command(home, capsys, option):
-    name = forged("theirs.mmx", link(home), like=home / ".ssh/id_rsa")
+def test_nor_do_commands(home, capsys):
+    name = forged("theirs.mmx", linked("train", train="../.ssh/id_rsa"), like=home / ".ssh/id_rsa")
     before = os.stat(name)
-    status = main([name, option])
-    out, err = capsys.readouterr()
-    if option == "--info":  # what one looks at an index with before one trusts it
-        assert (status, err) == (0, "")
-        assert "OUTSIDE, not looked at" in out
-    else:
-        assert status == 1
-        assert "expected files below its own directory" in err
-    assert os.stat(name).st_mtime_ns == before.st_mtime_ns
-    assert "KEY" not in out + err
-
-
-def test_nor_does_the_command_that_converts(home):
-    name = forged("theirs.mmx", "../documents/taxes.jsonl", like=home / "documents/taxes.jsonl")
-    ran = run("-m", "mmapds", "convert", name, "--decode", "text", "-o", "out.mma")
-    assert ran.returncode == 1
-    assert "expected files below its own directory" in ran.stderr
-    ran = run("-m", "mmapds", "convert", name, "--decode", "text", "-o", "out.mma", "--root", home / "documents")
-    assert ran.returncode == 0, ran.stderr
+    for option in ("--force", "--verify", "--info"):
+        status = main([name, option])
+        out, err = capsys.readouterr()
+        if option == "--info":  # what one looks at an index with before one trusts it
+            assert (status, err) == (0, "")
+            assert "OUTSIDE, not looked at" in out
+        else:
+            assert (status, OUTSIDE in err) == (1, True)
+        assert os.stat(name).st_mtime_ns == before.st_mtime_ns
+        assert "KEY" not in out + err
+    converting = "-m", "mmapds", "convert", name, "--decode", "text", "-o", "out.mma"
+    ran = run(*converting)
+    assert (ran.returncode, OUTSIDE in ran.stderr) == (1, True)
+    assert run(*converting, "--root", home / ".ssh").returncode == 0
 
 
 def test_a_hidden_file_is_outside_even_below_the_index(home, monkeypatch):
@@ -211,22 +186,23 @@ def test_the_idx_beside_a_source_is_checked_too(home):
     assert [each.tolist() for each in mmapds.open("theirs.mmx")] == [[1, 2], [3]]  # which reads no .idx
 
 
-@pytest.mark.parametrize("path", [".", "..", "", "deep", "deep/", "/", "/dev/zero", "/proc/self/environ", "a/../.."])
-def test_paths_of_no_file_are_refused(home, path):
-    name = forged("theirs.mmx", path, like=home / ".ssh/id_rsa")
-    for read in (READERS["open with build"], READERS["build by force"], READERS["verify"]):
-        with pytest.raises((mmapds.SourceError, mmapds.StaleIndexError)) as error:
-            read(name)
-        assert type(error.value) is mmapds.SourceError or path in ("", ".", "deep", "deep/")
-
-
-@pytest.mark.usefixtures("home")
-def test_a_fifo_in_the_directory_is_refused_and_not_waited_for():
+def test_paths_of_no_file_are_refused(home):
     os.mkfifo("pipe")
-    name = forged("theirs.mmx", "pipe", like="pipe")
-    for read in (lambda: mmapds.open(name, build=True), lambda: mmapds.open(name)[0]):
-        with pytest.raises(mmapds.SourceError, match="expected a regular file, found a FIFO"):
-            read()
+    for path in (".", "..", "", "deep", "deep/", "/", "/dev/zero", "/proc/self/environ", "a/../..", "pipe"):
+        name = forged("theirs.mmx", path, like=home / ".ssh/id_rsa")
+        for read in (READERS["open with build"], READERS["build by force"], READERS["verify"]):
+            with pytest.raises((mmapds.SourceError, mmapds.StaleIndexError)) as error:
+                read(name)
+            assert type(error.value) is mmapds.SourceError or path in ("", ".", "deep", "deep/")
+    assert "pipe: expected a regular file, found a FIFO" in str(error.value)
+
+
+def test_an_index_beside_a_source_may_not_name_another_file(home):
+    forged("theirs.jsonl.mmx", "../.ssh/id_rsa", like=home / ".ssh/id_rsa")
+    with open("theirs.jsonl", "wb") as file:
+        file.write(b"1\n")
+    with pytest.raises(mmapds.StaleIndexError, match=r"expected the index of theirs\.jsonl, found one of .*id_rsa;"):
+        mmapds.open("theirs.jsonl")
 
 
 # ---- the user's word ----------------------------------------------------------------------------------------------
@@ -241,12 +217,12 @@ def elsewhere(tmp_path, monkeypatch):
         (tmp_path / f"shared/{name}.jsonl").write_text(f'{{"n": "{name}"}}\n' * 3)
     monkeypatch.chdir(tmp_path / "me")
     monkeypatch.delenv("MMAPDS_ROOTS", raising=False)
+    mmapds.build("../shared/*.jsonl", out="corpus.mmx", columns={"size": "bytes()"})
     return tmp_path
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_the_error_says_what_opening_an_index_of_files_elsewhere_takes():
-    mmapds.build("../shared/*.jsonl", out="corpus.mmx")
     with pytest.raises(mmapds.SourceError) as error:
         mmapds.open("corpus.mmx")
     given = str(error.value).partition("open it with roots=")[2].partition(" (if")[0]
@@ -257,12 +233,11 @@ def test_the_error_says_what_opening_an_index_of_files_elsewhere_takes():
 
 
 def test_roots_of_all_kinds(elsewhere, monkeypatch):
-    mmapds.build("../shared/*.jsonl", out="corpus.mmx")
     os.symlink(elsewhere, "way")
     for roots in ("../shared", elsewhere / "shared", [elsewhere], "/", ["nowhere", "way"], ("../shared/",)):
         assert len(mmapds.open("corpus.mmx", roots=roots)) == 6
     for roots in ("nowhere", ["../shar"], "", [], "../shared/a.jsonl", "."):
-        with pytest.raises(mmapds.SourceError, match="expected files below its own directory"):
+        with pytest.raises(mmapds.SourceError, match=OUTSIDE):
             mmapds.open("corpus.mmx", roots=roots)
     monkeypatch.setenv("MMAPDS_ROOTS", f":/nowhere:{elsewhere}/shared")
     assert len(mmapds.open("corpus.mmx")) == 6
@@ -270,13 +245,13 @@ def test_roots_of_all_kinds(elsewhere, monkeypatch):
 
 def test_every_verb_takes_roots(elsewhere):
     assert convert("../shared/a.jsonl", "out.mma").records == 3  # named here, so it needs none
-    mmapds.build("../shared/*.jsonl", out="corpus.mmx", columns={"size": len})
     roots = elsewhere / "shared"
     mmapds.add_column("corpus.mmx", "x", len, roots=roots)
-    assert mmapds.open("corpus.mmx", roots=roots).column("size").tolist() == [1] * 6
+    assert mmapds.open("corpus.mmx", roots=roots).column("x").tolist() == [1] * 6
     mmapds.build("corpus.mmx", force=True, roots=roots)
-    assert mmapds.open("corpus.mmx", roots=roots).columns == []
+    assert mmapds.open("corpus.mmx", roots=roots).columns == ["size"]
     assert convert("corpus.mmx", "all.mma", roots=roots).records == 6
+    assert len(mmapds.open(mmapds.merge("corpus.mmx", out="more.mmx", roots=roots), roots=roots)) == 6
     verify(Index("corpus.mmx", Roots(roots)))
     with open("../shared/a.jsonl", "a") as file:
         file.write('{"n": "a"}\n')
@@ -284,7 +259,6 @@ def test_every_verb_takes_roots(elsewhere):
 
 
 def test_the_command_in_a_message_has_the_roots_that_were_given(elsewhere):
-    mmapds.build("../shared/*.jsonl", out="corpus.mmx")
     with open("../shared/b.jsonl", "a") as file:
         file.write('{"n": "b"}\n')
     with pytest.raises(mmapds.StaleIndexError) as error:
@@ -295,31 +269,24 @@ def test_the_command_in_a_message_has_the_roots_that_were_given(elsewhere):
     assert len(mmapds.open("corpus.mmx", roots="..")) == 7
 
 
-def test_a_damaged_index_of_somebody_else_gives_no_command_with_roots(home):
-    name = forged("theirs.mmx", "../documents/taxes.jsonl", like=home / "documents/taxes.jsonl")
-    with pytest.raises(mmapds.FormatError) as error:
-        raise Index(name).damaged("forged")
-    assert "--root" not in str(error.value)
-
-
-def test_pickles_carry_roots(elsewhere, monkeypatch):
-    mmapds.build("../shared/*.jsonl", out="corpus.mmx")
+def test_open_datasets_and_pickles_keep_paths_and_roots(elsewhere, monkeypatch):
     mmapds.build("../shared/a.jsonl")
     monkeypatch.setenv("MMAPDS_ROOTS", str(elsewhere))
     ds = mmapds.open("corpus.mmx")
     monkeypatch.delenv("MMAPDS_ROOTS")
-    copies = [ds, ds[2:], mmapds.open("corpus.mmx", roots="../shared"), mmapds.concat([ds, ds[:1]])]
-    copies = [pickle.dumps(each) for each in copies] + [pickle.dumps(pickle.loads(pickle.dumps(ds)))]
-    copies.append(pickle.dumps(mmapds.concat([pickle.loads(copies[0]), ds])))
+    given, beside = mmapds.open("corpus.mmx", roots="../shared"), mmapds.open(["../shared/a.jsonl"])
+    copies = [pickle.dumps(each) for each in (ds, ds[2:], given, mmapds.concat([ds, ds[:1]]), beside)]
+    copies += [pickle.dumps(pickle.loads(copies[0])), pickle.dumps(mmapds.concat([pickle.loads(copies[0]), ds]))]
     monkeypatch.chdir("/")
-    assert [len(list(pickle.loads(each))) for each in copies] == [6, 4, 6, 7, 6, 12]
+    assert [len(list(pickle.loads(each))) for each in copies] == [6, 4, 6, 7, 3, 6, 12]
+    assert (len(list(given)), len(list(beside))) == (6, 3)
 
 
 # ---- links that the user names --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def linked(elsewhere):
+def links(elsewhere):
     """A directory of links to large files elsewhere, as many keep their data."""
     os.makedirs("data")
     for name in ("a", "b"):
@@ -327,10 +294,8 @@ def linked(elsewhere):
     return elsewhere
 
 
-@pytest.mark.usefixtures("linked")
-@pytest.mark.parametrize(
-    "named", ["data/a.jsonl", ["data/a.jsonl", "data/b.jsonl"], "data/*.jsonl", "data", "data/{a,b}.jsonl"]
-)
+@pytest.mark.usefixtures("links")
+@pytest.mark.parametrize("named", [["data/a.jsonl", "data/b.jsonl"], "data/*.jsonl", "data", "data/{a,b}.jsonl"])
 def test_a_link_that_the_user_names_is_followed(named):
     mmapds.build(named)
     ds = mmapds.open(named)
@@ -339,15 +304,15 @@ def test_a_link_that_the_user_names_is_followed(named):
     assert list(pickle.loads(copy)) == list(ds)
 
 
-def test_a_link_keeps_the_options_of_its_index(linked):
-    (linked / "shared/r.bin").write_bytes(bytes(10))
-    os.symlink(linked / "shared/r.bin", "data/r.bin")
+def test_a_link_keeps_the_options_of_its_index(links):
+    (links / "shared/r.bin").write_bytes(bytes(10))
+    os.symlink(links / "shared/r.bin", "data/r.bin")
     mmapds.build("data/r.bin", format="fixed", record_bytes=4, truncated="drop")
     mmapds.build("data/r.bin")
     assert Index("data/r.bin.mmx").parameters["truncated"] == "drop"
 
 
-@pytest.mark.usefixtures("linked")
+@pytest.mark.usefixtures("links")
 def test_an_index_names_links_only_with_roots():
     mmapds.build("data/*.jsonl", out="data/all.mmx")
     with pytest.raises(mmapds.SourceError, match=r"found .*/shared/a\.jsonl; open it with roots="):
@@ -359,35 +324,95 @@ def test_an_index_names_links_only_with_roots():
     assert len(mmapds.open(["data/a.jsonl.mmx", "data/a.jsonl"])) == 3  # named in the same call
 
 
-def test_an_index_beside_a_link_may_not_name_another_file(home):
-    forged("theirs.jsonl.mmx", "../.ssh/id_rsa", like=home / ".ssh/id_rsa")
-    with open("theirs.jsonl", "wb") as file:
-        file.write(b"1\n")
-    with pytest.raises(mmapds.StaleIndexError, match=r"expected the index of theirs\.jsonl, found one of .*id_rsa;"):
-        mmapds.open("theirs.jsonl")
-    with pytest.raises(mmapds.SourceError, match="expected files below its own directory"):
-        mmapds.open("theirs.jsonl.mmx")
-
-
 @pytest.mark.usefixtures("elsewhere")
 def test_links_inside_the_directory_need_no_word():
     os.makedirs("data/real")
-    with open("data/real/a.jsonl", "w") as file:
-        file.write("1\n2\n")
+    for name, text in (("a", "1\n2\n"), ("b", "3\n")):
+        with open(f"data/real/{name}.jsonl", "w") as file:
+            file.write(text)
     os.symlink("real/a.jsonl", "data/a.jsonl")
     os.symlink("real", "data/also")
-    with open("data/real/b.jsonl", "w") as file:
-        file.write("3\n")
     mmapds.build(["data/a.jsonl", "data/also/b.jsonl"], out="data/all.mmx")
     os.symlink("data", "way")
     assert list(mmapds.open("way/all.mmx")) == [1, 2, 3]
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_relative_paths_hold_when_the_working_directory_changes():
-    mmapds.build("../shared/*.jsonl", out="corpus.mmx")
-    ds = mmapds.open("corpus.mmx", roots="../shared")
-    other = mmapds.open(["../shared/a.jsonl"], build=True)
-    os.chdir("/")
-    assert len(list(ds)) == 6
-    assert len(list(other)) == 3
+# ---- forged metadata, with checksums that are right: `make torture` has them in any combination -----------------
+
+
+def use(path, thoroughly):
+    """What is done with an index."""
+
+    def read():
+        ds = mmapds.open(path)
+        ds.columns, [ds.column(name) for name in ds.columns], ds.length_order, ds.sources, ds.fingerprint, repr(ds)
+        return plain(list(ds)), [ds.where(i) for i in range(len(ds))], plain(list(ds.take(range(len(ds))))), ds[::2]
+
+    yield read
+    yield lambda: verify(Index(f"{path}.mmx"))
+    if thoroughly:
+        yield lambda: mmapds.open(path).find("k1")
+        yield lambda: list(mmapds.TokenBudgetBatchSampler(mmapds.open(path), 1000, min_length=1))
+        yield lambda: mmapds.build(path)
+        yield lambda: mmapds.build(path, force=True)
+
+
+def is_of_format(kind, place):
+    """Whether a place in metadata is one that this format adds or uses."""
+    if kind in COMPRESSED:
+        return "compression" in place
+    return place[0] != "builder" and len(place) <= 4 and (kind == "jsonl" or place[0] not in ("sources", "sections"))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "fixed", "npy", "prefixed", "megatron", "mma", "jsonl.gz"])
+def test_odd_metadata_are_errors_of_mmapds(tmp_path, kind):
+    """Some odd values in every place that this format adds or uses."""
+    with small_blocks():
+        path = make_source(tmp_path, kind)
+        raw = list(raw_errors(kind, path))
+    assert not raw
+
+
+def raw_errors(kind, path):
+    """Yield what raises something else for odd metadata: the place, the value, the error."""
+    index = path.with_name(f"{path.name}.mmx")
+    good = index.read_bytes()
+    metadata = Index(str(index)).metadata
+    tried = (place for place in list(places(metadata))[1:] if is_of_format(kind, place))
+    for number, place in enumerate(tried):
+        for which, value in enumerate(["gone", *ODD][number % 4 :: 4]):
+            forged = changed(metadata, place, value)
+            for action in use(path, thoroughly=(number + which) % 4 == 0):
+                index.write_bytes(good)
+                rewrite(index, metadata=lambda _, forged=forged: forged)
+                try:
+                    action()
+                except mmapds.Error:
+                    pass
+                except Exception as error:
+                    yield place, value, repr(error)[:100]
+
+
+@pytest.mark.parametrize("kind", ["fixed", "npy", "megatron"])
+def test_an_index_that_says_objects_is_damaged_whatever_their_shape(tmp_path, kind):
+    """NumPy would take the bytes of the source for pointers."""
+    path = make_source(tmp_path, kind)
+    for dtype in OBJECTS:
+        for shape in ([], [2, 2]):
+            given = {"dtype": dtype} if kind == "megatron" else {"dtype": dtype, "shape": shape}
+            rewrite(
+                f"{path}.mmx", metadata=lambda found, given=given: found | {"parameters": found["parameters"] | given}
+            )
+            for decode in (None, "bytes"):
+                with pytest.raises(mmapds.FormatError, match=r"\.mmx: DAMAGED: .*expected plain numbers, or strings"):
+                    mmapds.open(path, decode=decode)
+        with pytest.raises(ValueError, match="expected plain numbers, or strings of one size"):
+            RecordArray(np.dtype(dtype), None)
+
+
+def test_an_index_whose_arrays_are_not_as_large_as_its_records_is_damaged(tmp_path):
+    path = make_source(tmp_path, "fixed")
+    for shape in ([1, 2], [1, 4], [-1, -3], [1.5, 2], []):
+        rewrite(f"{path}.mmx", metadata=lambda found, shape=shape: changed(found, ("parameters", "shape"), shape))
+        with pytest.raises(mmapds.FormatError, match=r"\.mmx: DAMAGED: "):
+            mmapds.open(path)
