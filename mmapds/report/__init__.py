@@ -115,7 +115,7 @@ def _write(path: str, text: str, read: Iterable[str]) -> None:
         with replacing(os.path.abspath(path), lambda: None) as file:
             file.write(text.encode())
     except OSError as error:
-        raise Error(f"{path}: cannot write the report here ({reason(error)})") from None
+        raise Error(f"{path}: cannot write the report here ({reason(error)}); give another place") from None
 
 
 def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wanted], *, samples: bool) -> Facts:
