@@ -1,5 +1,6 @@
 """Building and converting by an executor: byte for byte what this process writes, whatever happens to workers."""
 
+import functools
 import os
 import resource
 import sys
@@ -20,15 +21,16 @@ from mmapds.convert import convert
 from mmapds.executors import run_task
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
-from tests.support.commands import command, run
+from tests.support.commands import run
 from tests.support.conversions import save, utterances
 from tests.support.docs import blocks
-from tests.support.engines import JOBS, Inline, Interrupted, Killing, Twice, build_all, convert_all, small_tasks
+from tests.support.engines import JOBS, Inline, Killing, build_all, convert_all, small_tasks
 from tests.support.files import flip
 from tests.support.indexes import OPTIONS, built, write_source
 from tests.support.messages import check
 
 HOST = f"(on host {os.uname().nodename})"
+TASKS = 3
 both = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 
 
@@ -50,15 +52,14 @@ def corpus(write):
     return [write([line(k + size) for k in range(size)], f"{number}.jsonl") for number, size in enumerate(sizes)]
 
 
-TASKS = 3
+def grow(path):
+    with open(path, "ab") as file:
+        file.write(orjson.dumps(line(7)) + b"\n")
 
 
 def left_over(directory):
-    return sorted(
-        name
-        for name in os.listdir(directory)
-        if ".parts" in name or name.startswith(".") or name.endswith((".tmp", ".lock"))
-    )
+    ends = (".tmp", ".lock")
+    return [name for name in os.listdir(directory) if ".parts" in name or name.startswith(".") or name.endswith(ends)]
 
 
 def double(record):
@@ -72,7 +73,7 @@ def wrong(record):
     return orjson.loads(record)["nothing"]
 
 
-# The same bytes
+# ---- the same bytes -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -91,9 +92,8 @@ def test_every_format_is_built(tmp_path, name):
 def test_what_is_read_by_another_reader_is_converted(tmp_path, name):
     if name in OPTIONS:
         paths = [write_source(tmp_path, name, number, count) for number, count in enumerate((30, 1, 300, 5))]
-        options = {"tar": {"decode": "files"}, "prefixed": {"format": name, "prefix": "varint", "decode": "bytes"}}[
-            name
-        ]
+        prefixed = {"format": "prefixed", "prefix": "varint", "decode": "bytes"}
+        options = prefixed if name == "prefixed" else {"decode": "files"}
     elif name == "hdf5":
         paths, options = [str(tmp_path / f"{number}.h5") for number in range(3)], {"records": "groups"}
         for number, path in enumerate(paths):
@@ -101,12 +101,22 @@ def test_what_is_read_by_another_reader_is_converted(tmp_path, name):
     else:
         tables = [pa.table({"id": range(k, 300), "text": ["abc" * k] * (300 - k)}) for k in range(3)]
         paths, options = [save(table, tmp_path / f"{k}.{name}", name) for k, table in enumerate(tables)], {}
+    told, executor = [], Inline()
     convert(paths, tmp_path / "here.mma", **options)
-    executor = Inline()
-    convert(paths, tmp_path / "all.mma", executor=executor, **options)
+    convert(paths, tmp_path / "all.mma", executor=executor, progress=lambda *done: told.append(done), **options)
     assert len(executor.calls) > 1
     assert left_over(tmp_path) == []
     assert (tmp_path / "all.mma").read_bytes() == (tmp_path / "here.mma").read_bytes()
+    assert sum(done for done, _ in told) == len(mmapds.open(tmp_path / "all.mma"))
+
+
+class Twice:
+    """An executor that runs each task twice at the same time."""
+
+    def submit(self, function, *arguments):
+        with ThreadPoolExecutor(2) as pool:
+            first, _ = (pool.submit(function, *arguments) for _ in range(2))
+        return first
 
 
 class AutoExecutor:
@@ -125,16 +135,9 @@ class AutoExecutor:
 @contextmanager
 def submitit():
     with patch.dict(sys.modules, {"submitit": SimpleNamespace(AutoExecutor=AutoExecutor)}):
-        yield executors.submitit("logs", timeout_min=60)
-
-
-@contextmanager
-def dask():
-    from distributed import Client, LocalCluster
-
-    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
-    with LocalCluster(**options) as cluster, Client(cluster) as client:
-        yield client.get_executor()
+        executor = executors.submitit("logs", timeout_min=60)
+        assert isinstance(executor.submit(os.stat, "/no/such/file").exception(60), FileNotFoundError)
+        yield executor
 
 
 @contextmanager
@@ -142,23 +145,40 @@ def given(executor):
     yield executor
 
 
-EXECUTORS = {
-    "processes": lambda: ProcessPoolExecutor(2),
-    "twice": lambda: given(Twice()),
-    "submitit": submitit,
-    "dask": dask,
-}
-
-
-@pytest.mark.parametrize("name", EXECUTORS)
+@pytest.mark.parametrize("name", ["processes", "twice", "submitit"])
 def test_every_executor(corpus, tmp_path, name):
-    expected = {kind: job(corpus, tmp_path / "here") for kind, job in JOBS.items()}
-    expected["decoded"] = convert_all(corpus, tmp_path / "decoded_here", decode=double)
-    with EXECUTORS[name]() as executor:
-        found = {kind: job(corpus, tmp_path / "all", executor=executor) for kind, job in JOBS.items()}
-        found["decoded"] = convert_all(corpus, tmp_path / "decoded", decode=double, executor=executor)
+    jobs = {**JOBS, "decoded": functools.partial(convert_all, decode=double)}
+    expected = {kind: job(corpus, tmp_path / f"{kind} here") for kind, job in jobs.items()}
+    makers = {"processes": lambda: ProcessPoolExecutor(2), "twice": lambda: given(Twice()), "submitit": submitit}
+    with makers[name]() as executor:
+        found = {kind: job(corpus, tmp_path / kind, executor=executor) for kind, job in jobs.items()}
     assert found == expected
     assert left_over(tmp_path) == []
+
+
+def test_dask_runs_the_tasks_of_a_worker_again_that_was_killed(corpus, tmp_path):
+    """In Python, and by its address from a command."""
+    from distributed import Client, LocalCluster
+
+    expected = {kind: job(corpus, tmp_path / "here") for kind, job in JOBS.items()}
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    with LocalCluster(**options) as cluster:
+        with Client(cluster) as client:
+            for kind, job in JOBS.items():
+                killing = Killing(client.get_executor(), tmp_path / f"{kind} killed a worker")
+                assert job(corpus, tmp_path / "all", executor=killing) == expected[kind]
+                assert killing.marker.exists()
+        shared = ["--dask", cluster.scheduler_address, "--parts", tmp_path / "parts", "--force", "-o"]
+        columns = ["--length", "chars(text)", "--column", "size=bytes()"]
+        for done in (
+            run("-m", "mmapds", "index", *corpus, *columns, *shared, tmp_path / "all.mmx"),
+            run("-m", "mmapds", "convert", *corpus, "--length", "tokens", *shared, tmp_path / "all.mma"),
+        ):
+            assert done.returncode == 0, done.stderr
+    assert (tmp_path / "all.mmx").read_bytes() == expected["build"]
+    assert (tmp_path / "all.mma").read_bytes() == expected["convert"]
+    assert left_over(tmp_path) == []
+    assert not (tmp_path / "parts").exists()
 
 
 def test_sources_of_a_task_are_whole_neighbours():
@@ -169,10 +189,10 @@ def test_sources_of_a_task_are_whole_neighbours():
     assert len(list(executors.groups([10_000] * 50_000))) <= 1001
 
 
-@pytest.mark.parametrize("infer", [1, 3, 50, 1000])
-def test_a_schema_is_inferred_from_the_first_records_of_all(corpus, tmp_path, infer):
-    expected = convert_all(corpus, tmp_path / "here", infer=infer)
-    assert convert_all(corpus, tmp_path / "all", infer=infer, executor=Inline()) == expected
+def test_a_schema_is_inferred_from_the_first_records_of_all(corpus, tmp_path):
+    for infer in (1, 3, 50, 1000):
+        expected = convert_all(corpus, tmp_path / "here", infer=infer, force=True)
+        assert convert_all(corpus, tmp_path / "all", infer=infer, executor=Inline(), force=True) == expected
 
 
 def test_indexes_are_converted_each_by_a_task(corpus, tmp_path):
@@ -191,23 +211,22 @@ def test_what_indexes_know_is_not_sent_out(corpus, tmp_path):
     executor = Inline()
     assert build_all(corpus, tmp_path / "all", executor=executor) == expected
     assert len(executor.calls) == 1
-    with open(corpus[2], "ab") as file:
-        file.write(orjson.dumps(line(7)) + b"\n")
+    grow(corpus[2])
     expected = build_all(corpus, tmp_path / "here", force=True)
-    assert build_all(corpus, tmp_path / "all", executor=executor) == expected
+    for how in ({}, {"grown": True}):
+        assert build_all(corpus, tmp_path / "all", executor=executor, **how) == expected
 
 
-# Workers that are killed, and second runs
+# ---- workers that are killed, and second runs -----------------------------------------------------------------------
 
 
-def test_dask_runs_the_tasks_of_a_worker_again_that_was_killed(corpus, tmp_path):
-    expected = {kind: job(corpus, tmp_path / "here") for kind, job in JOBS.items()}
-    with dask() as executor:
-        for kind, job in JOBS.items():
-            killing = Killing(executor, tmp_path / f"{kind} killed a worker")
-            assert job(corpus, tmp_path / "all", executor=killing) == expected[kind]
-            assert killing.marker.exists()
-    assert left_over(tmp_path) == []
+class Interrupted(Inline):
+    """An executor whose driver is interrupted at its third task."""
+
+    def submit(self, function, *arguments):
+        if len(self.calls) == 2:
+            raise KeyboardInterrupt
+        return super().submit(function, *arguments)
 
 
 @both
@@ -227,17 +246,22 @@ def test_a_pool_that_broke_is_an_error_and_a_second_run_goes_on(corpus, tmp_path
 
 
 @both
-@pytest.mark.parametrize("place", [None, "scratch"])
-def test_a_second_run_keeps_parts(corpus, tmp_path, job, place):
-    options = {} if place is None else {"parts": tmp_path / place}
-    expected = job(corpus, tmp_path / "here")
-    with pytest.raises(KeyboardInterrupt):
-        job(corpus, tmp_path / "all", executor=Interrupted(), **options)
-    executor = Inline()
-    assert job(corpus, tmp_path / "all", executor=executor, **options) == expected
-    assert len(executor.calls) == TASKS - 2
-    assert not left_over(tmp_path)
-    assert not (tmp_path / "scratch").exists()
+def test_a_second_run_keeps_the_parts_of_what_did_not_change(corpus, tmp_path, job):
+    """In a directory of the user's too, whose other files stay."""
+    other = tmp_path / "scratch" / ".0123.mma.00112233.tmp"
+    other.parent.mkdir()
+    other.write_bytes(b"of a worker that was killed")
+    for options, change, calls in (({}, False, 1), ({"parts": other.parent}, False, 1), ({}, True, 2)):
+        with pytest.raises(KeyboardInterrupt):
+            job(corpus, tmp_path / "all", executor=Interrupted(), force=True, **options)
+        if change:
+            grow(corpus[0])
+        executor = Inline()
+        expected = job(corpus, tmp_path / "here", force=True)
+        assert job(corpus, tmp_path / "all", executor=executor, force=True, **options) == expected
+        assert len(executor.calls) == calls
+        assert left_over(tmp_path) == []
+    assert list(other.parent.iterdir()) == [other]
 
 
 def test_parts_of_a_function_are_not_kept(corpus, tmp_path):
@@ -247,22 +271,6 @@ def test_parts_of_a_function_are_not_kept(corpus, tmp_path):
     found = convert_all(corpus, tmp_path / "all", executor=executor, decode=double)
     assert found == convert_all(corpus, tmp_path / "here", decode=double)
     assert len(executor.calls) == TASKS
-    assert not left_over(tmp_path)
-
-
-@both
-def test_parts_of_sources_that_changed_are_not_used(corpus, tmp_path, job):
-    with pytest.raises(KeyboardInterrupt):
-        job(corpus, tmp_path / "all", executor=Interrupted())
-    there = set(os.listdir(next(tmp_path.glob("all.*.parts"))))
-    with open(corpus[0], "ab") as file:
-        file.write(orjson.dumps(line(7)) + b"\n")
-    executor = Inline()
-    expected = job(corpus, tmp_path / "here")
-    assert job(corpus, tmp_path / "all", executor=executor) == expected
-    assert len(executor.calls) == TASKS - 1
-    assert len(there) == 2
-    assert left_over(tmp_path) == []
 
 
 @both
@@ -278,16 +286,7 @@ def test_a_part_that_the_disk_damaged_is_an_error(corpus, tmp_path, job):
     assert job(corpus, tmp_path / "all", executor=Inline()) == job(corpus, tmp_path / "here")
 
 
-def test_the_directory_of_parts_is_removed_and_one_of_the_users_stays(corpus, tmp_path):
-    for place, options in (("all.mma.parts", {}), ("scratch", {"parts": tmp_path / "scratch"})):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / ".0123.mma.00112233.tmp").write_bytes(b"of a worker that was killed")
-        convert_all(corpus, tmp_path / "all", executor=Inline(), **options)
-    assert not (tmp_path / "all.mma.parts").exists()
-    assert len(os.listdir(tmp_path / "scratch")) == 1
-
-
-# Errors
+# ---- errors ---------------------------------------------------------------------------------------------------------
 
 
 @both
@@ -303,80 +302,56 @@ def test_an_error_of_the_data_is_raised_with_its_place(corpus, tmp_path, job, wr
 
 
 def test_what_a_decoder_raises_is_raised(corpus, tmp_path):
-    schema = {"id": "int64"}
     with ProcessPoolExecutor(1) as pool, pytest.raises(KeyError, match="nothing"):
-        convert(corpus, tmp_path / "all.mma", schema=schema, decode=wrong, executor=pool)
+        convert(corpus, tmp_path / "all.mma", schema={"id": "int64"}, decode=wrong, executor=pool)
 
 
-@pytest.mark.parametrize("missing", [0, "skip"])
-def test_a_column_that_no_record_has_is_an_error_though_some_parts_are_empty(corpus, tmp_path, missing):
-    with pytest.raises(mmapds.ColumnError, match="expected one record or more with 'm'"):
-        mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Inline(), columns={"m": "m"}, missing=missing)
-
-
-def test_records_that_lack_a_field_are_counted_over_all_parts(corpus, tmp_path, write):
+def test_what_parts_lack_is_counted_over_all_of_them(corpus, tmp_path, write):
+    for missing in (0, "skip"):
+        with pytest.raises(mmapds.ColumnError, match="expected one record or more with 'm'"):
+            mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Inline(), columns={"m": "m"}, missing=missing)
     poor = write([{"id": 1}] * 3, "poor.jsonl")
-    schema, out = {"id": "int64", "text": "str"}, tmp_path / "all.mma"
-    done = convert([*corpus, poor], out, executor=Inline(), schema=schema, missing="skip")
+    how = {"executor": Inline(), "schema": {"id": "int64", "text": "str"}, "missing": "skip", "force": True}
+    done = convert([*corpus, poor], tmp_path / "all.mma", **how)
     assert (done.records, done.skipped) == (175, 3)
     with pytest.raises(mmapds.FormatError, match="expected records with the fields 'id', 'text', found 0 of 3"):
-        convert([poor], out, executor=Inline(), schema=schema, missing="skip", force=True)
+        convert([poor], tmp_path / "all.mma", **how)
+    with pytest.raises(mmapds.FormatError, match="expected up to 9000 bytes of records, found "):
+        convert(corpus, tmp_path / "all.mma", max_bytes=9000, **how)
 
 
 def test_sources_that_differ_are_refused_before_anything_is_sent(corpus, tmp_path):
     arrays = [str(tmp_path / "a.npy"), str(tmp_path / "b.npy")]
     np.save(arrays[0], np.zeros((4, 2), np.int32))
     np.save(arrays[1], np.zeros((4, 2), np.int64))
-    table = save(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    executor, table = Inline(), save(pa.table({"x": [1]}), tmp_path / "a.parquet")
     for sources in (arrays, [corpus[0], arrays[0]], [corpus[0], table]):
-        executor, messages = Inline(), []
         for each in (None, executor):
-            with pytest.raises(mmapds.FormatError) as error:
+            with pytest.raises(mmapds.FormatError):
                 convert(sources, tmp_path / "all.mma", executor=each)
-            messages.append(str(error.value))
-        assert executor.calls == []
-    assert messages[0] == messages[1]
-
-
-def test_what_all_parts_hold_is_limited(tmp_path):
-    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    for path in paths:
-        path.write_bytes(b'{"x": "%s"}\n' % (b"x" * 100) * 1000)
-    with pytest.raises(mmapds.FormatError, match="expected up to 200000 bytes of records, found "):
-        convert(paths, tmp_path / "all.mma", max_bytes=200_000, executor=Inline())
-    assert not (tmp_path / "all.mma").exists()
-
-
-def test_progress_counts_the_records_of_parts(tmp_path):
-    paths = [save(pa.table({"x": range(200)}), tmp_path / f"{number}.parquet") for number in range(3)]
-    told = []
-    convert(paths, tmp_path / "all.mma", executor=Inline(), progress=lambda done, total: told.append((done, total)))
-    assert told == [(0, 600), (200, 600), (200, 600), (200, 600)]
-
-
-def sent(corpus, tmp_path, job):
-    """What is sent for the first source."""
-    executor = Inline()
-    job(corpus[:1], tmp_path / "all", executor=executor)
-    (call,) = executor.calls
-    Path(call[2]).parent.mkdir()  # it was removed
-    return call
+    assert executor.calls == []
 
 
 @both
 def test_a_worker_says_on_which_host_it_failed(corpus, tmp_path, job):
-    version, run, path, function, (sources, *how), _ = sent(corpus, tmp_path, job)
+    executor = Inline()
+    job(corpus[:1], tmp_path / "all", executor=executor)
+    ((version, run, path, function, (sources, *how), _),) = executor.calls
+    Path(path).parent.mkdir()  # it was removed
     (source,) = sources
 
     def found(sources, path=path, version=version):
         return str(run_task(version, run, path, function, (sources, *how)))
 
-    assert found([source._replace(path="/nowhere/0.jsonl")]).endswith(HOST)
-    assert f"expected 7 bytes, found {source.size} (on host" in found([source._replace(size=7)])
-    assert "same size, another time" in found([source._replace(mtime_ns=7)])
-    assert "cannot write" in (lost := found(sources, path="/nowhere/part.mmx"))  # the directory is not shared
-    assert lost.endswith(HOST)
-    assert found(sources, version="9.9").endswith(f"install the same version there {HOST}")
+    for said, expected in (
+        (found([source._replace(path="/nowhere/0.jsonl")]), "/nowhere/0.jsonl"),
+        (found([source._replace(size=7)]), f"expected 7 bytes, found {source.size}"),
+        (found([source._replace(mtime_ns=7)]), "same size, another time"),
+        (found(sources, path="/nowhere/part.mmx"), "cannot write"),  # the directory is not shared
+        (found(sources, version="9.9"), "expected version 9.9, found "),
+    ):
+        assert expected in said
+        assert said.endswith(HOST)
     assert not os.listdir(Path(path).parent)
     for _ in range(2):  # the second task finds what the first one wrote
         assert run_task(version, run, path, function, (sources, *how)) is None
@@ -397,91 +372,49 @@ def test_a_worker_whose_disk_is_full_says_where(corpus, tmp_path, job):
     assert job(corpus[:1], tmp_path / "all") == before
 
 
-def test_a_part_that_is_not_where_it_should_be(corpus, tmp_path):
-    class Elsewhere(Inline):
-        def submit(self, function, *arguments):
-            return super().submit(lambda *_: None, *arguments)
+class Elsewhere(Inline):
+    """An executor whose workers do not share the directory of parts."""
 
-    with pytest.raises(mmapds.Error, match=r"expected the part that a worker wrote, found none; .* parts=\.\.\."):
-        build_all(corpus, tmp_path / "all", executor=Elsewhere())
-
-
-@pytest.mark.parametrize("target", ["fifo", "nowhere/all"])
-def test_where_no_index_can_be_written_nothing_is_sent(corpus, tmp_path, target):
-    os.mkfifo(tmp_path / "fifo.mmx")
-    executor = Inline()
-    with pytest.raises(mmapds.Error, match="cannot write the index here"):
-        build_all(corpus, tmp_path / target, force=True, executor=executor)
-    assert executor.calls == []
-    assert not (tmp_path / "nowhere").exists()
+    def submit(self, function, *arguments):
+        return super().submit(lambda *_: None, *arguments)
 
 
 def test_what_is_refused(corpus, tmp_path):
     (tmp_path / "notes.txt").touch()
+    os.mkfifo(tmp_path / "fifo.mmx")
     out, inline = tmp_path / "all.mmx", Inline()
     for given, message in (
         ({"out": out, "executor": inline, "parts": tmp_path / "notes.txt"}, "cannot make a directory for parts"),
         ({"out": out, "executor": 5}, "executor = 5, expected an object with submit"),
         ({"out": out, "parts": tmp_path / "parts"}, "parts = .*, expected an executor with it, found none"),
         ({"executor": inline}, "executor: expected the place of one index with it, found none; give out="),
+        ({"out": tmp_path / "fifo.mmx", "executor": inline, "force": True}, "expected a regular file|cannot write the"),
+        ({"out": tmp_path / "nowhere/all.mmx", "executor": inline}, "cannot write the index here"),
+        ({"out": out, "executor": Elsewhere()}, r"expected the part that a worker wrote, found none; .* parts=\.\.\."),
     ):
         with pytest.raises(mmapds.Error, match=message) as error:
             mmapds.build(corpus, **given)
         check(str(error.value))
     assert inline.calls == []
-    with pytest.raises(mmapds.Error, match=r"parts = .*, expected an executor with it, found none"):
-        convert(corpus, tmp_path / "all.mma", parts=tmp_path / "parts")
-
-
-# Jobs of submitit
-
-
-def test_a_job_of_submitit_that_failed():
-    with submitit() as executor:
-        assert isinstance(executor.submit(os.stat, "/no/such/file").exception(60), FileNotFoundError)
-        assert executor.submit(int, "7").result(60) == 7
-
-
-def test_an_engine_that_is_not_installed():
-    with patch.dict(sys.modules, {"ray": None}), pytest.raises(ModuleNotFoundError) as error:
+    assert not (tmp_path / "nowhere").exists()
+    with patch.dict(sys.modules, {"ray": None}), pytest.raises(ModuleNotFoundError) as missing:
         executors.ray()
-    check(str(error.value))
+    check(str(missing.value))
 
 
-# Commands
-
-
-@pytest.mark.parametrize(
-    ("options", "status", "message"),
-    [
-        (["--dask", "a", "--ray", "b"], 2, "--ray: expected no --dask beside it"),
-        (["--dask", ""], 2, "--dask: expected an address, found none"),
-        (["--dask", "tcp://127.0.0.1:1"], 1, "dask: Timed out trying to connect to tcp://127.0.0.1:1"),
-    ],
-)
-def test_commands_refuse(corpus, tmp_path, options, status, message):
-    environment = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
-    for done in (
-        command(*corpus, "-o", tmp_path / "all.mmx", *options, env=environment),
-        run("-m", "mmapds", "convert", *corpus, "-o", tmp_path / "all.mma", *options, env=environment),
+def test_commands_refuse(corpus, tmp_path, index):
+    for options, message in (
+        (["--dask", "a", "--ray", "b"], "--ray: expected no --dask beside it"),
+        (["--dask", ""], "--dask: expected an address, found none"),
     ):
-        assert done.returncode == status
-        assert message in done.stderr.splitlines()[-1]
-
-
-def test_commands_build_and_convert_on_dask(corpus, tmp_path):
-    from distributed import LocalCluster
-
-    expected = built(corpus, tmp_path / "here.mmx", length="chars(text)"), convert_all(corpus, tmp_path / "here")
-    with LocalCluster(n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0") as cluster:
-        options = ["--dask", cluster.scheduler_address, "--parts", tmp_path / "parts"]
-        for done in (
-            command(*corpus, "-o", tmp_path / "all.mmx", "--length", "chars(text)", *options),
-            run("-m", "mmapds", "convert", *corpus, "-o", tmp_path / "all.mma", "--length", "tokens", *options),
-        ):
-            assert done.returncode == 0, done.stderr
-    assert ((tmp_path / "all.mmx").read_bytes(), (tmp_path / "all.mma").read_bytes()) == expected
-    assert not (tmp_path / "parts").exists()
+        for tool, out in (("index", "all.mmx"), ("convert", "all.mma")):
+            done = index(*corpus, "-o", tmp_path / out, *options, tool=tool)
+            assert (done.returncode, done.stderr.startswith(message)) == (2, True)
+    environment = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
+    options = ["-o", tmp_path / "all.mmx", "--dask", "tcp://127.0.0.1:1"]
+    done = run("-m", "mmapds.index", *corpus, *options, env=environment)
+    assert done.returncode == 1
+    assert "dask: Timed out trying to connect to tcp://127.0.0.1:1" in done.stderr.splitlines()[-1]
 
 
 def test_the_examples_of_the_docs_run(corpus, tmp_path):

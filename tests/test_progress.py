@@ -11,45 +11,37 @@ from mmapds import cli
 from tests.support.terminals import on_terminal
 
 SHOW = """
+import sys
 from mmapds import cli
 from mmapds.cli.commands import main
 cli._DELAY = 0
-raise SystemExit(main())
+for line in sys.argv[1:]:
+    status = main(line.split())
+    print("status", status)
 """
-"""A command whose bar does not wait."""
+"""Commands whose bars do not wait."""
 
 
-def bars(text):
-    """What the bars show: title, amount and total."""
-    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
-    found = re.findall(r"([\w. ]+?) [━╸╺]+ ([\d.,]+ \w+)(?: of ([\d.,]+ \w+))?, [\d.,]+ \w+/s", plain)
-    return [(title.strip(), amount, total) for title, amount, total in found]
-
-
-@pytest.fixture
-def large(write):
+def test_bars_have_the_size_of_the_sources_as_their_total(write, monkeypatch):
     path = write(b'{"n": 1, "text": "some text"}\n' * 200_000)  # 6.0 MB
     mmapds.build(path, length="n")
-    return path
-
-
-@pytest.mark.parametrize(
-    ("arguments", "title", "total"),
-    [
-        (["index", "--force", "{}"], "train.jsonl", "6.0 MB"),
-        (["index", "--force", "--hash", "{}.mmx"], "train.jsonl.mmx", "12.0 MB"),
-        (["verify", "{}"], "train.jsonl", None),
-        (["convert", "{}", "--fields", "n"], "train.jsonl", "200,000 records"),
-        (["seekable", "{}"], "train.jsonl", "6.0 MB"),
-    ],
-)
-def test_bars_have_the_size_of_the_sources_as_their_total(large, monkeypatch, arguments, title, total):
-    monkeypatch.chdir(os.path.dirname(large))
-    status, text = on_terminal("-c", SHOW, *(each.format("train.jsonl") for each in arguments), columns=120)
+    monkeypatch.chdir(os.path.dirname(path))
+    expected = {
+        "index --force train.jsonl": ("train.jsonl", "6.0 MB"),
+        "index --force --hash train.jsonl.mmx": ("train.jsonl.mmx", "12.0 MB"),
+        "verify train.jsonl": ("train.jsonl", None),
+        "convert train.jsonl --fields n": ("train.jsonl", "200,000 records"),
+        "seekable train.jsonl": ("train.jsonl", "6.0 MB"),
+    }
+    status, text = on_terminal("-c", SHOW, *expected, columns=120)
     assert status == 0
-    found = bars(text)
-    assert {each[0] for each in found} == {title}
-    assert total is None or {each[2] for each in found if each[2]} == {total}
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+    parts = re.split(r"status (\d+)", plain)
+    assert parts[1::2] == ["0"] * len(expected)
+    for part, (title, total) in zip(parts[::2], expected.values(), strict=False):
+        found = re.findall(r"([\w. ]+?) [━╸╺]+ [\d.,]+ \w+(?: of ([\d.,]+ \w+))?, [\d.,]+ \w+/s", part)
+        assert {each.strip() for each, _ in found} == {title}
+        assert total is None or {each for _, each in found if each} == {total}
 
 
 def test_a_bar_never_goes_beyond_its_end(monkeypatch):
@@ -62,9 +54,33 @@ def test_a_bar_never_goes_beyond_its_end(monkeypatch):
             assert bar._bar.tasks[0].completed == expected
 
 
+ADD = """
+import sys, mmapds
+mmapds.add_column(sys.argv[1], "x", len, workers=2)
+"""
+
+
+def test_a_column_that_is_computed_has_a_bar(write):
+    path = write([[1]] * 9000)
+    mmapds.build(path)
+    status, text = on_terminal("-c", ADD, path)
+    assert status == 0
+    assert "column 'x'" in text
+    assert "9000/9000" in text
+
+
 def test_short_work_draws_nothing_and_loads_nothing(write):
     path = write([{"n": 1}])
     code = "import sys; from mmapds.index.__main__ import main; main(sys.argv[1:]); print('rich' in sys.modules)"
     status, text = on_terminal("-c", code, path)
     assert (status, text.splitlines()[-1]) == (0, "False")
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("how", ["quiet", "a pipe"])
+def test_no_bar_is_drawn(how, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: how == "quiet")
+    monkeypatch.setattr(cli, "_DELAY", 0)
+    with cli.Progress(["a"], lambda _: 10, quiet=how == "quiet") as bar:
+        bar.update(4)
+    assert capsys.readouterr() == ("", "")

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -49,24 +49,6 @@ class Inline:
         except Exception as error:
             future.set_exception(error)
         return future
-
-
-class Interrupted(Inline):
-    """An executor whose driver is interrupted at its third task."""
-
-    def submit(self, function, *arguments):
-        if len(self.calls) == 2:
-            raise KeyboardInterrupt
-        return super().submit(function, *arguments)
-
-
-class Twice:
-    """An executor that runs each task twice at the same time."""
-
-    def submit(self, function, *arguments):
-        with ThreadPoolExecutor(2) as pool:
-            first, _ = (pool.submit(function, *arguments) for _ in range(2))
-        return first
 
 
 class Killing:
