@@ -94,11 +94,19 @@ def test_exit_statuses(write, tmp_path, capsys):
         (1, ["head", tmp_path / "absent.jsonl"]),
         (1, ["info", path, "--histogram", "tokens"]),
         (1, ["report", path, "--json", "--ranks", "11"]),
+        (1, ["index", tmp_path / "absent.jsonl"]),
+        (1, ["index", path, "--length", "m"]),
+        (1, ["convert", tmp_path / "absent.parquet"]),
+        (2, ["index", path, "--missing", "few"]),
+        (2, ["index", path, "--length", "words(n)"]),
+        (2, ["index", path, "--wrkers", "1"]),
+        (2, ["convert", path, "--schema", "{"]),
         (2, ["report", path, "--json", "--compare", "pick=8"]),
         (2, ["bench", path, "--workers", "-1"]),
         (2, ["index", path, "--parts", tmp_path]),
         (2, ["convert", path, "--parts", tmp_path]),
         (2, ["head", path, "-n", "-1"]),
+        (2, ["head", path, "-n", "few"]),
         (2, ["show", path]),
         (2, ["show", path, "first"]),
         (2, ["heads", path]),
@@ -109,7 +117,10 @@ def test_exit_statuses(write, tmp_path, capsys):
         (2, ["index", f"{path}.mmx", "--merge", "-o", tmp_path / "all.mmx", "--missing", "0"]),
         (2, ["index", f"{path}.mmx", "--merge", "-o", tmp_path / "all.mmx", "--workers", "-1"]),
     ):
-        assert main(list(map(str, arguments))) == status, (arguments, capsys.readouterr().err)
+        before = sorted(os.listdir(tmp_path))
+        assert main(list(map(str, arguments))) == status, arguments
+        assert bool(capsys.readouterr().err) == (status > 0)
+        assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_a_name_that_steers_a_terminal_is_escaped_in_all_that_is_printed(write):

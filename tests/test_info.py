@@ -175,8 +175,8 @@ def test_an_empty_index_and_an_unknown_column(write, ran):
     assert ran("info", path, "--histogram", "length") == (1, "", expected)
 
 
-def test_thousands_of_sources_are_summarised(write, ran, tmp_path):
-    paths = [write([number], f"many/{number:04}.jsonl") for number in range(2000)]
+def test_many_sources_are_summarised(write, ran, tmp_path):
+    paths = [write([number], f"many/{number:04}.jsonl") for number in range(60)]
     mmapds.build(paths, out=tmp_path / "many.mmx")
     os.unlink(paths[3])
     os.utime(paths[4], ns=(5, 5))
@@ -185,14 +185,14 @@ def test_thousands_of_sources_are_summarised(write, ran, tmp_path):
     assert (status, err.count("\n")) == (1, 1)
     assert err.startswith(f"{paths[3]}: no such file or directory (a source of ")
     assert len(out.splitlines()) < 40
-    assert "\n  1 missing, 1 stale, 1 touched, 1,997 unchanged; --all lists them\n" in out
+    assert "\n  1 missing, 1 stale, 1 touched, 57 unchanged; --all lists them\n" in out
     listed = out.partition("\nsources\n")[2].splitlines()
     assert [os.path.basename(line.split()[0]) for line in listed[:3]] == ["0003.jsonl", "0004.jsonl", "0005.jsonl"]
     assert "MISSING: no such file" in listed[0]
     assert "another time, the same fingerprint" in listed[1]
     assert "STALE: 0005.jsonl was 2 bytes when indexed and is 4 now; run: " in listed[2]
     everything = ran("info", "--all", tmp_path / "many.mmx")[1]
-    assert len(everything.partition("\nsources\n")[2].partition("\n\n")[0].splitlines()) == 2000
+    assert len(everything.partition("\nsources\n")[2].partition("\n\n")[0].splitlines()) == 60
 
 
 def test_several_indexes_are_taken_together(write, ran):

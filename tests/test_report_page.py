@@ -297,7 +297,7 @@ def test_loaders_are_measured_where_that_is_asked_for(path, tmp_path, monkeypatc
 
     def measured(source, **given):
         asked.append((source, given["max_tokens"], given["batch_size"]))
-        return real(source, workers=[0, 1], processes=False, seconds=0.02, **given)
+        return real(source, workers=[0, 1], processes=False, cold=False, seconds=0.02, **given)
 
     monkeypatch.setattr(report_room, "bench", measured)
     facts = report(path, tmp_path / "report.html", batch_size=16, ranks=2, loader=True)
