@@ -1,7 +1,8 @@
-"""Conversion to array files: the command, progress, and what is refused or damaged."""
+"""Conversion to array files: the command, what is refused, damaged or replaced, and how much may be written."""
 
 import json
 import os
+import resource
 import sys
 
 import h5py
@@ -10,260 +11,262 @@ import pyarrow as pa
 import pytest
 
 import mmapds
+from mmapds import convert as target
 from mmapds.convert import SUFFIXES, convert
-from mmapds.errors import as_command
-from tests.support.commands import run
 from tests.support.conversions import save, utterances
 
-
-@pytest.fixture(autouse=True)
-def command_line():
-    """Messages name options as the command takes them, so that they can be given to it."""
-    with as_command():
-        yield
+# ---- the command ----------------------------------------------------------------------------------------------------
 
 
-def command(*arguments):
-    return run("-m", "mmapds", "convert", *arguments)
+def test_the_command(tmp_path, index):
+    path = save(pa.table({"tokens": [[1, 2], [3]], "x": [1, None]}), tmp_path / "a.parquet")
+    types = '{"tokens": ["uint8", [null]], "x": "int8"}'
+    ran = index(path, "--length", "tokens", "--missing", "skip", "--schema", types, tool="convert")
+    assert ran.returncode == 0
+    assert "a.mma: 1 record of tokens (uint8 of shape (None,)), x (int8); 1 record left out; " in ran.stdout
+    assert mmapds.open(tmp_path / "a.mma").lengths.tolist() == [2]
+    out, schema, deep = (tmp_path / name for name in ("b.mma", "schema.json", "deep.json"))
+    schema.write_text(json.dumps({"tokens": ["uint8", [None]]}))
+    deep.write_text("[" * 100_000)
+    assert index(path, "-o", out, "--schema", schema, "--no-index", "--quiet", tool="convert").stdout == ""
+    assert not os.path.exists(f"{out}.mmx")
+    assert len(mmapds.open(out, build=True)) == 2
+    deeper = '{"x": [' + "[" * 500 + "]" * 500 + "]}"
+    for arguments, status, message in [
+        ((), 1, "row 1: field 'x': expected int64, found null; give --defaults or --missing skip"),
+        *((("--schema", each), 2, "--schema: expected a JSON object, or a file") for each in ("{", deep, "no.json")),
+        (("--types", "x"), 2, "--types: expected a JSON object"),
+        (("--schema", deeper), 1, f"schema['x'] = {'[' * 77}..., expected a type or (dtype, shape)"),
+    ]:
+        ran = index(path, *arguments, tool="convert")
+        assert (ran.returncode, ran.stdout, len(ran.stderr.splitlines())) == (status, "", 1)
+        assert message in ran.stderr
+
+
+def test_progress_counts_every_record(write):
+    told = []
+    convert(write([{"x": i} for i in range(1000)]), progress=lambda *each: told.append(each))
+    assert sum(done for done, _ in told) == 1000
+    assert {total for _, total in told} == {1000}
+    assert len(told) == 5, "256 records at a time"
+
+
+def test_a_format_chooses_files_of_a_directory(tmp_path):
+    (tmp_path / "notes.jsonl").write_text('{"y": 1}\n')
+    for number in range(2):
+        save(pa.table({"x": [number] * 3}), tmp_path / f"{number}.parquet")
+    with pytest.warns(UserWarning, match=r"passed over notes\.jsonl "):
+        assert convert(tmp_path, tmp_path / "all.mma", format="parquet").records == 6
+    assert {".parquet", ".arrow", ".h5", ".jsonl", ".tar", ".mmx"} <= set(SUFFIXES)
+
+
+def test_indexing_what_must_be_converted_is_an_error_that_says_so(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w"):
+        pass
+    for name, way in (("a.parquet", "parquet"), ("a", "arrow"), ("b.arrow", "stream"), ("b.jsonl", "parquet")):
+        save(pa.table({"x": [1]}), tmp_path / name, way)
+    for name in ("a.parquet", "a", "a.h5", "b.arrow", "b.jsonl"):
+        for attempt in (mmapds.build, mmapds.open, lambda path: mmapds.open(path, build=True)):
+            with pytest.raises(
+                mmapds.FormatError, match=r"not read in place: convert it, and .*run: python -m mmapds co"
+            ):
+                attempt(tmp_path / name)
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+FIELDS = "expected fields among 'x', 'y'"
+REFUSED = [  # options beside a.parquet, or sources, out and options; and the message
+    ({}, r"a.parquet: row 1: field 'x': expected int64, found null; give defaults= or missing='skip'"),
+    ({"fields": "x"}, "fields = 'x', expected a list of names"),
+    ({"fields": ["z"]}, f"fields: {FIELDS}, found 'z'"),
+    ({"schema": {"z": "str"}}, f"schema: {FIELDS}, found 'z'"),
+    ({"schema": {"x": "int9"}}, r"schema\['x'\] = 'int9', expected 'bytes', 'str'"),
+    ({"schema": "x"}, "schema = 'x', expected a dict of names"),
+    ({"types": {"z": "json"}}, f"types: {FIELDS}, found 'z'"),
+    ({"types": {"x": "list"}}, r"schema\['x'\] = 'list', expected 'bytes'"),
+    ({"types": "x"}, "types = 'x', expected a dict of names"),
+    ({"defaults": [1]}, r"defaults = \[1\], expected a dict of names"),
+    ({"defaults": {"z": 1}}, f"defaults: {FIELDS}, found 'z'"),
+    ({"defaults": {"x": 0.5}}, r"defaults\['x'\]: field 'x': expected int64, found float 0\.5"),
+    ({"defaults": {"x": None}}, r"defaults\['x'\]: field 'x': expected int64, found null"),
+    ({"defaults": {"x": np.int64(1)}}, r"defaults\['x'\]: Object of type int64 is not JSON serializable"),
+    ({"missing": 3}, "missing = 3, expected 'error' or 'skip'"),
+    ({"infer": 0}, "infer = 0, expected 1 or more"),
+    ({"max_bytes": 0}, "max_bytes = 0, expected 1 or more"),
+    ({"length": "y"}, "length = 'y', expected an integer field"),
+    ({"prefix": "u32le"}, "prefix = 'u32le', expected no options for format 'parquet'"),
+    ({"decode": "json"}, "decode = 'json', expected None, as records of parquet have types"),
+    ({"format": "arrow"}, "a.parquet: not a readable Arrow file: "),
+    ({"format": "hdf5"}, "a.parquet: not a readable HDF5 file: "),
+    ({"sources": "a.jsonl", "group": "a"}, "group = 'a', expected an option of an indexed format"),
+    ({"sources": "a.jsonl", "format": "parquet"}, "a.jsonl: not a readable Parquet file: "),
+    ({"sources": "a.jsonl", "format": "no"}, "format = 'no', expected one of 'arrays', 'fixed'"),
+    (
+        {"sources": ["a.parquet", "a.jsonl"], "out": "b.mma"},
+        r"sources: expected one format in one conversion, found a.parquet \(parquet\), a.jsonl \(to be indexed\)",
+    ),
+    ({"sources": ["a.parquet", "a.jsonl"]}, "out: expected the name of one array file for 2 sources, found none$"),
+    ({"sources": []}, "sources: expected one source or more, found 0"),
+    ({"sources": "no.parquet"}, "no.parquet: no such file"),
+    ({"out": "no/b.mma"}, "b.mma: expected a file to write in a directory"),
+    ({"sources": "a.jsonl", "out": "b.mmx"}, r"b.mmx: expected a file to write that ends in \.mma"),
+    ({"sources": "c.mma"}, r"c\.mma: expected a file to write that is not a source, found a source"),
+]
+
+
+def test_what_is_refused(tmp_path, write, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(pa.table({"x": [1, None], "y": ["a", "b"]}), "a.parquet")
+    write([{"x": 1}], "a.jsonl"), write(b"", "c.mma")
+    before = sorted(os.listdir())
+    for options, message in REFUSED:
+        with pytest.raises(mmapds.Error, match=message):
+            convert(**{"sources": "a.parquet", **options})
+    for name, extra in (("pyarrow", "parquet"), ("h5py", "hdf5")):
+        monkeypatch.setitem(sys.modules, name, None)
+        for module in ("arrow", "hdf5"):
+            monkeypatch.delitem(sys.modules, f"mmapds.convert.{module}", raising=False)
+        with pytest.raises(mmapds.Error, match=rf"pip install 'mmapds\[{extra}\]'"):
+            convert("a.parquet", format=extra)
+    assert sorted(os.listdir()) == before
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.h5", "a.jsonl"])
-def test_files_that_are_damaged(tmp_path, name):
-    path = tmp_path / name
+def test_a_damaged_file_is_named_and_leaves_what_was_there(tmp_path, name):
+    path, kept = tmp_path / name, tmp_path / "a.mma"
     if name == "a.h5":
-        utterances(path, 50)
+        utterances(path, 8)
     elif name == "a.jsonl":
-        path.write_bytes(b'{"a": 1}\n' * 1000)
+        path.write_bytes(b'{"a": 1}\n' * 100)
     else:
-        save(pa.table({"id": range(5000), "text": ["some text"] * 5000}), path, name[2:])
-    good = path.read_bytes()
-    rng = np.random.default_rng(0)
-    kept, told = tmp_path / "a.mma", []
-    kept.write_bytes(b"as it was")
-    for trial in range(60):
+        save(pa.table({"id": range(900), "text": ["some text"] * 900}), path, name[2:])
+    good, rng, told = path.read_bytes(), np.random.default_rng(0), []
+    for trial in range(24):
         data = bytearray(good)
         if trial % 3:
             data = data[: int(rng.integers(len(good)))]
         else:
             data[int(rng.integers(len(good)))] ^= 1 << int(rng.integers(8))
         path.write_bytes(data)
+        kept.write_bytes(b"as it was")
         try:
             convert(path, force=True, **({"records": "groups"} if name == "a.h5" else {}))
+            (tmp_path / "a.mma.mmx").unlink()
         except mmapds.Error as error:
             told.append(str(error))
             assert kept.read_bytes() == b"as it was"
             assert sorted(os.listdir(tmp_path)) == sorted([name, "a.mma"])
-        else:
-            (tmp_path / "a.mma.mmx").unlink()
-            kept.write_bytes(b"as it was")
     assert told
     assert all(message.startswith(str(path)) for message in told)
 
 
-def test_what_is_refused(tmp_path, write, monkeypatch):
-    path = save(pa.table({"x": [1, None], "y": ["a", "b"]}), tmp_path / "a.parquet")
-    text = write([{"x": 1}])
-    cases = [
-        (
-            (path,),
-            {},
-            r"a.parquet: row 1: field 'x': expected int64, found null; give --defaults or --missing skip",
-        ),
-        ((path,), {"fields": "x"}, "fields = 'x', expected a list of names"),
-        ((path,), {"fields": ["z"]}, "fields: expected fields among 'x', 'y', found 'z'"),
-        ((path,), {"schema": {"z": "str"}}, "schema: expected fields among 'x', 'y', found 'z'"),
-        ((path,), {"schema": {"x": "int9"}}, r"schema\['x'\] = 'int9', expected 'bytes', 'str'"),
-        ((path,), {"missing": 3}, "missing = 3, expected 'error' or 'skip'"),
-        ((path,), {"length": "y"}, "length = 'y', expected an integer field"),
-        ((path,), {"prefix": "u32le"}, "prefix = 'u32le', expected no options for format 'parquet'"),
-        ((text,), {"group": "a"}, "group = 'a', expected an option of an indexed format"),
-        ((path,), {"decode": "json"}, "decode = 'json', expected None, as records of parquet have types"),
-        (
-            (path,),
-            {"format": "arrow"},
-            "a.parquet: not a readable Arrow file: ",
-        ),
-        ((path,), {"format": "hdf5"}, "a.parquet: not a readable HDF5 file: "),
-        ((text,), {"format": "parquet"}, "train.jsonl: not a readable Parquet file: "),
-        ((text,), {"format": "no"}, "format = 'no', expected one of 'arrays', 'fixed'"),
-        (
-            ([path, text], tmp_path / "b.mma"),
-            {},
-            r"sources: expected one format in one conversion, found .*a.parquet \(parquet\), .*jsonl \(to be indexed\)",
-        ),
-        (
-            ([path, text],),
-            {},
-            "out: expected the name of one array file for 2 sources, found none$",
-        ),
-        (([],), {}, "sources: expected one source or more, found 0"),
-        ((tmp_path / "no.parquet",), {}, "no.parquet: no such file"),
-        ((path, tmp_path / "no" / "b.mma"), {}, "b.mma: expected a file to write in a directory"),
-        ((text, tmp_path / "no" / "b.mma"), {}, "b.mma: expected a file to write in a directory"),
-        ((text, tmp_path / "b.mmx"), {}, r"b.mmx: expected a file to write that ends in \.mma"),
-    ]
-    for arguments, options, message in cases:
-        with pytest.raises(mmapds.Error, match=message):
-            convert(*arguments, **options)
-    for name, extra in (("pyarrow", "parquet"), ("h5py", "hdf5")):
-        monkeypatch.setitem(sys.modules, name, None)
-        for module in ("arrow", "hdf5"):
-            monkeypatch.delitem(sys.modules, f"mmapds.convert.{module}", raising=False)
-        with pytest.raises(mmapds.Error, match=rf"pip install 'mmapds\[{extra}\]'"):
-            convert(path, format=extra)
-    assert sorted(os.listdir(tmp_path)) == ["a.parquet", "train.jsonl"]
-
-
 def test_a_source_that_changes_meanwhile(tmp_path):
-    path = save(pa.table({"x": range(5000)}), tmp_path / "a.parquet")
-
-    def touch(*_):
-        os.utime(path, ns=(0, 0))
-
+    path = save(pa.table({"x": range(50)}), tmp_path / "a.parquet")
     with pytest.raises(mmapds.SourceError, match=r"a\.parquet: changed while it was read"):
-        convert(path, progress=touch)
+        convert(path, progress=lambda *_: os.utime(path, ns=(0, 0)))
     assert os.listdir(tmp_path) == ["a.parquet"]
 
 
-def test_progress_counts_every_record(write):
-    path = write([{"x": i} for i in range(1000)])
-    calls = []
-    convert(path, progress=lambda done, total: calls.append((done, total)))
-    assert sum(done for done, _ in calls) == 1000
-    assert {total for _, total in calls} == {1000}
+# ---- what is replaced and left --------------------------------------------------------------------------------------
 
 
-def test_the_command(tmp_path):
-    path = save(pa.table({"tokens": [[1, 2], [3]], "x": [1, None]}), tmp_path / "a.parquet")
-    ran = command(
-        path, "--length", "tokens", "--missing", "skip", "--schema", '{"tokens": ["uint8", [null]], "x": "int8"}'
-    )
-    assert ran.returncode == 0
-    assert "a.mma: 1 record of tokens (uint8 of shape (None,)), x (int8); 1 record left out; " in ran.stdout
-    assert mmapds.open(tmp_path / "a.mma").lengths.tolist() == [2]
-    (tmp_path / "schema.json").write_text(json.dumps({"tokens": ["uint8", [None]]}))
-    out = tmp_path / "b.mma"
-    assert command(path, "-o", out, "--schema", tmp_path / "schema.json", "--no-index", "--quiet").stdout == ""
-    assert not os.path.exists(f"{out}.mmx")
-    assert len(mmapds.open(out, build=True)) == 2
-    deep = tmp_path / "deep.json"
-    deep.write_text("[" * 100_000)
-    for arguments, message in [
-        (
-            (path,),
-            "a.parquet: row 1: field 'x': expected int64, found null; give --defaults or --missing skip",
-        ),
-        (
-            (path, "--schema", "{"),
-            "--schema: expected a JSON object, or a file that holds one, found ",
-        ),
-        (
-            (path, "--schema", deep),
-            "--schema: expected a JSON object, or a file that holds one, found ",
-        ),
-        (
-            (path, "--schema", '{"x": [' + "[" * 500 + "]" * 500 + "]}"),
-            f"schema['x'] = {'[' * 77}..., expected a type or (dtype, shape)",
-        ),
-        (
-            (path, "--schema", "no.json"),
-            "--schema: expected a JSON object, or ",
-        ),
-    ]:
-        ran = command(*arguments)
-        assert (ran.returncode, ran.stdout) == (2 if "--schema" in message else 1, "")
-        assert message in ran.stderr
-        assert len(ran.stderr.splitlines()) == 1
-
-
-def test_indexing_what_must_be_converted(tmp_path):
-    save(pa.table({"x": [1]}), tmp_path / "a.parquet")
-    save(pa.table({"x": [1]}), tmp_path / "a", "arrow")
-    with h5py.File(tmp_path / "a.h5", "w"):
-        pass
-    for name, kind in (("a.parquet", "parquet"), ("a", "arrow"), ("a.h5", "hdf5")):
-        with pytest.raises(mmapds.FormatError, match=f"{kind} is not read in place: .*; run: python -m mmapds convert"):
-            mmapds.build(tmp_path / name)
-    save(pa.table({"x": [1]}), tmp_path / "b.arrow", "stream")
-    save(pa.table({"x": [1]}), tmp_path / "b.jsonl")
-    for name in ("b.arrow", "b.jsonl"):
-        for attempt in (mmapds.build, mmapds.open, lambda path: mmapds.open(path, build=True)):
-            with pytest.raises(
-                mmapds.FormatError,
-                match=r"not read in place: convert it, and open .*b\.mma; run: python -m mmapds convert",
-            ):
-                attempt(tmp_path / name)
-    assert {".parquet", ".arrow", ".h5", ".jsonl", ".tar", ".mmx"} <= set(SUFFIXES)
-
-
-@pytest.fixture
-def tables(tmp_path):
-    """A directory of two Parquet files of three rows."""
-    directory = tmp_path / "tables"
-    directory.mkdir()
-    for number in range(2):
-        save(pa.table({"x": [3 * number + k for k in range(3)]}), directory / f"{number}.parquet")
-    return directory
-
-
-def test_a_format_chooses_files_of_a_directory(tables):
-    (tables / "notes.jsonl").write_text('{"y": 1}\n')
-    with pytest.warns(UserWarning, match=r"passed over notes\.jsonl "):
-        assert convert(tables, tables / "all.mma", format="parquet").records == 6
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-def test_leaving_out_every_record_is_an_error(tmp_path, name):
-    path, kept = tmp_path / name, tmp_path / "a.mma"
-    if name == "a.jsonl":
-        path.write_bytes(b'{"x": 1}\n{"x": 2, "y": null}\n{"x": 3}\n')
-    else:
-        save(pa.table({"x": [1, 2, 3], "y": pa.array([None] * 3, pa.int64())}), path, "parquet")
+def test_leaving_out_every_record_is_an_error_and_keeps_an_older_file(tmp_path, write):
+    path, kept = write(b'{"x": 1}\n{"x": 2, "y": null}\n{"x": 3}\n', "a.jsonl"), tmp_path / "a.mma"
     convert(path, fields=["x"])
-    before = kept.read_bytes(), (tmp_path / "a.mma.mmx").read_bytes()
-    ran = command(path, "--missing", "skip", "--schema", '{"x": "int64", "y": "int64"}')
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert f"{kept}: expected records with the fields 'x', 'y', found 0 of 3" in ran.stderr
-    assert (kept.read_bytes(), (tmp_path / "a.mma.mmx").read_bytes()) == before
-    assert sorted(os.listdir(tmp_path)) == sorted([name, "a.mma", "a.mma.mmx"])
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+    with pytest.raises(mmapds.FormatError, match=rf"{kept}: expected records with the fields 'x', 'y', found 0 of 3"):
+        convert(path, missing="skip", schema={"x": "int64", "y": "int64"})
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
 
 
 def test_only_what_was_converted_from_the_same_source_is_replaced(tmp_path, write):
-    first, second = write([{"x": 1}], "a.jsonl"), save(pa.table({"y": [2, 3]}), tmp_path / "a.parquet")
-    out = tmp_path / "a.mma"
-    convert(first)
-    write([{"x": 4}, {"x": 5}], "a.jsonl")
-    assert convert(first).records == 2
-    before = out.read_bytes()
-    with pytest.raises(mmapds.Error) as error:
-        convert(second)
-    assert str(error.value) == (
-        f"{out}: expected no file, or an array file that was converted from 'a.parquet', found one from 'a.jsonl'; "
-        "replace it with --force"
-    )
-    assert (out.read_bytes(), list(mmapds.open(out).column("x"))) == (before, [4, 5])
-    done = command(second, "--quiet")
-    assert (done.returncode, out.read_bytes()) == (1, before)
-    assert command(second, "--quiet", "--force").returncode == 0
-    assert [sample["y"] for sample in mmapds.open(out)] == [2, 3]
-
-
-def test_a_file_of_another_origin_is_not_replaced(tmp_path, write):
-    """One that a user wrote, one that is cut, and one that is something else; an empty one holds nothing."""
-    source, out = write([{"x": 1}], "a.jsonl"), tmp_path / "out.mma"
+    source, other, out = write([{"x": 1}], "a.jsonl"), write([{"x": 2}], "b.jsonl"), tmp_path / "out.mma"
     with mmapds.Writer(out, {"x": "int64"}) as writer:
         writer.write({"x": 7})
     own = out.read_bytes()
     convert(source, tmp_path / "whole.mma")
-    cut = (tmp_path / "whole.mma").read_bytes()[:-9]
-    for content in (own, own[:-9], cut, b"notes", mmapds.__file__.encode() * 100):
+    for content in (own, own[:-9], (tmp_path / "whole.mma").read_bytes()[:-9], b"notes"):
         out.write_bytes(content)
-        with pytest.raises(mmapds.Error, match=r"converted from 'a\.jsonl', found another file; replace it"):
+        with pytest.raises(
+            mmapds.Error, match=r"converted from 'a\.jsonl', found another file; replace it with force="
+        ):
             convert(source, out)
         assert out.read_bytes() == content
-    out.write_bytes(b"")
+    out.write_bytes(b"")  # holds nothing
     assert convert(source, out).records == 1
-    with pytest.raises(mmapds.Error, match=r"found one from 'a\.jsonl'"):
-        convert([write([{"x": 2}], "b.jsonl"), source], out)
-    assert convert([source, tmp_path / "b.jsonl"], out).records == 2
-    assert convert([tmp_path / "b.jsonl"], out, force=True).records == 1
+    write([{"x": 4}, {"x": 5}], "a.jsonl")
+    assert convert(source, out).records == 2
+    with pytest.raises(mmapds.Error) as error:
+        convert([other, source], out)
+    assert str(error.value) == (
+        f"{out}: expected no file, or an array file that was converted from 'b.jsonl', found one from 'a.jsonl'; "
+        "replace it with force=True"
+    )
+    assert list(mmapds.open(out).column("x")) == [4, 5]
+    assert convert([source, other], out).records == 3
+    assert convert(other, out, force=True).records == 1
+
+
+@pytest.mark.parametrize("spelled", ["a.mma", "parts//a.mma"])
+def test_nothing_is_left_beside_the_file_not_even_what_a_killed_conversion_left(write, tmp_path, monkeypatch, spelled):
+    monkeypatch.chdir(tmp_path)
+    path, out = write([{"id": 0}], "in/a.jsonl"), tmp_path / spelled
+    out.parent.mkdir(exist_ok=True)
+    others = {".ba.mma.sources.mmx", "in"} & {".ba.mma.sources.mmx", *os.listdir(out.parent)}
+    for name in (".a.mma.sources.mmx", ".ba.mma.sources.mmx"):
+        (out.parent / name).touch()
+    convert(path, spelled)
+    assert set(os.listdir(out.parent)) == others | {"a.mma", "a.mma.mmx"}
+    assert os.listdir("in") == ["a.jsonl"]
+
+
+# ---- more than there is room for ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["parquet", "hdf5"])
+def test_a_file_that_makes_much_of_little_is_stopped(tmp_path, monkeypatch, way):
+    """The number in the message is enough, or leads to one that is."""
+    monkeypatch.setattr(target, "_LEAST", 1 << 16)
+    path, record = tmp_path / f"a.{way}", "row" if way == "parquet" else "record"
+    if way == "parquet":
+        values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(900, np.int32)), pa.array(["x" * 10_000]))
+        save(pa.table({"s": values}), path, rows=300)
+    else:
+        with h5py.File(path, "w") as file:  # rows that were never written
+            file.create_dataset("s", (900, 1250), "f8", chunks=(100, 1250), fillvalue=7)
+    most, tries = None, 0
+    while not (tmp_path / "a.mma").exists():
+        try:
+            convert(path, max_bytes=most)
+        except mmapds.FormatError as error:
+            message = str(error)
+            assert message.startswith(f"{path}: {record} ")
+            assert "expected up to " in message
+            assert os.listdir(tmp_path) == [path.name]
+            most, tries = int(message.rpartition("=")[2]), tries + 1
+    assert 0 < tries < 10
+    assert len(mmapds.open(tmp_path / "a.mma")) == 900
+
+
+def test_indexes_and_functions_may_make_any_size(tmp_path, write, monkeypatch):
+    monkeypatch.setattr(target, "_LEAST", 1 << 10)
+    monkeypatch.setattr(target, "_TIMES", 0)
+    path = write([{"x": [0] * 100}] * 100)
+    with pytest.raises(mmapds.FormatError, match="write more with max_bytes="):
+        convert(path)
+    assert convert(path, decode=json.loads).records == 100
+    assert convert(mmapds.build(path), tmp_path / "b.mma").records == 100
+
+
+def test_what_cannot_be_written_is_an_error_that_names_the_file_and_leaves_none(tmp_path, write):
+    sources = [save(pa.table({"x": range(50_000)}), tmp_path / "a.parquet"), write([{"x": i} for i in range(2000)])]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for path in sources:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))  # as little as a full disk takes
+        try:
+            with pytest.raises(mmapds.Error, match=r"out\.mma: cannot write the array file \(file too large\)"):
+                convert(path, tmp_path / "out.mma", schema={"x": "int64"})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert sorted(os.listdir(tmp_path)) == ["a.parquet", "train.jsonl"]

@@ -1,6 +1,7 @@
-"""Converting Parquet and Arrow: every type, nulls, and schemas that are given."""
+"""Converting Parquet and Arrow: as columns where nothing is null, else row by row; frozen answers hold more types."""
 
-import h5py
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -8,160 +9,261 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.convert import convert
-from tests.support.conversions import WAYS, samples, save
+from mmapds import _native
+from mmapds.convert import arrow, convert, records
+from tests.support.conversions import samples, save
+
+WAYS = {"parquet": "parquet", "arrow": "arrow", "stream": "arrow"}
+N = 500
+EVERY = {  # type of Arrow: values, and how Python has them where that differs
+    "i8": pa.array([i % 100 - 50 for i in range(N)], pa.int8()),
+    "u64": pa.array([2**64 - 1 - i for i in range(N)], pa.uint64()),
+    "f16": pa.array(np.arange(N, dtype=np.float16)),
+    "f32": pa.array([i / 4 for i in range(N)], pa.float32()),
+    "ok": pa.array([i % 2 == 0 for i in range(N)]),
+    "text": pa.array([f"zeile \u00e9 {i}" * (i % 3) for i in range(N)]),
+    "raw": pa.array([bytes([i % 256]) * (i % 5) for i in range(N)]),
+    "sha": pa.array([bytes([i % 256]) * 4 for i in range(N)], pa.binary(4)),
+    "kind": pa.array([str(i % 3) for i in range(N)]).dictionary_encode(),
+    "many": pa.array([[i % 3] * (i % 3) for i in range(N)], pa.list_(pa.int16())),
+    "box": pa.array([[i, i, 0, 1] for i in range(N)], pa.list_(pa.int16(), 4)),
+    "feats": pa.array([[[i, k, 0] for k in range(i % 4)] for i in range(N)], pa.list_(pa.list_(pa.float32(), 3))),
+    "grid": pa.array([[[i] * (i % 3)] * (i % 4) for i in range(N)], pa.large_list(pa.list_(pa.int64()))),
+    "mask": pa.array([[True, i % 2 == 0] for i in range(N)], pa.list_(pa.bool_())),
+    "tags": pa.array([[{"a": i}, None] for i in range(N)]),
+}
+SHAPES = {"feats": lambda value: (len(value), 3), "grid": lambda value: (len(value), len(value[0]) if value else 0)}
 
 
-def test_tensors(tmp_path):
-    tensors = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
-    kind = pa.fixed_shape_tensor(pa.float32(), [2, 3])
-    with_null = pa.ExtensionArray.from_storage(kind, pa.array([None, [1.0] * 6], pa.list_(pa.float32(), 6)))
-    for way in WAYS:
-        table = pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(tensors)})
-        convert(save(table, tmp_path / way, way, rows=3), format=way.replace("stream", "arrow"))
-        ds = mmapds.open(tmp_path / f"{way}.mma")
-        np.testing.assert_array_equal([sample["x"] for sample in ds], tensors)
-        assert ds[0]["x"].dtype == np.float32
-    save(pa.table({"x": with_null}), tmp_path / "a.arrow", "arrow")
-    assert convert(tmp_path / "a.arrow", missing="skip")[1:3] == (1, 1)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("count", "room"), [(60, 1), (N, 1 << 20), (0, 1 << 20)])
+def test_columns_are_written_as_records_are_and_no_row_is_looked_at(tmp_path, monkeypatch, way, count, room):
+    table = pa.table(EVERY).slice(0, count)
+    path = save(table, tmp_path / "a", way, rows=170)
+    monkeypatch.setattr(arrow, "_ROWS", 100)
+    monkeypatch.setattr(records, "_PIECE", room)
+    monkeypatch.setattr(arrow, "_objects_of", None)
+    done = convert(path, tmp_path / "a.mma", format=WAYS[way], length="many")
+    with mmapds.Writer(tmp_path / "b.mma", done.schema.describe(), length="many") as writer:
+        writer._metadata["origin"] = "a"
+        for row in table.to_pylist():
+            arrays = {name: np.array(row[name], np.float32 if name == "feats" else np.int64) for name in SHAPES}
+            writer.write(row | {name: array.reshape(SHAPES[name](row[name])) for name, array in arrays.items()})
+    assert (tmp_path / "a.mma").read_bytes() == (tmp_path / "b.mma").read_bytes()
 
 
-NUMBERS = st.one_of(st.none(), st.integers(-9, 9))
-LISTS = st.one_of(st.none(), st.lists(st.integers(-9, 9), max_size=3))
+SMALL = st.integers(-9, 9)
+LISTS = st.none() | st.lists(SMALL | SMALL | st.none(), max_size=3)
+ROWS = st.tuples(st.none() | SMALL, st.text(max_size=3), LISTS, st.none() | st.lists(LISTS, max_size=3))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    rows=st.lists(st.tuples(NUMBERS, LISTS, st.one_of(st.none(), st.lists(LISTS, max_size=3))), max_size=20),
-    cut=st.integers(1, 5),
-)
-def test_rows_with_nulls_are_left_out_and_no_others(tmp_path, rows, cut):
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(ROWS, min_size=1, max_size=12), begin=st.integers(0, 5), cut=st.integers(1, 5))
+def test_rows_with_nulls_are_left_out_and_no_others(tmp_path, rows, begin, cut):
     """Also where batches are slices of others, and lists are null, hold nulls, or make no array."""
-    small, lists, nested = zip(*rows, strict=True) if rows else ((), (), ())
+    number, text, flat, nested = zip(*rows, strict=True)
     table = pa.table(
         {
-            "number": pa.array(small, pa.int16()),
-            "list": pa.array(lists, pa.list_(pa.int32())),
-            "fixed": pa.array([None if row is None else [1, 2] for row in lists], pa.list_(pa.int8(), 2)),
+            "number": pa.array(number, pa.int16()),
+            "text": pa.array(text, pa.string()).dictionary_encode(),
+            "flat": pa.array(flat, pa.list_(pa.int32())),
+            "fixed": pa.array([None if row is None else [1, 2] for row in flat], pa.list_(pa.int8(), 2)),
             "nested": pa.array(nested, pa.list_(pa.list_(pa.int64()))),
         }
-    )
-    path = save(table, tmp_path / "a.arrow", "arrow", rows=cut)
-    names = ["number", "list", "fixed"]
-    whole = [row for row in table.to_pylist() if None not in (row["number"], row["list"], row["fixed"])]
-    if rows and not whole:
-        with pytest.raises(mmapds.FormatError, match=rf"found 0 of {len(rows)}"):
-            convert(path, missing="skip", fields=names)
-    else:
-        done = convert(path, missing="skip", fields=names)
-        assert samples(done.path) == [{name: row[name] for name in names} for row in whole]
-        assert done.skipped == len(rows) - len(whole)
-    done = convert(path, schema=dict.fromkeys(table.column_names, "json"))
-    assert samples(done.path) == table.to_pylist()
-    jagged = [row for row in nested if row is not None and (None in row or len({len(each) for each in row}) > 1)]
-    if jagged:
-        with pytest.raises(
-            mmapds.FormatError, match=r"a.arrow: row \d+: field 'nested': expected int64 of .*, found list"
-        ):
-            convert(path, missing="skip", fields=["nested"])
-    elif nested and all(row is None for row in nested):
-        with pytest.raises(mmapds.FormatError, match="expected records with the fields 'nested', found 0 of"):
-            convert(path, missing="skip", fields=["nested"])
-    else:
-        convert(path, missing="skip", fields=["nested"])
-        assert samples(done.path) == [{"nested": row} for row in nested if row is not None]
+    ).slice(begin)
+    path, wanted = save(table, tmp_path / "a.arrow", "arrow", rows=cut), table.to_pylist()
+    assert samples(convert(path, schema=dict.fromkeys(table.column_names, "json")).path) == wanted
+    for names in (["number", "text", "fixed"], ["flat"], ["nested"]):
+        kept = [{name: row[name] for name in names} for row in wanted]
+        kept = [row for row in kept if None not in row.values()]
+        lists = [row.get("flat", row.get("nested", [])) for row in kept]
+        bad = [each for each in lists if None in each or len({len(x) for x in each if isinstance(x, list)}) > 1]
+        bad += [each for each in lists for inner in each if isinstance(inner, list) and None in inner]
+        if bad or (wanted and not kept):
+            with pytest.raises(mmapds.FormatError, match="found list" if bad else f"found 0 of {len(wanted)}"):
+                convert(path, missing="skip", fields=names)
+        else:
+            done = convert(path, missing="skip", fields=names)
+            assert (samples(done.path), done.skipped) == (kept, len(wanted) - len(kept))
 
 
-def test_sources_come_one_after_another(tmp_path):
-    for shard in range(3):
-        save(pa.table({"id": range(10 * shard, 10 * shard + 10)}), tmp_path / f"part-{shard}.parquet")
-    done = convert(str(tmp_path / "part-{0..2}.parquet"), tmp_path / "all.mma")
-    assert [sample["id"] for sample in mmapds.open(done.path)] == list(range(30))
-    save(pa.table({"id": [1], "more": ["x"]}), tmp_path / "part-3.parquet")
-    with pytest.raises(
-        mmapds.FormatError,
-        match=r"part-0.parquet: row 0: field 'more': expected .*, found nothing; give ",
-    ):
-        convert(str(tmp_path / "part-*.parquet"), tmp_path / "all.mma")
-    assert convert(str(tmp_path / "part-*.parquet"), tmp_path / "all.mma", fields=["id"]).records == 31
-    assert convert(str(tmp_path / "part-*.parquet"), tmp_path / "all.mma", missing="skip")[1:3] == (1, 30)
-    save(pa.table({"id": ["text"]}), tmp_path / "part-4.parquet")
-    with pytest.raises(
-        mmapds.FormatError, match=r"part-4.parquet: field 'id': expected int64, as in the files before, found str"
-    ):
-        convert(str(tmp_path / "part-*.parquet"), tmp_path / "all.mma")
+BIG, INF = 2**63, float("inf")
+CASTS = [  # type, values, type asked for, and whether they fit
+    ("int64", [1, 255], "uint8", True),
+    ("int64", [1, 256], "uint8", False),
+    ("int64", [-1], "uint64", False),
+    ("uint64", [BIG - 1], "int64", True),
+    ("uint64", [BIG], "int64", False),
+    ("int64", [2**24], "float32", True),
+    ("int64", [2**24 + 1], "float32", False),
+    ("uint64", [2 * BIG - 1], "float64", False),
+    ("float64", [0.1, INF, 1e-320, -0.0], "float32", True),
+    ("float64", [1e300], "float32", False),
+    ("float64", [65520.0], "float16", False),
+    ("float64", [1.0], "int64", False),
+    ("bool", [True, False], "uint8", True),
+]
 
 
-def test_numbers_take_the_types_of_a_schema(tmp_path):
-    save(
-        pa.table({"tokens": pa.array([[1, 65535], []], pa.list_(pa.int64())), "x": [[0.1], [0.2]]}),
-        tmp_path / "a.parquet",
-    )
-    schema = {"tokens": ["uint16", [None]], "x": ["float32", [1]]}
-    convert(tmp_path / "a.parquet", schema=schema, length="tokens")
-    ds = mmapds.open(tmp_path / "a.mma")
-    assert [ds[0]["tokens"].dtype, ds[0]["x"].dtype] == ["u2", "f4"]
-    assert ds.lengths.tolist() == [2, 0]
-    for wrong in ("uint8", "bool"):
-        message = rf"row 0: field 'tokens': expected numbers that fit {wrong}, found int64 from 1 to 65535"
-        with pytest.raises(mmapds.FormatError, match=message):
-            convert(tmp_path / "a.parquet", schema={"tokens": [wrong, [None]]})
-    with pytest.raises(
-        mmapds.FormatError,
-        match=r"row 0: field 'x': expected numbers that fit int64, found float64 from 0\.1 to 0\.1",
-    ):
-        convert(tmp_path / "a.parquet", schema={"x": ["int64", [None]]})
+@pytest.mark.parametrize(("kind", "values", "dtype", "fits"), CASTS)
+def test_numbers_take_a_type_that_is_asked_for_if_they_fit_it(tmp_path, kind, values, dtype, fits):
+    """As numbers and as lists; in columns, and row by row where there is a null."""
+    lists = [[value] for value in values]
+    for nulls in ([], [None]):
+        table = {
+            "x": pa.array(values + nulls, pa.type_for_alias(kind)),
+            "ragged": pa.array(lists + nulls, pa.list_(pa.type_for_alias(kind))),
+            "fixed": pa.array(lists + nulls, pa.list_(pa.type_for_alias(kind))),
+        }
+        path = save(pa.table(table), tmp_path / "a.arrow", "arrow")
+        for name, what in (("x", dtype), ("ragged", (dtype, (None,))), ("fixed", (dtype, (1,)))):
+            asked = {"fields": [name], "types": {name: what}, "missing": "skip"}
+            if not fits:
+                with pytest.raises(mmapds.FormatError, match=rf"row \d: field '{name}': expected (numbers .*)?{dtype}"):
+                    convert(path, **asked)
+                continue
+            stored = np.array(values).astype(dtype).tolist()
+            found = samples(convert(path, **asked).path)
+            assert [sample[name] for sample in found] == (stored if name == "x" else [[each] for each in stored])
 
 
-def test_integers_become_floats_only_where_none_is_lost(tmp_path):
-    save(pa.table({"id": [16777216, 16777217], "list": [[1], [2**53 + 1]]}), tmp_path / "a.parquet")
-    assert convert(tmp_path / "a.parquet", schema={"id": "float64"}).records == 2
-    for schema, message in [
-        ({"id": "float32"}, "row 1: field 'id': expected float32, found int 16777217"),
-        (
-            {"list": ["float64", [None]]},
-            f"row 1: field 'list': expected numbers that fit float64, found int64 from {2**53 + 1} to",
-        ),
-    ]:
-        with pytest.raises(mmapds.FormatError, match=message):
-            convert(tmp_path / "a.parquet", schema=schema)
+def test_errors_have_the_place_of_the_row(tmp_path):
+    path = save(pa.table({"n": [*range(N - 1), -1], "x": [1, *[None] * (N - 1)]}), tmp_path / "a.arrow", "arrow")
+    with pytest.raises(mmapds.FormatError, match=rf"a\.arrow: row {N - 1}: field 'n': expected a length of 0 or more"):
+        convert(path, length="n", fields=["n"])
+    with pytest.raises(mmapds.FormatError, match=r"a\.arrow: row 1: field 'x': expected int64, found null; give"):
+        convert(path)
+    bad = save(pa.table({"text": pa.array([b"ok", b"\xff"]).view(pa.string())}), tmp_path / "b.parquet")
+    with pytest.raises(mmapds.FormatError, match=r"b\.parquet: not a readable Parquet file: .*utf-8"):
+        convert(bad)
+    save(pa.table([[1], [2]], names=["x", "x"]), tmp_path / "c.arrow", "arrow")
+    with pytest.raises(mmapds.FormatError, match=r"c\.arrow: expected fields of different names, found two 'x'"):
+        convert(tmp_path / "c.arrow")
 
 
-def test_tables_that_are_empty(tmp_path):
-    for way in WAYS:
-        path = save(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "a", way)
-        assert convert(path, tmp_path / "a.mma", format=way.replace("stream", "arrow")).records == 0
-        assert mmapds.open(tmp_path / "a.mma").column("x").tolist() == []
-    with h5py.File(tmp_path / "a.h5", "w"):
-        pass
-    for records in ("rows", "groups"):
-        assert convert(tmp_path / "a.h5", tmp_path / "h5.mma", records=records).records == 0
+# ---- several files --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-def test_lists_without_lists_that_are_stored_without_an_offset(tmp_path, is_large):
+def test_sources_come_one_after_another_and_take_the_types_of_all(tmp_path):
+    def part(number, **columns):
+        return save(pa.table(columns), tmp_path / f"part-{number}.parquet")
+
+    part(0, n=pa.array(range(5), pa.int32()), x=pa.array([[1]] * 5, pa.list_(pa.int16())), z=pa.nulls(5))
+    part(1, n=pa.array([2**40]), x=pa.array([[0.5]], pa.list_(pa.float32())), z=pa.nulls(1))
+    part(2, n=pa.nulls(1), x=pa.array([[]], pa.list_(pa.null())), z=pa.nulls(1))
+    whole, out = str(tmp_path / "part-{0..2}.parquet"), tmp_path / "all.mma"
+    done = convert(whole, out, defaults={"n": -1})
+    assert done.schema.describe() == {"n": "int64", "x": ["float32", [None]], "z": "json"}
+    rows = [*((n, [1]) for n in range(5)), (2**40, [0.5]), (-1, [])]
+    assert samples(done.path) == [{"n": n, "x": x, "z": None} for n, x in rows]
+    assert convert(whole, out, missing="skip")[1:3] == (6, 1)
+    with pytest.raises(mmapds.FormatError, match=r"part-2\.parquet: row 0: field 'n': expected int64, found null"):
+        convert(whole, out)
+    part(3, n=[1], more=["x"])
+    for options, message in [({}, "field 'more': expected .*, found nothing; give "), ({"fields": ["x"]}, "'x': exp")]:
+        with pytest.raises(mmapds.FormatError, match=rf"part-\d\.parquet: row 0: .*{message}"):
+            convert(str(tmp_path / "part-{0,3}.parquet"), out, **options)
+    part(4, n=["text"])
+    with pytest.raises(mmapds.FormatError, match=r"part-4\.parquet: field 'n': expected int32, .*, found str$"):
+        convert(str(tmp_path / "part-{0,4}.parquet"), out, fields=["n"])
+
+
+def test_files_whose_times_have_different_units_are_not_mixed(tmp_path):
+    def saved(name, unit, at):
+        times = pa.array([at]).view(pa.time64(unit))
+        table = pa.table({"lists": pa.ListArray.from_arrays([0, 1], times), "top": times})
+        return save(table, tmp_path / f"{name}.arrow", "arrow")
+
+    paths = [saved("a", "us", 1), saved("b", "ns", 2), saved("c", "us", 3)]
+    message = r"b\.arrow: field 'lists': expected time64\[us\], as in the files before, found time64\[ns\]$"
+    with pytest.raises(mmapds.FormatError, match=message):
+        convert(paths[:2], tmp_path / "o.mma")
+    found = samples(convert(paths[::2], tmp_path / "o.mma").path)
+    assert found == [{"lists": [1], "top": 1}, {"lists": [3], "top": 3}]
+
+
+# ---- arrays in arrays -----------------------------------------------------------------------------------------------
+
+PRICES = [Decimal("1.10"), None, Decimal("-123.45")]
+TIMES = {  # values that take all digits of a unit, and a null
+    "timestamp": (pa.timestamp("ns", "Europe/Rome"), [2**63 - 1, None, -5]),
+    "duration": (pa.duration("ms"), [2**63 - 1, None, -5]),
+    "time32": (pa.time32("ms"), [86_399_999, None, 1]),
+    "date64": (pa.date64(), [86_400_000, None, -86_400_000]),
+}
+VALUES = {name: (pa.array(values, f"int{kind.bit_width}").view(kind), values) for name, (kind, values) in TIMES.items()}
+VALUES["decimal"] = pa.array(PRICES, pa.decimal128(5, 2)), PRICES
+VALUES["text"] = pa.array(["a", None, "b"]).dictionary_encode(), ["a", None, "b"]
+NAMES = pa.array(["a", "b", "c"])
+PLACES = {
+    "top": (lambda a: a, lambda v: v),
+    "lists": (lambda a: pa.ListArray.from_arrays([0, 0, 1, 3], a), lambda v: [[], v[:1], v[1:]]),
+    "lists of one length": (lambda a: pa.FixedSizeListArray.from_arrays(a, 3), lambda v: [v]),
+    "lists of lists": (
+        lambda a: pa.ListArray.from_arrays([0, 1, 3], pa.ListArray.from_arrays([0, 2, 2, 3], a)),
+        lambda v: [[v[:2]], [[], v[2:]]],
+    ),
+    "lists of structs": (
+        lambda a: pa.ListArray.from_arrays([0, 2, 3], pa.StructArray.from_arrays([a, NAMES], ["at", "name"])),
+        lambda v: [[{"at": v[0], "name": "a"}, {"at": v[1], "name": "b"}], [{"at": v[2], "name": "c"}]],
+    ),
+    "maps": (
+        lambda a: pa.MapArray.from_arrays([0, 2, 3], NAMES, a),
+        lambda v: [[["a", v[0]], ["b", v[1]]], [["c", v[2]]]],
+    ),
+    "slices": (lambda a: pa.ListArray.from_arrays([0, 0, 1, 3], a).slice(2), lambda v: [v[1:]]),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_json_has_the_integers_of_times_and_the_text_of_decimals_in_every_place(tmp_path, place):
+    made, expected = PLACES[place]
+    path = save(pa.table({name: made(array) for name, (array, _) in VALUES.items()}), tmp_path / "a.arrow", "arrow")
+    found = samples(convert(path, types=dict.fromkeys(VALUES, "json")).path)
+    for name, (_, values) in VALUES.items():
+        plain = [str(each) if isinstance(each, Decimal) else each for each in values]
+        assert [sample[name] for sample in found] == expected(plain), name
+
+
+def test_parts_of_a_struct_are_fields_and_null_where_it_is_null(tmp_path):
+    part, is_null = pa.array([str(row) for row in range(20)]), pa.array([row % 4 == 1 for row in range(20)])
+    for _ in range(2):
+        part = pa.StructArray.from_arrays([part], ["part"], mask=is_null)
+    path = save(pa.table({"x": part.slice(3)}), tmp_path / "a.arrow", "arrow")
+    expected = [None if row % 4 == 1 else str(row) for row in range(3, 20)]
+    found = samples(convert(path, types={"x.part.part": "json"}).path)
+    assert [sample["x.part.part"] for sample in found] == expected
+    assert convert(path, missing="skip").records == len(list(filter(None, expected)))
+
+
+def test_lists_without_lists_that_are_stored_without_an_offset(tmp_path):
     """As other writers leave them: the inner array has no list, and its buffer of offsets is empty."""
-    kind, made, offsets = (
-        (pa.large_list, pa.LargeListArray, np.int64) if is_large else (pa.list_, pa.ListArray, np.int32)
-    )
-    inner = made.from_buffers(kind(pa.int32()), 0, [None, pa.py_buffer(b"")], 0, 0, [pa.array([], pa.int32())])
-    bounds = [None, pa.py_buffer(np.zeros(3, offsets))]
-    outer = made.from_buffers(kind(kind(pa.int32())), 2, bounds, 0, 0, [inner])
-    convert(save(pa.table({"x": outer}), tmp_path / "a.arrow"), tmp_path / "a.mma")
-    assert [sample["x"].size for sample in mmapds.open(tmp_path / "a.mma")] == [0, 0]
+    kind = pa.list_(pa.int32())
+    inner = pa.ListArray.from_buffers(kind, 0, [None, pa.py_buffer(b"")], 0, 0, [pa.array([], pa.int32())])
+    bounds = [None, pa.py_buffer(np.zeros(3, np.int32))]
+    outer = pa.ListArray.from_buffers(pa.list_(kind), 2, bounds, 0, 0, [inner])
+    done = convert(save(pa.table({"x": outer}), tmp_path / "a.arrow"), tmp_path / "a.mma")
+    assert [sample["x"].size for sample in mmapds.open(done.path)] == [0, 0]
 
 
-@pytest.mark.parametrize("way", ["parquet", "arrow"])
-def test_a_column_of_nulls_takes_the_type_of_other_files(tmp_path, way):
-    nulls = {"n": pa.nulls(1), "list": pa.array([[]], pa.list_(pa.null())), "never": pa.nulls(1)}
-    values = {"n": pa.array([0.5]), "list": pa.array([[1, 2]], pa.list_(pa.int16())), "never": pa.nulls(1)}
-    paths = [save(pa.table(table), tmp_path / f"{k}.{way}", way) for k, table in enumerate((nulls, values, nulls))]
-    done = convert(paths, tmp_path / "a.mma", defaults={"n": -1})
-    assert done.schema.describe() == {"n": "float64", "list": ["int16", [None]], "never": "json"}
-    wanted = [{"n": -1, "list": [], "never": None}, {"n": 0.5, "list": [1, 2], "never": None}]
-    assert samples(done.path) == [*wanted, wanted[0]]
-    assert convert(paths, tmp_path / "a.mma", missing="skip")[1:3] == (1, 2)
-    done = convert(paths, tmp_path / "a.mma", types={"n": "json"})
-    assert [sample["n"] for sample in samples(done.path)] == [None, 0.5, None]
-    with pytest.raises(mmapds.FormatError, match=rf"0\.{way}: row 0: field 'n': expected float64, found null; give"):
-        convert(paths, tmp_path / "a.mma")
+# ---- the core -------------------------------------------------------------------------------------------------------
+
+
+def words(*values):
+    return np.array(values, np.uint64)
+
+
+def test_the_core_refuses_parts_outside_their_data_and_buffers_of_other_lengths():
+    out, ends, two = bytearray(1 << 10), words(0, 0), words(1, 2)
+    outside = [(0, 5), (5, 0), (2**64 - 1, 1), (1, 2**64 - 1), (2**63, 2**63)]
+    for *parts, message in [  # words, parts, the first record
+        *(((), ((b"abcd", words(0, at), words(4, size), False),), 0, "record 1: expected p") for at, size in outside),
+        ((two, words(1)), (), 0, "words: expected 2 entries, found 1"),
+        ((), ((b"", words(0, 0), words(0, 0, 0), True),), 0, "sizes: expected 2 entries, found 3"),
+        ((words(1, 2, 3),), (), 0, "ends: expected 3 entries, found 2"),
+        ((two,), (), 3, "first: expected 0 to 2, found 3"),
+        ((ends,), (), 0, "ends: expected memory of its own"),
+        ((two,), ((out, words(0, 0), words(1, 1), False),), 0, "out: expected memory of its own"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _native.pack_array_records(*parts, out, ends)

@@ -1,9 +1,10 @@
-"""Threads that share datasets, build indexes and plan get what each would get alone; `make test-tsan` looks on."""
+"""Threads that share datasets, and children forked beside them, get what each would get alone; `make test-tsan`."""
 
 import pickle
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import mmapds
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.workers import in_order
+from tests.support.forks import fork_beside_threads
 
 THREADS = 8
 OPERATIONS = 150
@@ -80,41 +82,50 @@ def test_threads_share_datasets(tmp_path):
         assert [each.result() for each in done] == list(range(THREADS))
 
 
+def test_a_child_forked_beside_reading_threads_reads(write, tmp_path):
+    sources = [write([{"n": number}], f"{number}.jsonl") for number in range(60)]
+    mmapds.build(sources, out=tmp_path / "all.mmx", length="n")
+    with mmapds.Writer(tmp_path / "a.mma", {"n": "int64", "text": "str", "x": ("float32", (None,))}) as writer:
+        for number in range(9):
+            writer.write({"n": number, "text": "x" * number, "x": [float(number)] * number})
+    failed, errors = fork_beside_threads([tmp_path / "all.mmx", tmp_path / "a.mma"], forks=30)
+    assert failed == 0, errors
+
+
+def test_nothing_that_is_computed_once_has_a_lock():
+    """That of a functools.cached_property is one for all objects up to Python 3.11, and a child could wait for it."""
+    assert not [path for path in Path(mmapds.__file__).parent.rglob("*.py") if "@cached_property" in path.read_text()]
+
+
 # ---- work that threads share: its results in order, and no failure that passes for the end ---------------------
 
 
-def tasks(count, failure=None):
-    yield from range(count)
-    if failure is not None:
-        raise failure
+@pytest.mark.parametrize("workers", [1, 5])
+def test_results_come_in_the_order_of_tasks_and_a_failure_in_its_turn(workers):
+    def tasks(count, failure=None):
+        yield from range(count)
+        if failure is not None:
+            raise failure
 
-
-def run(source, workers, found, work=lambda task, slot: (task, slot)):
-    """Append every result to a list, as it comes."""
-    for task, _ in in_order(work, source, workers=workers, slots=[object() for _ in range(workers + 2)]):
-        found.append(task)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 5])
-@pytest.mark.parametrize("count", [0, 1, 4, 100])
-def test_results_come_in_the_order_of_tasks_and_a_failure_in_its_turn(workers, count):
-    seen, found = [], []
-    run(tasks(count), workers, found)
-    assert found == list(range(count))
-    with pytest.raises(OSError, match="went away"):
-        run(tasks(count, OSError("went away")), workers, seen)
-    assert seen == list(range(count))
-
-
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_work_that_fails_is_an_error_in_its_turn(workers):
     def work(task, slot):
-        if task == 7:
+        if task == bad:
             raise ValueError("seven")
         return task, slot
 
-    seen, before = [], set(threading.enumerate())  # libraries of other tests may have some
+    def run(source):
+        seen.clear()
+        for task, _ in in_order(work, source, workers=workers, slots=[object() for _ in range(workers + 2)]):
+            seen.append(task)
+
+    seen, bad, before = [], None, set(threading.enumerate())  # libraries of other tests may have some
+    for count in (0, 1, 4, 100):
+        run(tasks(count))
+        assert seen == list(range(count))
+        with pytest.raises(OSError, match="went away"):
+            run(tasks(count, OSError("went away")))
+        assert seen == list(range(count))
+    bad = 7
     with pytest.raises(ValueError, match="seven"):
-        run(tasks(100), workers, seen, work)
+        run(tasks(100))
     assert seen == list(range(7))
     assert set(threading.enumerate()) <= before

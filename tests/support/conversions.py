@@ -7,8 +7,6 @@ import pyarrow.parquet as pq
 
 import mmapds
 
-WAYS = ["parquet", "arrow", "stream"]
-
 
 def save(table, path, way="parquet", rows=700):
     """Write a table in some batches."""
@@ -19,30 +17,6 @@ def save(table, path, way="parquet", rows=700):
     with pa.OSFile(str(path), "wb") as file, new(file, table.schema) as writer:
         writer.write_table(table, max_chunksize=rows)
     return str(path)
-
-
-def every_type(count):
-    """Columns whose values an array file holds as a table does, of every type of Arrow."""
-    return {
-        "i8": pa.array([i % 100 - 50 for i in range(count)], pa.int8()),
-        "u64": pa.array([2**64 - 1 - i for i in range(count)], pa.uint64()),
-        "f16": pa.array(np.arange(count, dtype=np.float16)),
-        "f32": pa.array([i / 3 for i in range(count)], pa.float32()),
-        "ok": pa.array([i % 2 == 0 for i in range(count)]),
-        "text": pa.array([f"zeile \u00e9 {i}" * (i % 3) for i in range(count)]),
-        "large": pa.array([f"{i}" for i in range(count)], pa.large_string()),
-        "raw": pa.array([bytes([i % 256]) * (i % 5) for i in range(count)]),
-        "sha": pa.array([bytes([i % 256]) * 4 for i in range(count)], pa.binary(4)),
-        "kind": pa.array([str(i % 3) for i in range(count)]).dictionary_encode(),
-        "many": pa.array([[i % 3] * (i % 3) for i in range(count)], pa.list_(pa.int16())),
-        "far": pa.array([list(range(i % 3)) for i in range(count)], pa.large_list(pa.uint16())),
-        "box": pa.array([[i, i, 0, 1] for i in range(count)], pa.list_(pa.int16(), 4)),
-        "feats": pa.array(
-            [[[i, k, 0] for k in range(i % 4)] for i in range(count)], pa.list_(pa.list_(pa.float32(), 3))
-        ),
-        "grid": pa.array([[[i] * (i % 3)] * (i % 4) for i in range(count)], pa.list_(pa.list_(pa.int64()))),
-        "mask": pa.array([[True, i % 2 == 0] for i in range(count)], pa.list_(pa.bool_())),
-    }
 
 
 def listed(value):

@@ -4,7 +4,6 @@ import gc
 import threading
 
 import pytest
-import torch.utils.data
 
 import mmapds
 from mmapds.prefetch import THREAD_NAME
@@ -55,11 +54,6 @@ class Blocking(Numbers):
 def as_list(samples):
     """Collate to what was sampled."""
     return list(samples) if isinstance(samples, list | tuple) else samples
-
-
-def torchs(dataset, *args, **options):
-    """The batches of torch's own loader, made in its process."""
-    return list(torch.utils.data.DataLoader(dataset, *args, collate_fn=as_list, **options))
 
 
 def ours(dataset, *args, **options):

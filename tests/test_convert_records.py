@@ -1,0 +1,323 @@
+"""Converting records whose types only their values show, JSON, tars and TFRecords; and HDF5."""
+
+import json
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import mmapds
+from mmapds.convert import convert
+from tests.support.alive import Counted
+from tests.support.conversions import samples, save, utterances
+from tests.support.samples import npy, npz
+from tests.support.tars import archive
+
+# ---- what types are inferred ----------------------------------------------------------------------------------------
+
+INTS = ["int64", [None]]
+INFERRED = [  # values of a field, or ... where it is missing, and its type
+    ([1, 0.5], "float64"),
+    ([2**64 - 1], "uint64"),
+    ([2**64 - 1, -1], "json"),
+    ([1, "a"], "json"),
+    (["a", [1]], "json"),
+    (["a", "b"], "str"),
+    ([True, False], "bool"),
+    ([{"a": [1]}, {}], "json"),
+    ([[], [1, 2]], INTS),
+    ([[1], [0.5]], ["float64", [None]]),
+    ([[2**53 + 1, 0.5]], "json"),
+    ([[2**63 + 1, 1], [1, 2]], "json"),
+    ([[1], [None]], "json"),
+    ([[1], 5], "json"),
+    ([[], ["a"], [1]], "json"),
+    ([[[]], [[1]]], ["int64", [None, None]]),
+    ([[[], []], [[1, 2], [3, 4]]], ["int64", [None, None]]),
+    ([[[1]], [[1], [2, 3]]], "json"),
+    ([[[]]], "json"),
+    ([[[[[[[[[[1]]]]]]]]]], "json"),
+    ([None, None], "json"),
+    ([5, None], "json"),
+    ([None, [1, 2]], "json"),
+    ([..., 1], "json"),
+    ([1, ...], "json"),
+]
+
+
+@pytest.mark.parametrize(("values", "what"), INFERRED, ids=str)
+def test_a_type_holds_all_values_and_json_holds_what_no_type_does(write, values, what):
+    path = write([{"id": 7} if value is ... else {"id": 7, "x": value} for value in values])
+    done = convert(path)
+    assert done.schema.describe()["x"] == what
+    assert [sample["x"] for sample in samples(done.path)] == [None if value is ... else value for value in values]
+
+
+def test_records_beyond_the_inferred_ones_must_fit(write):
+    path = write([{"id": i, "t": "a"} for i in range(5)] + [{"id": 5, "late": 1}, {"id": 2**53 + 1, "x": 0.5}])
+    late = r"expected fields among 'id', 't', as in the records before it, found 'late'"
+    for options in ({"types": {"t": "json"}}, {"defaults": {"t": ""}}):
+        with pytest.raises(mmapds.FormatError, match=rf"train.jsonl:6 \(byte \d+\): {late}"):
+            convert(path, infer=5, **options)
+    assert convert(path, infer=5, fields=["id"]).records == 7
+    message = r"train.jsonl:7 \(byte \d+\): field 'id': expected float64, found int 9007199254740993"
+    with pytest.raises(mmapds.FormatError, match=message):
+        convert(path, infer=5, fields=["id"], types={"id": "float64"})
+    assert samples(convert(path).path)[4:6] == [
+        {"id": 4, "t": "a", "late": None, "x": None},
+        {"id": 5, "t": None, "late": 1, "x": None},
+    ]
+
+
+def test_json(write):
+    kinds = {"text": "gr\u00fc\u00dfe", "grid": [[1, 2]]}
+    records = [{"id": i, "tokens": list(range(i % 4)), "maybe": None if i % 3 else "a", **kinds} for i in range(100)]
+    path = write(records)
+    done = convert(path, length="tokens")
+    assert samples(done.path) == records
+    wanted = {"id": "int64", "tokens": INTS, "maybe": "json", "text": "str", "grid": ["int64", [None, 2]]}
+    assert done.schema.describe() == wanted
+    assert convert(path, missing="skip").records == 34
+    assert mmapds.open(done.path).column("id").tolist() == list(range(0, 100, 3))
+    done = convert(path, types={"tokens": ("uint16", (None,)), "maybe": "json"}, fields=["tokens", "maybe"])
+    assert done.schema.describe() == {"tokens": ["uint16", [None]], "maybe": "json"}
+    with pytest.raises(mmapds.DecodeError, match=r"a.jsonl:2 \(byte 9\): not JSON"):
+        convert(write(b'{"id":1}\nno\n', "a.jsonl"))
+    with pytest.warns(UserWarning, match="expected one record or more, found 0 records$"):
+        assert convert(write(b"", "empty.jsonl")).records == 0
+
+
+# ---- what stands for missing values ---------------------------------------------------------------------------------
+
+
+def jsonl(path, records):
+    path = path / "a.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def parquet(path, records):
+    return save(pa.Table.from_pylist(records), path / "a.parquet")
+
+
+def groups(path, records):
+    with h5py.File(path / "a.h5", "w") as file:
+        for number, record in enumerate(records):
+            group = file.create_group(f"{number}")
+            for name, value in record.items():
+                if value is not None:
+                    group[name] = value
+    return path / "a.h5"
+
+
+KINDS = {  # values that are there, and the default
+    "numbers": ([1, 2], -1),
+    "text": (["a", "b"], "none"),
+    "arrays": ([[1, 2], [3]], [7]),
+    "tables": ([[[1, 2]], [[3, 4]]], [[7, 8]]),
+    "texts": ([["a", "b"], ["c"]], []),
+}
+
+
+@pytest.mark.parametrize("make", [jsonl, parquet, groups])
+def test_a_default_stands_for_nulls_of_every_kind(tmp_path, make):
+    for kind, ((first, second), default) in KINDS.items():
+        values = [None, first, None, second]
+        path = make(tmp_path, [{"row": row, "x": value} for row, value in enumerate(values)])
+        asked = {"out": tmp_path / "b.mma", "force": True, **({"records": "groups"} if make is groups else {})}
+        for options in ({}, {"missing": "skip"}, {"types": {"x": "json"}}):
+            done = convert(path, fields=["row", "x"], defaults={"x": default}, **options, **asked)
+            wanted = [default if value is None else value for value in values]
+            assert [(each["row"], each["x"]) for each in samples(done.path)] == [*enumerate(wanted)], kind
+
+
+@pytest.mark.parametrize("make", [jsonl, parquet])
+@pytest.mark.parametrize("value", [3, [1, 2, 3]], ids=str)
+def test_a_null_in_the_field_of_lengths_needs_a_default(tmp_path, make, value):
+    """It cannot be kept as JSON, which gives no lengths; a type that is inferred stays that of the other records."""
+    path = make(tmp_path, [{"x": value}, {"x": None}])
+    with pytest.raises(mmapds.FormatError, match=r"x': expected int64.*, found null; give defaults= or missing='skip'"):
+        convert(path, length="x")
+    assert convert(path, length="x", missing="skip").records == 1
+    done = convert(path, length="x", defaults={"x": [] if isinstance(value, list) else 0})
+    ds = mmapds.open(done.path)
+    assert ds.lengths.tolist() == [3, 0]
+    assert mmapds.pad_collate(ds.take([0, 1]))["x"].tolist() == (
+        [[1, 2, 3], [0, 0, 0]] if isinstance(value, list) else [3, 0]
+    )
+    assert convert(path, defaults={"x": [] if isinstance(value, list) else 0}).kept_length == "x"
+
+
+# ---- all that is indexed --------------------------------------------------------------------------------------------
+
+
+def test_tars(write, tmp_path):
+    picture, arrays = b"\x89PNG not decoded", npz(a=np.arange(3), b=np.ones((2, 2), np.float32))
+    one, files = npy(np.arange(5, dtype=np.int16)), []
+    for i in range(5):
+        members = {"json": b'{"k": [%d]}' % i, "txt": b"t", "cls": b"%d" % i, "png": picture}
+        files += [(f"d/{i}.{name}", data) for name, data in {**members, "npy": one, "x.npz": arrays}.items()]
+    write(archive(files), "a.tar")
+    done = convert(tmp_path / "a.tar")
+    assert list(done.schema.describe()) == ["__key__", "json", "txt", "cls", "png", "npy", "x.npz.a", "x.npz.b"]
+    sample = mmapds.open(done.path)[3]
+    assert [sample[name] for name in ("__key__", "json", "txt", "cls")] == ["d/3", {"k": [3]}, "t", 3]
+    assert (sample["png"], sample["npy"].dtype, sample["x.npz.b"].tolist()) == (picture, np.int16, [[1, 1], [1, 1]])
+    raw = convert(tmp_path / "a.tar", decode="files", fields=["npy"])
+    assert mmapds.open(raw.path)[0] == {"npy": one}
+    for members, message in [
+        ([("0.cls", b"x")], r"b.tar: record 0 \(byte 0\): member 'cls' of sample '0': invalid literal"),
+        ([("a.x.npz", npz(y=np.arange(3))), ("a.x.npz.y", b"text")], r"record 0 .*: .* names, found two 'x\.npz\.y'"),
+    ]:
+        with pytest.raises(mmapds.Error, match=message):
+            convert(write(archive(members), "b.tar"))
+
+
+def test_decoders_see_one_record_at_a_time_and_their_errors_name_it(write):
+    path = write([{"id": i} for i in range(1000)])
+    Counted.begin()
+    assert convert(path, decode=Counted).records == 1000
+    assert Counted.most <= 3
+    with pytest.raises(TypeError) as error:
+        convert(path, decode=lambda sample: {"n": sample["id"]})  # it is given bytes
+    assert error.value.__notes__[0].startswith(f"while decoding {path}:1 (byte 0)")
+
+
+# ---- HDF5 -----------------------------------------------------------------------------------------------------------
+
+
+def test_groups_of_hdf5(tmp_path):
+    path, feats = tmp_path / "a.h5", utterances(tmp_path / "a.h5", 12)
+    done = convert(path, records="groups", length="feats")
+    assert done.records == 12
+    for sample in mmapds.open(done.path):
+        i = sample["id"]
+        np.testing.assert_array_equal(sample["feats"], feats[i])
+        assert sample["__key__"] == f"speaker{i % 3}/{i:04}"
+        assert [sample[name] for name in ("text", "dialect", "gain")] == [
+            f"gr\u00fc\u00dfe {i}",
+            "north" if i % 2 else "south",
+            i / 2,
+        ]
+    some = convert(path, records="groups", group="speaker1", fields=["id", "__key__"])
+    assert samples(some.path) == [{"id": i, "__key__": f"{i:04}"} for i in range(1, 12, 3)]
+    with h5py.File(path, "w") as file:
+        file["train/b"], file["train/a"], file["late/x"], file["late/y"] = [1, 2], [3], 1, 2
+        file["late"].attrs["empty"] = h5py.Empty("f4")
+    done = convert(path, records="groups", group="train")
+    assert samples(done.path) == [{"__key__": "a", "data": [3]}, {"__key__": "b", "data": [1, 2]}]
+    with h5py.File(path, "a") as file:
+        file["first/x"], file["train/deep/x"] = 0, 7
+    assert samples(convert(path, records="groups", fields=["__key__", "x"]).path) == [
+        {"__key__": "first", "x": 0},
+        {"__key__": "late", "x": 1},
+        {"__key__": "train/deep", "x": 7},
+        {"__key__": "train", "x": None},
+    ]
+    with pytest.raises(mmapds.FormatError, match=r"record 1: expected fields among .*, found 'empty'"):
+        convert(path, records="groups", infer=1)
+
+
+@pytest.mark.parametrize("layout", [{}, {"chunks": (500,), "compression": "gzip"}], ids=str)
+def test_rows_of_hdf5(tmp_path, layout):
+    n, rng = 1100, np.random.default_rng(0)
+    columns = {
+        "id": np.arange(n, dtype=">i4"),
+        "x/feats": rng.random((n, 4, 3)).astype(np.float32),
+        "ok": rng.random(n) < 0.5,
+        "z": (rng.random((n, 2)) * 1j).astype(np.complex64),
+        "raw": np.array([b"\0\1"] * n, "V2"),
+    }
+    box = np.zeros(n, [("width", "<i4"), ("name", "S5"), ("corner", "<f4", (2,))])
+    box["width"], box["name"], box["corner"] = np.arange(n), b"ab", rng.random((n, 2))
+    words, pairs = [f"w\u00f6rter {i}" for i in range(n)], [["a", "b"]] * n
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+
+        def store(name, data, dtype=None):
+            shape = np.shape(data)
+            chunks = {"chunks": (*layout["chunks"], *shape[1:])} if layout else {}
+            file.create_dataset(name, data=data, dtype=dtype, **{**layout, **chunks})
+
+        for name, data in {**columns, "box": box}.items():
+            store(name, data)
+        store("words", words, h5py.string_dtype()), store("pair", pairs, h5py.string_dtype())
+        tokens = np.empty(n, object)
+        tokens[:] = [np.arange(i % 5, dtype=np.uint16) for i in range(n)]
+        store("tokens", tokens, h5py.vlen_dtype(np.uint16))
+    done = convert(tmp_path / "a.hdf5", length="tokens")
+    ds = mmapds.open(done.path)
+    assert (len(ds), ds.lengths.tolist()) == (n, [i % 5 for i in range(n)])
+    for i in (0, 7, 499, 500, 1000, 1023, 1024, n - 1):
+        sample = ds[i]
+        for name, array in columns.items():
+            found, wanted = sample[name], array[i].tobytes() if name == "raw" else array[i]
+            np.testing.assert_array_equal(found, wanted)
+            assert array.ndim == 1 or found.dtype == array.dtype
+        assert [sample[name] for name in ("words", "pair", "box.width", "box.name")] == [words[i], ["a", "b"], i, "ab"]
+        np.testing.assert_array_equal(sample["box.corner"], box["corner"][i])
+        assert sample["tokens"].tolist() == list(range(i % 5))
+    some = convert(tmp_path / "a.hdf5", fields=["id", "box.width"])
+    assert some.schema.describe() == {"id": "int32", "box.width": "int32"}
+
+
+BAD = [  # what a file holds, options, and the message
+    ({"a": [1, 2], "b": [1, 2, 3]}, {}, "dataset 'b': expected 2 rows, as in the datasets before, found 3"),
+    ({"a": [1, 2], "b": 5}, {}, "dataset 'b': expected 2 rows, as in the datasets before, found a single value"),
+    ({"a": [1, 2], "b": []}, {}, "dataset 'b': expected 2 rows, as in the datasets before, found 0"),
+    ({"a": 5, "b": [1]}, {}, "dataset 'a': expected rows, found a single value"),
+    ({"a": [1]}, {"group": "no"}, r"a.h5: expected a group 'no', found none among \['a'\]"),
+    ({"a": [1]}, {"group": "a"}, "expected a group 'a', found none among"),
+    ({"a": [1]}, {"records": "columns"}, "records = 'columns', expected 'rows' or 'groups'"),
+    ({"a": h5py.SoftLink("/nowhere")}, {}, "expected data in this group, found a link to '/nowhere'"),
+    ({"g/t": np.array([b"gr\xfcn"])}, {}, r"a\.h5: dataset '/g/t': expected text in UTF-8, found b'gr"),
+    ({"g/__key__": 1}, {"records": "groups"}, "expected fields of different names, found two '__key__'"),
+    ({"x": np.zeros(2, [("a", "i4")]), "x.a": [1, 2]}, {}, r"expected fields of different names, found two 'x\.a'"),
+]
+
+
+@pytest.mark.parametrize("records", ["rows", "groups"])
+def test_types_that_array_files_lack_are_named_and_can_be_left_out(tmp_path, records):
+    path, options = tmp_path / "a.h5", {"records": records, **({"group": "g"} if records == "rows" else {})}
+    with h5py.File(path, "w") as file:
+        file["g/y"] = [1, 2]
+        h5py.h5d.create(file["g"].id, b"x", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((2,)))
+    message = rf"{path}: dataset '/g/x': expected numbers, text, bytes, or arrays .*, found a type that NumPy lacks"
+    with pytest.raises(mmapds.FormatError, match=message):
+        convert(path, **options)
+    done = samples(convert(path, fields=["y"], **options).path)
+    assert [sample["y"] for sample in done] == ([1, 2] if records == "rows" else [[1, 2]])
+
+
+def test_what_hdf5_is_refused(tmp_path):
+    path = tmp_path / "a.h5"
+    for held, options, message in BAD:
+        with h5py.File(path, "w") as file:
+            for name, value in held.items():
+                file[name] = value
+        with pytest.raises(mmapds.FormatError, match=message):
+            convert(path, **options)
+    with h5py.File(path, "w") as file:
+        file["g/x"], file["g/loop"] = [1], file["/"]
+    with pytest.raises(mmapds.FormatError, match="expected groups that have one name each, found another"):
+        convert(path)
+
+
+def test_attributes_of_groups_are_fields_with_names_of_their_own(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["time"] = [1, 2], [0.5, 1]
+        file["time"].make_scale("t")  # as netCDF has them: the scale refers to the datasets that it is of
+        file["x"].dims[0].attach_scale(file["time"])
+    with pytest.raises(mmapds.FormatError, match=r"a\.h5: '/\w+': attribute '\w+'.*: expected .*, found "):
+        convert(path, records="groups")
+    done = samples(convert(path, records="groups", fields=["__key__", "data"]).path)
+    assert done == [{"__key__": "time", "data": [0.5, 1]}, {"__key__": "x", "data": [1, 2]}]
+    with h5py.File(path, "w") as file:
+        file["g/x"], file["g"].attrs["x"], file["g"].attrs["noted"] = 1, 2, np.bytes_(b"gr\xfcn")
+    for options, message in [({}, "names, found two 'x'"), ({"fields": ["noted"]}, "'noted': expected text in UTF-8")]:
+        with h5py.File(path, "a") as file:
+            if options:
+                del file["g"].attrs["x"]
+        with pytest.raises(mmapds.FormatError, match=rf"a\.h5: '/g': .*{message}"):
+            convert(path, records="groups", **options)
