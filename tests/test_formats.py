@@ -4,6 +4,7 @@ import os
 import pickle
 from array import array
 from ast import literal_eval
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 import mmapds
 from mmapds import formats
 from mmapds.convert import convert
+from mmapds.formats import mma
 from mmapds.formats.format import End, Format, Piece
-from mmapds.index.build import Request, build_each
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.writer import IndexWriter
@@ -228,6 +229,21 @@ def test_paths_stay_right_where_a_pickled_dataset_is_read_elsewhere(write, tmp_p
     assert [sample["__url__"] for sample in pickle.loads(pickle.dumps(both))] == [str(tmp_path / "a.tar")] * 2
 
 
+def test_array_files_are_indexed_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(mma, "_AT_ONCE", 3)  # records in a piece
+    for count in (0, 1, 3, 7):
+        path = tmp_path / f"{count}.mma"
+        with mmapds.Writer(path, {"x": "str", "n": "int64"}, index=False) as writer:
+            for n in range(count):
+                writer.write({"x": "x" * 20 * n, "n": n - 2})
+        mmapds.build(path, columns={"size": "bytes()", "n": "n"})
+        ds = mmapds.open(path)
+        assert list(ds) == [{"x": "x" * 20 * n, "n": n - 2} for n in range(count)]
+        begins = [ds.where(k).offset for k in range(count)]
+        assert ds.column("size").tolist()[:-1] == [b - a for a, b in pairwise(begins)]
+        assert ds.column("n").tolist() == [n - 2 for n in range(count)]
+
+
 # ---- damage ------------------------------------------------------------------------------------------------------
 
 KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "arrays"]
@@ -314,30 +330,24 @@ def test_a_new_format_needs_one_class_and_one_entry(write, monkeypatch, index):
     with pytest.raises(TypeError, match="abstract method"):
         type("Empty", (Format,), {"name": "empty"})()
     records = ["one;", "two;", ";", "three;"]
-    path = write("".join(records).encode(), "x.semi")
-    (built,) = build_each([path], Request(Semicolons()))
-    assert built.fresh
-    assert (Index(path + ".mmx").format, Index(path + ".mmx").records, Index(path + ".mmx").parameters) == (
-        "semicolons",
-        4,
-        {},
-    )
+    path, other = write("".join(records).encode(), "x.semi"), write(b"five;", "x.bin")
+    mmapds.build(path, format=Semicolons())
+    assert Index(path + ".mmx").parameters == {}
     assert "VERSION: expected one of the formats" in index("--verify", path).stderr
     monkeypatch.setitem(formats.FORMATS, Semicolons.name, Semicolons())
-    other = write(b"five;", "x.bin")
     mmapds.build(other, format="semicolons", length="bytes()")
     assert mmapds.open(other).lengths.tolist() == [5]
-    ds = mmapds.open([path, other])
+    mmapds.build(write(b"", "y.semi"))
+    ds = mmapds.open([path, other, path.replace("x.semi", "y.semi")])
     assert list(ds) == [*records, "five;"]
     assert ds.take([3, 0]) == ["three;", "one;"]
     assert list(mmapds.open(path, decode="bytes")) == [record.encode() for record in records]
-    (Path(path).parent / "y.semi").write_bytes(b"")
-    assert list(mmapds.open(mmapds.build(Path(path).parent / "*.semi", out=path + ".all.mmx", workers=2))) == records
-    with pytest.raises(mmapds.FormatError, match="expected records with keys, found format 'semicolons'"):
-        formats.by_name("semicolons").key(b"one;")
-    with pytest.raises(mmapds.FormatError, match="prefix = 'u32le', expected no options for format 'semicolons'"):
-        mmapds.build(path, prefix="u32le", force=True)
-    with pytest.raises(mmapds.FormatError, match="decode = 'files', expected 'json', 'text', 'bytes', 'tf_example' or"):
-        mmapds.open(path, decode="files")
-    with pytest.raises(mmapds.ColumnError, match=r"expected bytes\(\) for records that are not JSON, found 'n'"):
-        mmapds.build(path, length="n")
+    for refused, message in (
+        (lambda: ds.find("one"), "expected records with keys"),
+        (lambda: formats.by_name("semicolons").key(b"one;"), "expected records with keys, found format 'semicolons'"),
+        (lambda: mmapds.build(path, prefix="u32le"), "prefix = 'u32le', expected no options for format 'semicolons'"),
+        (lambda: mmapds.open(path, decode="files"), "'files', expected 'json', 'text', 'bytes', 'tf_example' or"),
+        (lambda: mmapds.build(path, length="n"), r"expected bytes\(\) for records that are not JSON, found 'n'"),
+    ):
+        with pytest.raises((mmapds.FormatError, mmapds.ColumnError), match=message):
+            refused()

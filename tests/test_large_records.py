@@ -13,9 +13,7 @@ import pytest
 
 import mmapds
 from mmapds.compression.reader import BlockReader
-from mmapds.dataset import catalog, indexed
-from mmapds.dataset.batch import RecordBatch
-from mmapds.dataset.fields import Fields
+from mmapds.dataset import catalog
 from tests.support.commands import run
 from tests.support.compressed import one_frame
 from tests.support.messages import check
@@ -113,40 +111,6 @@ def test_so_is_one_of_named_arrays_whose_sample_is_made_late(tmp_path):
     place = f": record 1 (byte {mmapds.open(path).where(1).offset})"
     messages(path, {"decode": "torch"}, ["ds[1]", *LATE, *LOADERS], place)
     messages(path, {"fields": {"text": "str"}, "on_error": "skip"}, ["ds[1]", *LATE], place)
-
-
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_so_is_one_of_json_whose_fields_are_made_late(write, monkeypatch, on_error):
-    """After one that is left out, if there may be any."""
-
-    def without_room(sample):
-        if sample["n"] == 2:
-            raise MemoryError
-        return sample
-
-    def batch_of(found, columns, _, *rest):
-        return RecordBatch(found, columns, without_room, *rest)
-
-    read_one = Fields.__call__
-    monkeypatch.setattr(Fields, "__call__", lambda self, record: without_room(read_one(self, record)))
-    monkeypatch.setattr(indexed, "RecordBatch", batch_of)
-    path = write([{"n": 0}, {"n": "1"}, {"n": 2}, {"n": 3}])
-    ds = mmapds.open(path, build=True, decode=mmapds.Fields({"n": "int32"}), on_error=on_error)
-    if on_error == "skip":
-        with pytest.warns(RuntimeWarning, match="found a string"):
-            batch = ds.take([0, 1, 2, 3])
-    else:
-        batch = ds.take([0, 2, 3])
-    assert batch.values("n") == [0, 2, 3]
-    for read in (lambda: ds[2], lambda: batch[1], lambda: batch[-2], lambda: list(batch), lambda: batch[1:]):
-        with pytest.raises(MemoryError) as refused:
-            read()
-        check(str(refused.value))
-        assert str(refused.value).startswith(f"{path}:3 (byte 20): expected room in memory for decoding a record of ")
-
-    monkeypatch.setattr(Fields, "_values", without_room_for_anything)
-    with pytest.raises(MemoryError, match=r":3 \(byte 20\): expected room in memory for decoding"):
-        batch.values("n")
 
 
 @limits_memory

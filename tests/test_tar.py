@@ -1,7 +1,6 @@
 """Tars: indexed as whoever wrote them meant, read as WebDataset reads them, and refused where they are damaged."""
 
 import os
-import random
 import subprocess
 import tarfile
 
@@ -42,24 +41,13 @@ def test_archives_of_tarfile(write, dialect):
         ds = check_against_tarfile(path)
         assert [sample["__key__"] for sample in ds] == [f"{directory}s{k:04}" for k in range(6)]
         verify(Index(f"{path}.mmx"))
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_headers_may_lie_near_and_far(write, dialect):
-    """Those that lie far apart are read in another way, and archives may have both."""
-    rng, files = random.Random(0), []
-    for i in range(400):
-        for extension in ("jpg", "cls"):
-            size = 40_000 if i // 100 % 2 and extension == "jpg" else rng.randint(0, 50)
-            files.append(
-                (f"{['', 'a.b/', 'd' * 60 + '/' + 'e' * 80 + '/'][i % 3]}{i:03}.{extension}", rng.randbytes(size))
-            )
-    data = archive(files, dialect)
-    path = write(data, "a.tar")
+    files = []  # headers that lie far apart are read in another way than those that do not, and archives may have both
+    for i in range(200):
+        size = 40_000 if i // 50 % 2 else i % 50
+        files += [(f"{'d' * 100 * (i % 2)}/{i:03}.jpg", bytes(size)), (f"{'d' * 100 * (i % 2)}/{i:03}.cls", b"%d" % i)]
+    path = write(archive(files, dialect), "b.tar")
     mmapds.build(path)
-    assert len(check_against_tarfile(path)) == 400
-    with pytest.raises(mmapds.FormatError, match=r"record \d+ \(byte \d+\): expected a whole sample, .* byte 6000000"):
-        mmapds.build(write(data[:6_000_000], "a.tar"))
+    assert len(check_against_tarfile(path)) == 200
 
 
 def test_archives_of_the_program_tar(tmp_path):
@@ -171,7 +159,7 @@ GOOD = {
 def test_odd_headers_are_read_as_tarfile_reads_them(write, name):
     path = write(GOOD[name], "a.tar")
     mmapds.build(path)
-    assert len(check_against_tarfile(path)) > 0 or name == "a path of a directory"
+    check_against_tarfile(path)
 
 
 SHARED = pax(b"12 path=b.t\n")
@@ -263,10 +251,9 @@ def test_members_beyond_8_gib(tmp_path):
 def test_what_ends_an_archive(write):
     data = archive([("a.txt", b"1"), ("b.txt", b"2")], "gnu")
     for whole in (data, data[:2048], data[:2560], data[:3072], data[:3072] + b"junk", data[:2100]):
-        path = write(whole, "a.tar")
-        mmapds.build(path)
-        assert [sample["txt"] for sample in mmapds.open(path)] == [b"1", b"2"]
-        assert mmapds.open(path).where(1) == (path, 1024, 1024)
+        ds = mmapds.open(write(whole, "a.tar"), build=True)
+        assert [sample["txt"] for sample in ds] == [b"1", b"2"]
+        assert ds.where(1)[1:] == (1024, 1024)
 
 
 def test_what_lies_behind_the_end_is_named(write, index, tmp_path):
@@ -286,21 +273,18 @@ def test_what_lies_behind_the_end_is_named(write, index, tmp_path):
         assert index(path, "--force").stderr == f"warning: {line}\n"
         assert index(path).stderr == ""
     paths = [path, write(whole + whole, "b.tar"), write(whole + bytes(99), "c.tar"), write(whole[:-1024], "d.tar")]
-    with pytest.warns(UserWarning, match=r"a\.tar: .*own \(and 1 more\)$") as caught:
+    with pytest.warns(UserWarning, match=r"a\.tar: .*own \(and 1 more\)$"):
         mmapds.build(paths, out=tmp_path / "all.mmx", force=True)
-    assert len(caught) == 1
-    mmapds.build(paths[2:])
 
 
 def test_a_shard_that_is_cut_keeps_whole_samples_where_asked(write):
-    data = archive([("a.x", b"1" * 600), ("a.y", b"2" * 600), ("b.x", b"3" * 600), ("b.y", b"4" * 600)], "gnu")
-    size = 1536
-    for cut in [*range(1, 4 * size, 97), size + 512 + 600, 4 * size - 424, 4 * size - 1]:  # also where padding begins
+    size = 1536  # of a member; more cuts are in test_formats
+    data = archive([(name, name.encode() * 200) for name in ("a.x", "a.y", "b.x", "b.y")], "gnu")
+    for cut in (1, 500, 900, size + 700, 2 * size + 300, 2 * size + 600, 3 * size + 600, 4 * size - 424, 4 * size - 1):
         path = write(data[:cut], "a.tar")
         member, inside = divmod(cut, size)
-        with pytest.raises(
-            mmapds.FormatError, match=rf"\(byte {member * size}\): expected a whole sample, found .* byte {cut};"
-        ):
+        place = rf"\(byte {member * size}\): expected a whole sample, found .* byte {cut};"
+        with pytest.raises(mmapds.FormatError, match=place):
             mmapds.build(path, force=True, truncated="error")
         mmapds.build(path, truncated="drop", force=True)
         # Where a header is cut, nobody knows whose it was.

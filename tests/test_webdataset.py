@@ -58,28 +58,24 @@ def test_members_are_decoded_by_their_extension(write):
 
 
 NESTED = b"-" * 9000 + b"1\n"
+UNDECODED = [
+    *((name, b"x", "") for name in ("cls", "npy", "png", "npz")),
+    ("json", b"{", ""),
+    ("txt", b"\xff", ""),
+    ("npy", npy(np.array([{}], object), allow_pickle=True), "Object arrays cannot be loaded"),
+    # Nested too deep, which is not a lack of memory.
+    ("npy", b"\x93NUMPY\1\0" + len(NESTED).to_bytes(2, "little") + NESTED, "expected a header"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("json", b"{", ""),
-        ("txt", b"\xff", ""),
-        ("cls", b"x", ""),
-        ("npy", b"x", ""),
-        ("png", b"x", ""),
-        ("npz", b"x", ""),
-        ("npy", npy(np.array([{}], object), allow_pickle=True), "Object arrays cannot be loaded"),
-        # Nested too deep, which is not a lack of memory.
-        ("npy", b"\x93NUMPY\1\0" + len(NESTED).to_bytes(2, "little") + NESTED, "expected a header"),
-    ],
-)
-def test_members_that_cannot_be_decoded_are_named(write, name, data, message):
-    ds = mmapds.open(write(archive([("0.bin", b""), (f"a.{name}", data)]), "b.tar"), build=True)
-    assert ds[1][name] == data
-    place = r"b\.tar: record 1 \(byte 512\): not a sample of valid members"
-    with pytest.raises(mmapds.DecodeError, match=f"{place}: member '{name}' of sample 'a': {message}"):
-        mmapds.open(ds.sources[0], decode="wds")[1]
+def test_members_that_cannot_be_decoded_are_named(write):
+    for name, data, message in UNDECODED:
+        path = write(archive([("0.bin", b""), (f"a.{name}", data)]), "b.tar")
+        mmapds.build(path, force=True)
+        assert mmapds.open(path)[1][name] == data
+        place = r"b\.tar: record 1 \(byte 512\): not a sample of valid members"
+        with pytest.raises(mmapds.DecodeError, match=f"{place}: member '{name}' of sample 'a': {message}"):
+            mmapds.open(path, decode="wds")[1]
 
 
 def npy_of(array, version=None):
@@ -224,8 +220,7 @@ def test_many_extensions_are_compared_when_they_are_read(write):
     mmapds.build(path)
     check_against_tarfile(path)
     path = write(archive([*files, ("a.199", b"")]), "b.tar")
-    place = r"b\.tar: record 0 \(byte 0\): not a sample of a tar: sample 'a'"
-    with pytest.raises(mmapds.DecodeError, match=f"{place}: expected each extension once, found"):
+    with pytest.raises(mmapds.DecodeError, match=r"record 0 \(byte 0\): .* 'a': expected each extension once, found"):
         mmapds.open(path, build=True)[0]
 
 
@@ -257,16 +252,6 @@ def test_a_view_finds_the_first_position_that_shows_a_key(shard, write):
             else:
                 with pytest.raises(mmapds.KeyMissingError, match=key):
                     view.find(key)
-
-
-def test_keys_that_come_again_in_another_source(write, tmp_path):
-    one = write(archive([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3"), ("c.x", b"4")]), "1.tar")
-    two = write(archive([("c.x", b"5"), ("a.x", b"6")]), "2.tar")
-    mmapds.build([one, two], out=tmp_path / "all.mmx")
-    ds = mmapds.open(tmp_path / "all.mmx")
-    assert [sample["x"] for sample in ds] == [b"1", b"2", b"3", b"4", b"5", b"6"]
-    assert [ds.find(key) for key in "abc"] == [0, 1, 3]
-    assert (ds[1:].find("a"), ds[4:].find("c")) == (1, 0)
 
 
 def test_keys_that_are_not_there(shard, write):
@@ -306,30 +291,23 @@ def test_many_keys_are_stored_by_their_hash(write, monkeypatch):
 
 
 def test_shards_in_one_index_and_in_many(tmp_path):
-    samples = [
-        {"__key__": f"k{i:03}", "json": {"i": i}, "cls": i % 7, "npy": np.full(i, i), "txt": "é" * i}
-        for i in range(100)
-    ]
+    samples = [{"json": {"i": i}, "cls": i % 7, "npy": np.full(i, i), "txt": "é" * i} for i in range(100)]
     encoders = {"json": lambda v: json.dumps(v).encode(), "cls": lambda v: b"%d" % v, "npy": npy, "txt": str.encode}
     for shard in range(4):
-        files = [
-            (f"{sample['__key__']}.{extension}", encode(sample[extension]))
-            for sample in samples[shard * 30 : (shard + 1) * 30]
-            for extension, encode in encoders.items()
-        ]
-        (tmp_path / f"shards-{shard:06}.tar").write_bytes(archive(files))
+        rows = range(100)[shard * 30 : (shard + 1) * 30]
+        files = [(f"k{i:03}.{name}", encode(samples[i][name])) for i in rows for name, encode in encoders.items()]
+        (tmp_path / f"shards-{shard:06}.tar").write_bytes(archive([*files, ("again.txt", b"%d" % shard)]))
     shards = f"{tmp_path}/shards-{{000000..000003}}.tar"
-    mmapds.build(shards, out=tmp_path / "all.mmx", length="bytes()")
-    ds = mmapds.open(tmp_path / "all.mmx")
-    assert [dict(sample) for sample in ds] == by_tarfile(*ds.sources)
-    assert ds[99]["__url__"] == f"{tmp_path}/shards-000003.tar"
-    for found, wanted in zip(mmapds.open(tmp_path / "all.mmx", decode="wds"), samples, strict=True):
-        assert (found.pop("npy") == wanted["npy"]).all()
-        found.pop("__url__")
-        assert found == {key: value for key, value in wanted.items() if key != "npy"}
-    assert ds.lengths.tolist() == [len(ds.raw(i)) for i in range(100)]
     mmapds.build(shards)
     separate = mmapds.open(shards)
+    ds = mmapds.open(mmapds.build(shards, out=tmp_path / "all.mmx", length="bytes()"))
+    assert list(separate) == [dict(sample) for sample in ds] == by_tarfile(*ds.sources)
+    assert ds[-1]["__url__"] == f"{tmp_path}/shards-000003.tar"
+    assert ds.lengths.tolist() == [len(ds.raw(i)) for i in range(104)]
+    places = [i + i // 30 for i in range(100)]
+    for found, wanted in zip(mmapds.open(tmp_path / "all.mmx", decode="wds").take(places), samples, strict=True):
+        assert (found.pop("npy") == wanted["npy"]).all()
+        assert {key: found[key] for key in found if key[0] != "_"} == {k: v for k, v in wanted.items() if k != "npy"}
     for each in (ds, separate):
-        assert [each.find(f"k{i:03}") for i in range(100)] == list(range(100))
-    assert list(separate) == list(ds)
+        assert [each.find(f"k{i:03}") for i in range(100)] == places
+        assert (each.find("again"), each[31:].find("again")) == (30, 30)
