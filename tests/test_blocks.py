@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import threading
+import tracemalloc
 import zlib
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -116,17 +117,14 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting():
 
 def test_the_cache_keeps_what_was_used_last_within_its_limit(opened):
     cache, made = BlockCache(100), []
-
-    def get(key, size=30):
-        return cache.get(key, lambda: (made.append(key), bytes(size))[1], size)
-
     for key in "abcabd":
-        get(key)
+        cache.get(key, lambda key=key: (made.append(key), bytes(30))[1], 30)
     assert made == ["a", "b", "c", "d"]
     assert [block is not None for block in cache.find("abcd")] == [True, True, False, True]
-    get("large", 101)
+    cache.get("large", lambda: bytes(101), 101)
     assert (cache.size, cache.find(["large"])) == (90, [None])
-    get("all", 100)
+    cache.get("all", lambda: bytes(100), 100)
+    cache.put("all", bytes(100))
     assert (cache.size, cache.find("a")) == (100, [None])
     ds = opened(WRITERS["many"][1](DATA), "a.jsonl.zst", decode="bytes", block_cache=150_000)
     rows = random.Random(1).sample(range(3000), 500)
@@ -134,7 +132,7 @@ def test_the_cache_keeps_what_was_used_last_within_its_limit(opened):
     assert 0 < ds._catalog.blocks.size <= 150_000
 
 
-def test_the_cache_counts_the_memory_of_blocks_and_makes_room_before_the_next():
+def test_the_cache_counts_the_pages_of_blocks_and_makes_room_before_the_next():
     cache, kept = BlockCache(10 * PAGE), []
     for key in range(8):
         cache.put(key, cache.memory.copy((bytes(PAGE + 1),)))
@@ -146,61 +144,54 @@ def test_the_cache_counts_the_memory_of_blocks_and_makes_room_before_the_next():
 
 def test_a_block_is_a_read_only_copy_of_its_pieces_while_it_is_in_use():
     memory = _native.BlockMemory()
-    for pieces in ((), (b"",), (b"a",), (b"ab", b"", b"cde"), (bytes(PAGE), b"x"), (bytes(3 << 20),)):
-        block = memory.copy(pieces)
-        assert bytes(block) == b"".join(pieces)
-        assert memoryview(block).readonly
-        assert block.room == max(-(-len(block) // PAGE), 1) * PAGE
-    views = [memoryview(memory.copy((bytes([k]) * (40_000 + 100 * k),))) for k in range(50)]
+    made = [
+        tuple(os.urandom(size) for size in sizes) for sizes in ((), (0,), (1,), (PAGE, 1), (2, 0, 3), (3 << 20,)) * 9
+    ]
+    blocks = [memoryview(memory.copy(pieces)) for pieces in made]
     for k in range(100):
         memory.copy((b"\xff" * (1000 * k),))
-    del memory
-    assert [bytes(view) for view in views] == [bytes([k]) * (40_000 + 100 * k) for k in range(50)]
+    assert [(bytes(block), block.readonly) for block in blocks] == [(b"".join(pieces), True) for pieces in made]
 
 
 def test_memory_that_is_short_is_a_memory_error_and_no_damage():
-    def refusing(module, name, error, said):
+    def refusing(module, name, error):
         def refuse(*_):
-            raise error(said)
+            raise error
 
         decoder = SimpleNamespace(eof=False, needs_input=True, decompress=refuse)
         return SimpleNamespace(**{**vars(module), name: lambda *_: decoder})
 
-    said = "Unable to decompress Zstandard data: Allocation error : not enough memory"
-    module = refusing(codec, "ZstdDecompressor", codec.ZstdError, said)
-    texts = [iter(zstd.Stream(module, in_memory(one_frame(DATA)), 0, 100))]
-    module = refusing(zlib, "decompressobj", zlib.error, "Error -4 while decompressing data: out of memory")
-    for each in (*texts, gzip_codec.text_of(module, in_memory(gzip.compress(DATA)), 0, 100, Edges())):
-        with pytest.raises(MemoryError):
-            next(each)
+    by_zstd = refusing(codec, "ZstdDecompressor", codec.ZstdError("Allocation error : not enough memory"))
+    by_zlib = refusing(zlib, "decompressobj", zlib.error("Error -4 while decompressing data: out of memory"))
+    with pytest.raises(MemoryError):
+        next(iter(zstd.Stream(by_zstd, in_memory(one_frame(DATA)), 0, 100)))
+    with pytest.raises(MemoryError):
+        next(gzip_codec.text_of(by_zlib, in_memory(gzip.compress(DATA)), 0, 100, Edges()))
 
 
 @pytest.mark.parametrize("page", [1, 5, 1000])
 def test_every_block_is_found_in_a_table_of_pages(write, monkeypatch, page):
     monkeypatch.setattr(blocks, "_PAGE", page)
     monkeypatch.setattr(zstd, "SMALLEST", 4)
-    sizes, at, parts = itertools.cycle([7, 50, 4]), 0, []
-    while at < 2100:
-        parts.append((b"[1, 2]\n" * 300)[at : at + next(sizes)])
-        at += len(parts[-1])
-    path = write(b"".join(map(codec.compress, parts)), "a.jsonl.zst")
+    random_, text = random.Random(page), b"[1, 2]\n" * 300
+    ends = sorted({0, 2100, *random_.sample(range(0, 2100, 5), 100)})
+    packed = [codec.compress(text[begin:end]) for begin, end in itertools.pairwise(ends)]
+    path = write(b"".join(packed), "a.jsonl.zst")
     table = BlockTable(Index(str(mmapds.build(path))), 0)
     bounds = list(itertools.pairwise(table.starts()))
-    assert len(bounds) == table.count > 90
-    found = random.Random(page).sample(range(2100), 500)
+    assert [begin.content for begin, _ in bounds] == ends[:-1]
+    found = random_.sample(range(2100), 500)
     for offset in [0, 2099, *found]:
         begin, end = bounds[table.find(offset)]
         assert table.place(table.find(offset)) == (begin.file, end.file, begin.content, end.content)
         assert begin.content <= offset < end.content
     for count in (1, 2, 40):
-        sizes = itertools.cycle([3, 0, 90, 7])
-        ranges = sorted((begin, min(begin + next(sizes), 2100)) for begin in found[:count])
-        wanted_bytes = {byte for each in ranges for byte in range(*each)}
-        contents = [range(begin.content, end.content) for begin, end in bounds]
-        expected = [block for block, content in enumerate(contents) if not wanted_bytes.isdisjoint(content)]
+        ranges = sorted((begin, min(begin + random_.choice([3, 0, 90, 7]), 2100)) for begin in found[:count])
+        wanted = {byte for each in ranges for byte in range(*each)}
+        expected = [
+            number for number, each in enumerate(itertools.pairwise(ends)) if not wanted.isdisjoint(range(*each))
+        ]
         assert list(table.find_all(np.array(ranges, "<u8").tobytes())) == expected
-    rows = random.Random(page).choices(range(300), k=100)
-    assert mmapds.open(path).take(rows) == [[1, 2]] * 100
 
 
 # ---- files that are damaged, cut or replaced ------------------------------------------------------------------------
@@ -212,7 +203,10 @@ def test_bombs_are_decoded_in_bounded_memory(write):
     bomb = b"".join([compressor.compress(b"x" * (1 << 20)) for _ in range(64)] + [compressor.flush()])
     small = codec.compress(b'"' + b"1" * (9 << 20) + b'"\n', options=NO_SIZE)
     path = write(b"".join(frames(DATA, 1000)) + small + bomb, "a.jsonl.zst")
+    tracemalloc.start()
     source = Index(str(mmapds.build(path))).sources[0]
+    assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    tracemalloc.stop()
     assert (source.largest, source.records) == (64 << 20, 3002)
     assert source.compression.largest >= 64 << 20
     ds = mmapds.open(path, decode="bytes", block_cache=1 << 20)
@@ -220,12 +214,12 @@ def test_bombs_are_decoded_in_bounded_memory(write):
     assert len(ds[3000]) == (9 << 20) + 2
 
 
-def damage(path, at):
+def damage(path, at, data=b"\x55" * 40):
     """Damage bytes of a source that has been opened, and keep its time."""
     found = os.stat(path)
     with open(path, "r+b") as file:
         file.seek(at)
-        file.write(b"\x55" * 40)
+        file.write(data)
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
@@ -245,6 +239,17 @@ def test_a_block_that_is_damaged_later_is_named_and_others_are_read(write, monke
     assert ds[0] == LINES[0]
     with pytest.raises(mmapds.Error):
         verify(Index(f"{path}.mmx"))
+
+
+@pytest.mark.usefixtures("small")
+def test_the_last_piece_of_a_large_block_comes_when_its_checksum_is_compared(write):
+    data = DATA[: 5 * reader.PIECE - 1] + b"\n"
+    path = write(one_frame(data), "a.jsonl.zst")
+    ds = mmapds.open(path, decode="bytes", build=True)
+    damage(path, os.path.getsize(path) - 4, b"sums")
+    assert ds[0] == LINES[0]
+    with pytest.raises(mmapds.FormatError, match=r"block 0 .*: not zstd: restored data doesn't match checksum"):
+        ds[-1]
 
 
 @pytest.mark.parametrize(("suffix", "make"), [(".zst", one_frame), (".gz", gzip.compress)])

@@ -156,10 +156,10 @@ def test_what_a_decoder_held_back_is_read_though_there_is_no_more_input(monkeypa
 @pytest.mark.parametrize("module", MODULES)
 def test_a_member_that_ends_soon_after_a_full_piece_gives_back_what_follows(monkeypatch, module):
     """The decoder has then been given bytes of the next member already."""
-    monkeypatch.setattr(gzip_codec, "_PIECE", 4096)
-    for more, read in itertools.product((0, 1, 10, 1000), (100, 4096, 1 << 18)):
+    for more, (piece, read) in itertools.product((0, 1, 10, 1000), ((4096, 100), (4096, 1 << 18), (1, 3), (1, 7))):
+        monkeypatch.setattr(gzip_codec, "_PIECE", piece)
         monkeypatch.setattr(gzip_codec, "_READ", read)
-        for data in (b"7" * (4096 + more), random.Random(more).randbytes(4096 + more)):
+        for data in (b"7" * (piece + more), random.Random(more).randbytes(piece + more)):
             assert decode(module, member(data) + member(data[::-1]) + member(b"")) == data + data[::-1]
 
 

@@ -17,7 +17,7 @@ from mmapds.compression import zstd
 from mmapds.compression.reader import BlockReader
 from mmapds.compression.zstd import UNKNOWN, codec, walk
 from tests.support.commands import python
-from tests.support.compressed import CHECKSUM, ZSTD, frames, many_frames, streamed, text
+from tests.support.compressed import CHECKSUM, ZSTD, frames, in_memory, many_frames, streamed, text
 from tests.support.messages import check
 from tests.support.zstd_files import COMPRESSED, RESERVED, RUN, block, frame, plain_walk, raw, skippable
 from tests.support.zstd_files import zstd as module
@@ -114,6 +114,12 @@ def test_a_file_cut_at_any_byte_is_refused_or_whole_up_to_there(found):
             assert end not in ends
         else:
             assert end in ends
+
+
+def test_a_frame_whose_end_is_missing_is_damaged():
+    data = streamed(TEXT)
+    with pytest.raises(zstd.BlockError, match="a frame is truncated"):
+        list(zstd.Stream(module, in_memory(data), 0, len(data) - 3))
 
 
 def test_frames_above_4_gib(tmp_path):

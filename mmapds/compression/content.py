@@ -137,7 +137,6 @@ def _parts(source: Source, items: Iterable[_Item], least: int) -> Iterator[Part]
     starts: list[BlockStart] = []
     held: list[Callable[[], bytes]] = []
     for start, size, load, read_for_it in items:
-        start = start if size else None
         if end - begin >= least:
             # What a block has in the file counts once the next one begins; that of a large one as it is read.
             now = max(scanned, read) if start is None else start.file // BITS[source.codec]
