@@ -225,17 +225,6 @@ def test_a_state_is_a_small_fresh_dict_of_json(make):
     assert f"rank 1 of 2, epoch 0, position {json.loads(text)['position']} of " in repr(sampler)
 
 
-@every_kind
-def test_first_step_counts_so_that_the_last_step_is_that_of_the_epoch(make):
-    for world in (1, 3, 5):
-        for step in range(1, len(make(num_replicas=2, rank=0)), 5):
-            sampler = make(num_replicas=world, rank=0)
-            sampler.load_state_dict(make(num_replicas=2, rank=0).state_dict(step=step))
-            if sampler.epoch == 0:
-                assert [number for number, _ in enumerate(sampler, sampler.first_step)][-1] == len(sampler) - 1
-            assert sampler.state_dict(step=len(sampler))["position"] == sampler.state_dict()["epoch_size"]
-
-
 def test_steps_outside_the_epoch_have_no_state():
     sampler = DistributedSampler(range(N), start_step=2, **WORLD)
     steps = len(sampler)

@@ -27,58 +27,62 @@ KINDS = {
 }
 """
 DIFFERENCES = [  # of which sampler, what the last rank has instead, the epoch that it sets, and what is named
-    *((kind, {"seed": 1}, 0, "seed = 1 on rank {}, expected 0") for kind in ("index", "chunked", "mixture", "packs")),
-    *((kind, {}, 3, "epoch = 3 on rank {}, expected 0") for kind in ("batch", "bucket", "window")),
-    *((kind, {"n": 2002}, 0, "records = 2002 on rank {}, expected 2003") for kind in ("index", "bucket", "window")),
-    ("mixture", {"n": 2002}, 0, ""),
-    ("batch", {"size": 7}, 0, "batch_size = 7 on rank {}, expected 6"),
-    ("bucket", {"budget": 50}, 0, "max_tokens = 50 on rank {}, expected 40"),
-    ("bucket", {"max_batch_size": 9}, 0, "max_batch_size = 9 on rank {}, expected 2147483648"),
-    ("packs", {"size": 50}, 0, "pack_length = 50 on rank {}, expected 40"),
-    ("index", {"shuffle": False}, 0, "order = 'sequential' on rank {}, expected 'shuffled'"),
-    ("index", {"drop_last": True}, 0, "drop_last = True on rank {}, expected False"),
-    ("batch", {"pad": False}, 0, "pad = False on rank {}, expected True"),
-    ("batch", {"start_step": 9}, 0, "first_step = 9 on rank {}, expected 0"),
-    ("index", {"exclude": [7]}, 0, ""),
+    *((kind, {"seed": 1}, 0, "seed = 1 on rank 2, expected 0") for kind in ("index", "chunked", "mixture", "packs")),
+    *((kind, {}, 3, "epoch = 3 on rank 2, expected 0") for kind in ("batch", "window")),
+    *((kind, {"n": 2002}, 0, "records = 2002 on rank 2, expected 2003") for kind in ("index", "bucket", "window")),
+    ("mixture", {"n": 2002}, 0, "sizes = [1202, 800] on rank 2, expected [1203, 800]"),
+    ("batch", {"size": 7}, 0, "batch_size = 7 on rank 2, expected 6"),
+    ("bucket", {"budget": 50}, 0, "max_tokens = 50 on rank 2, expected 40"),
+    ("packs", {"size": 50}, 0, "pack_length = 50 on rank 2, expected 40"),
+    ("index", {"shuffle": False}, 0, "order = 'sequential' on rank 2, expected 'shuffled'"),
+    ("index", {"drop_last": True}, 0, "drop_last = True on rank 2, expected False"),
+    ("batch", {"pad": False}, 0, "pad = False on rank 2, expected True"),
+    ("batch", {"start_step": 9}, 0, "first_step = 9 on rank 2, expected 0"),
+    ("index", {"exclude": [7]}, 0, "exclude = "),
 ]
+SIZES = ["loader.batch_size = 5 on rank 2, expected 4", "loader.drop_last = True on rank 2, expected False"]
 
 
-@pytest.mark.parametrize(("size", "tcp"), [(2, True), (3, False)])
-def test_every_rank_says_what_differs(tmp_path, size, tcp):
+def test_every_rank_says_what_differs(tmp_path):
+    for rank in range(3):
+        os.mkdir(tmp_path / f"{rank}")
+        for name, last in (("same", 0), ("other", rank == 2)):
+            path = tmp_path / f"{rank}" / f"{name}.jsonl"
+            path.write_text("".join(f'{{"n": {i}}}\n' for i in [*range(1, 99), 100 + last]))
+            mmapds.build(path, length="n")
     code = f"""
 {KINDS}
 begin()
+is_other = rank == 2
 for kind, options, epoch in {[each[:3] for each in DIFFERENCES]!r}:
-    sampler = KINDS[kind](**(options if rank == world - 1 else {{}}))
-    sampler.set_epoch(epoch if rank == world - 1 else 0)
+    sampler = KINDS[kind](**(options if is_other else {{}}))
+    sampler.set_epoch(epoch if is_other else 0)
     say(tried(lambda: list(sampler)))
-"""
-    said = world(code, tmp_path, size, tcp, MMAPDS_RANKS_SECONDS="60")
-    for k, (kind, options, _, expected) in enumerate(DIFFERENCES):
-        message = said[0][k]
-        assert isinstance(message, str), (kind, options)
-        assert [each[k] for each in said] == [message] * size, "all ranks say the same"
-        check(message)
-        assert message.startswith(expected.format(size - 1)), message
-        assert re.search(
-            rf" on rank {size - 1}, expected .* as on rank 0; make the sampler alike on all ranks", message
-        )
-        assert re.search(r" \(before the first batch of \w+(, also different: .*)?\)$", message), message
-
-
-def test_batch_sizes_of_loaders_are_compared(tmp_path):
-    code = """
-begin()
-for workers in ({}, {"num_workers": 1}, {"num_workers": 1, "workers": "processes"}):
-    for options in ({"batch_size": 4 + rank}, {"batch_size": 4, "drop_last": rank == 1}, {"batch_size": 4}):
+for workers in ({{}}, {{"num_workers": 1}}, {{"num_workers": 1, "workers": "processes"}}):
+    for options in ({{"batch_size": 4 + is_other}}, {{"batch_size": 4, "drop_last": is_other}}):
         loader = DataLoader(range(2003), sampler=DistributedSampler(range(2003)), **options, **workers)
         say(tried(lambda: len(list(loader))))
+same, ds = (mmapds.open(f"{tmp_path}/{{rank}}/{{name}}.jsonl") for name in ("same", "other"))
+for make in (
+    lambda: DistributedBatchSampler(ds, 4),
+    lambda: MixtureSampler([ds, ds[:5]], [1, 1]),
+    lambda: TokenBudgetBatchSampler(ds[:90], 400),
+):
+    say(tried(lambda: list(make())))
+say(tried(lambda: list(DistributedBatchSampler(range(100), 4, num_replicas=world, rank=rank % 2))))
+say(len(list(DistributedBatchSampler(same[:90], 5))))  # which lies elsewhere on each rank
 """
-    for said in world(code, tmp_path, MMAPDS_RANKS_SECONDS="60"):
-        for size, drop_last, agreed in zip(said[::3], said[1::3], said[2::3], strict=True):
-            assert size.startswith("loader.batch_size = 5 on rank 1, expected 4 as on rank 0; make the sampler alike")
-            assert drop_last.startswith("loader.drop_last = True on rank 1, expected False as on rank 0; make the ")
-            assert agreed == 251
+    *said, same_rank, agreed = zip(*world(code, tmp_path, 3, MMAPDS_RANKS_SECONDS="60"), strict=True)
+    expected = [*(each[3] for each in DIFFERENCES), *SIZES * 3, *["dataset = "] * 3]
+    for messages, start in zip(said, expected, strict=True):
+        message = messages[0]
+        assert messages == (message,) * 3, "all ranks say the same"
+        check(message)
+        assert message.startswith(start), message
+        assert re.search(r" on rank 2, expected .* as on rank 0; make the sampler alike on all ranks \(", message)
+        assert re.search(r" \(before the first batch of \w+(, also different: .*)?\)$", message), message
+    assert same_rank == ("rank = 0 on ranks 0 and 2, expected another on each; pass the rank of the process",) * 3
+    assert agreed == (6, 6, 6)
 
 
 def test_a_rank_that_ends_at_once_leaves_no_other_without_a_reason(tmp_path):
@@ -139,16 +143,6 @@ dist.barrier()
             "ranks: expected 3 within 3 seconds, found rank 1 missing; make every rank begin the same samplers, or set "
             "MMAPDS_RANKS_SECONDS=0 to compare nothing (before the first batch of DistributedBatchSampler)",
         ]
-
-
-def test_two_ranks_that_were_given_the_same_rank(tmp_path):
-    code = """
-begin()
-say(tried(lambda: list(DistributedBatchSampler(range(100), 4, num_replicas=world, rank=rank % 2))))
-"""
-    for said in world(code, tmp_path, 3, MMAPDS_RANKS_SECONDS="60"):
-        check(said[0])
-        assert said[0] == "rank = 0 on ranks 0 and 2, expected another on each; pass the rank of the process"
 
 
 def test_what_is_not_compared(tmp_path):
@@ -213,32 +207,6 @@ for turn in range(3):
     assert world(code, tmp_path) == [[50, 50, 50]] * 2
 
 
-def test_data_that_differ_are_found_wherever_they_lie(tmp_path):
-    for rank in range(2):
-        os.mkdir(tmp_path / f"{rank}")
-        for name, last in (("same", 0), ("other", rank)):
-            path = tmp_path / f"{rank}" / f"{name}.jsonl"
-            path.write_text("".join(f'{{"n": {i}}}\n' for i in [*range(1, 99), 100 + last]))
-            mmapds.build(path, length="n")
-    code = f"""
-begin()
-for name in ("same", "other"):
-    ds = mmapds.open(f"{tmp_path}/{{rank}}/{{name}}.jsonl")
-    for make in (
-        lambda: DistributedBatchSampler(ds, 4),
-        lambda: ChunkedSampler(ds, 4),
-        lambda: MixtureSampler([ds, ds[:5]], [1, 1]),
-        lambda: DistributedSampler(ds[::2]),
-        lambda: TokenBudgetBatchSampler(ds[:90], 400),
-    ):
-        say(tried(lambda: len(list(make())) and "read"))
-"""
-    for said in world(code, tmp_path, MMAPDS_RANKS_SECONDS="60"):
-        assert said[:5] == ["read"] * 5
-        for message in said[5:]:
-            assert re.match(r"dataset = '[0-9a-f ]+' on rank 1, expected '[0-9a-f ]+' as on rank 0; ", message), message
-
-
 # ---- in one process ------------------------------------------------------------------------------------------
 
 
@@ -254,19 +222,15 @@ def test_a_fingerprint_is_of_sources_and_rows(write):
     assert one[[0, 1]].fingerprint == one[:2].fingerprint == same[:2].fingerprint
 
 
-def test_nothing_happens_without_a_group():
-    check_ranks(DistributedSampler(range(10)))
-    check_ranks({"seed": 1})
-    list(DistributedSampler(range(10), 2, 0))
-
-
-@pytest.mark.parametrize("timeout", [0, float("nan"), 10**400, "60"])
-def test_arguments_of_check_ranks(timeout):
-    with pytest.raises(OrderError, match=r"timeout = .*, expected seconds above 0, below") as error:
-        check_ranks({}, timeout=timeout)
-    check(str(error.value))
+def test_arguments_of_check_ranks():
+    for timeout in (0, float("nan"), 10**400, "60"):
+        with pytest.raises(OrderError, match=r"timeout = .*, expected seconds above 0, below") as error:
+            check_ranks({}, timeout=timeout)
+        check(str(error.value))
     with pytest.raises(OrderError, match="of: expected a sampler or a stream of mmapds, or a dict, found list"):
         check_ranks([1])
+    for of in (DistributedSampler(range(10)), {"seed": 1}):
+        check_ranks(of)  # which does nothing without a group
 
 
 def test_copies_of_a_sampler_are_other_samplers():

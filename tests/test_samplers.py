@@ -33,7 +33,7 @@ from mmapds import (
 from tests.support import vectors
 from tests.support.budgets import log_normal
 from tests.support.messages import check
-from tests.support.sampler_kinds import KINDS, LENGTHS, WORLD, N, epoch_of, every_kind, ranks_of, records_in, union
+from tests.support.sampler_kinds import KINDS, LENGTHS, WORLD, N, every_kind, ranks_of, records_in, union
 
 EPOCHS = 3
 
@@ -101,9 +101,9 @@ def test_a_job_stopped_twice_goes_on_in_any_world_with_any_batch_size(make, part
 @every_kind
 def test_indices_at_says_what_made_up_a_step(make):
     for exclude in (None, [3, (10, 30)]):
-        samplers = [make(num_replicas=3, rank=rank, exclude=exclude) for rank in range(3)]
+        samplers = [make(num_replicas=np.int64(3), rank=np.int8(rank), exclude=exclude) for rank in range(3)]
         for sampler in samplers:
-            sampler.set_epoch(2)
+            sampler.set_epoch(np.int64(2))
         for number, step in enumerate(zip(*samplers, strict=True)):
             assert [each.tolist() for each in samplers[0].indices_at(np.uint64(number))] == list(step)
     for outside in (number + 1, -1):
@@ -586,14 +586,3 @@ def test_bad_arguments_are_named(make, message):
         make()
     assert isinstance(caught.value, ValueError)
     check(str(caught.value))
-
-
-@every_kind
-def test_integers_of_numpy_are_taken_everywhere(make):
-    two, one = np.int64(2), np.int64(1)
-    plain = make(num_replicas=2, rank=1, seed=7, start_step=2)
-    sampler = make(num_replicas=two, rank=one, seed=np.int64(7), start_step=two)
-    sampler.set_epoch(np.int64(3))
-    plain.set_epoch(3)
-    assert sampler.state_dict(step=np.int64(4)) == plain.state_dict(step=4)
-    assert list(sampler) == list(plain) == epoch_of(make, 3, num_replicas=2, rank=1, seed=7)[2:]
