@@ -200,14 +200,6 @@ def test_a_step_that_is_not_full_is_left_out_with_drop_last_and_filled_without(i
             assert (summary.dropped > 0) == (drop_last and left > 0)
 
 
-def test_more_ranks_than_packs_halve_packs():
-    for world in (2, 7, 50):
-        (step,) = steps_of([1] * 50, 100, world)
-        assert sorted(flat([step])) == list(range(50))
-        assert min(map(len, step)) >= 1
-        assert max(map(len, step)) <= 4 * 50 / world
-
-
 # ---- states and loaders --------------------------------------------------------------------------------------
 
 
