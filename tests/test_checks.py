@@ -312,7 +312,8 @@ def only_problem(index):
         ("key_hashes", assign(0, 1), "keys", r"key_hashes\[0\] = 1, expected "),
     ],
 )
-def test_a_forged_section_is_found(index, keyed, name, change, check, message):
+def test_a_forged_section_is_found(index, keyed, monkeypatch, name, change, check, message):
+    monkeypatch.setattr(module, "_PIECE", 8)  # bytes that are compared at a time
     path = keyed if name.startswith("key_") else index
     verify(Index(path))
     forge(path, name, change)
@@ -330,8 +331,9 @@ def test_a_column_of_another_type_is_found(index):
         forge_metadata(index, lambda found, name=name, to=right: found["sections"][f"column:{name}"].update(dtype=to))
 
 
-def test_the_first_record_that_lies_elsewhere_is_named(write):
+def test_the_first_record_that_lies_elsewhere_is_named(write, monkeypatch):
     """The edit lies between the blocks of the fingerprint, and keeps size and time."""
+    monkeypatch.setattr(module, "_RECORDS", 1000)  # whose bounds are compared at a time
     lines = [b'{"n": %d}\n' % (number % 100) for number in range(40_000)]
     path = write(b"".join(lines))
     mmapds.build(path, columns={"n": "n"})

@@ -94,6 +94,8 @@ def test_other_indexes_of_a_directory_are_passed_over(shards, write, tmp_path):
     (shards / "text.mmx").write_text("not an index")
     (tmp_path / "d.jsonl").unlink()
     assert names(mmapds.open(shards, build=True)) == ["a", "b", "c"]
+    write([{"name": "m"}], "sh/m.jsonl")
+    assert names(mmapds.open(f"{shards}/*m*", build=True)) == ["m"], "the sources of the other indexes are there"
 
 
 TWICE = "its records come twice"

@@ -139,6 +139,7 @@ def test_the_sources_that_did_not_change_are_kept(tmp_path, name):
     assert done.reused == "kept 15 sources, scanned 15 sources"
     assert out.read_bytes() == direct
     assert sum(read) < 4 * len(direct) or name not in ("jsonl", "tar")
+    assert not Index(str(out)).computed_columns
     verify(Index(str(out)))
 
 

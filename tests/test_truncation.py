@@ -173,17 +173,6 @@ def test_a_field_that_is_cut_off_while_it_is_read_is_an_error(tmp_path, monkeypa
             stale(lambda way=way, ds=ds: way(ds))
 
 
-def test_samples_of_a_batch_that_are_made_later_have_no_zeros_of_the_last_page(tmp_path):
-    path = tmp_path / "a.mma"
-    two_arrays(path, {"text": "str"}, {"text": "x" * 5000})
-    ds = mmapds.open(path)
-    batch = ds.take([0, 1])
-    _ = batch[0]  # one of 16 reads looks at the whole file; the next one does not
-    cut(path, sum(ds.where(1)[1:]) - 100)
-    assert batch[0] == {"text": "x" * 5000}
-    stale(lambda: batch[1])
-
-
 @pytest.mark.parametrize("how", [lambda ds: ds.take([5, 150]), lambda ds: ds[150]], ids=["batch", "sample"])
 def test_what_is_cut_while_it_is_decoded_is_not_skipped(tmp_path, monkeypatch, how):
     path, schema = tmp_path / "a.mma", {"a": "int64", "s": "str", "x": "int64"}
@@ -201,35 +190,6 @@ def test_what_is_cut_while_it_is_decoded_is_not_skipped(tmp_path, monkeypatch, h
         ds = mmapds.open(path, **options)
         stale(lambda ds=ds: how(ds))
         assert not ds.skipped
-
-
-ESCAPES = """
-import os, sys, threading, time
-import mmapds
-
-path, count = sys.argv[1], 1_000_000
-for attempt in range(16):
-    with open(path, "wb") as file:
-        file.write(b'{"t":"' + rb"\\n" * count + b'"}\\n')
-    ds = mmapds.open(path, build=True, decode=mmapds.Fields({"t": "str"}))
-    begin = time.perf_counter()
-    assert len(ds.take([0]).values("t")[0]) == count
-    took = time.perf_counter() - begin
-    size = 6 + 2 * (count - 100 - 97 * attempt) + 1  # a backslash is the last byte that is left
-    thread = threading.Timer(took * (0.1 + attempt / 20), os.truncate, (path, size))
-    thread.start()
-    try:
-        ds.take([0])
-    except mmapds.Error:
-        print("refused")
-    thread.join()
-"""
-
-
-def test_text_that_is_cut_inside_an_escape_while_it_is_read(tmp_path):
-    """It is read twice: once to see that it is text, and once to copy it."""
-    ran = run("-c", ESCAPES, tmp_path / "a.jsonl")
-    assert (ran.returncode, set(ran.stdout.split()) - {"refused"}) == (0, set()), ran.stderr
 
 
 # ---- indexes and saved views ---------------------------------------------------------------------------------------
@@ -398,30 +358,6 @@ def test_a_source_cut_short_while_it_is_indexed_is_an_error(tmp_path, sources, n
         with pytest.raises(mmapds.SourceError, match=r"z\.\w+: (changed while|expected \d+ bytes, found \d+ while)"):
             list(build_each([sources[name], str(second)], request, tmp_path / "z.mmx"))
         assert not (tmp_path / "z.mmx").exists()
-
-
-SHRINKING = """
-import os, sys, threading, time
-import mmapds
-path, size = sys.argv[1], os.path.getsize(sys.argv[1])
-for delay in (0.0, 0.005, 0.01, 0.02):
-    os.truncate(path, size)
-    thread = threading.Timer(delay, os.truncate, (path, size // 3))
-    thread.start()
-    try:
-        mmapds.build(path, length="chars(text)", force=True, bad="skip")
-    except mmapds.Error as error:
-        print(error)
-    thread.join()
-"""
-
-
-def test_a_source_that_shrinks_under_the_indexer_never_kills_it(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"text": "%s"}\n' % (b"x" * 500) * 60_000)
-    ran = run("-W", "ignore", "-c", SHRINKING, path)
-    assert ran.returncode == 0, ran.stderr
-    assert not list(tmp_path.glob("*.tmp"))
 
 
 # ---- who handles the bus error of such a read: the guard of the core, and whoever did so before it -------------------

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import stat
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -28,16 +28,6 @@ def patched(path, at, data):
 def flip(path, at):
     """Change one bit of a file, and not its time."""
     patched(path, at, bytes([Path(path).read_bytes()[at] ^ 1]))
-
-
-def descriptor(path):
-    """The number under which this process has a file open."""
-    wanted = os.stat(path)
-    for number in range(3, 1024):
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(number), wanted):
-                return number
-    raise AssertionError(f"{path} is not open")
 
 
 def unprivileged(function):

@@ -27,26 +27,8 @@ ODD += [{"names": ["a"], "formats": ["i4"], "offsets": [2**70]}]
 OBJECTS = ["|O", "O", "T", "O,O", "i4,O", "2O"]
 """Types whose values are pointers, alone or beside numbers."""
 ODD += OBJECTS
-NUMBERS = [
-    0,
-    1,
-    2,
-    7,
-    8,
-    63,
-    64,
-    65,
-    255,
-    2**16,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    2**32,
-    2**40,
-    2**63 - 1,
-    2**63,
-    2**64 - 1,
-]
+NUMBERS = [0, 1, 2, 7, 8, 63, 64, 65, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40]
+NUMBERS += [2**63 - 1, 2**63, 2**64 - 1]
 KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "mma"]
 MANY = 60
 """Records, whose bounds take more than one group."""

@@ -9,8 +9,10 @@ import faulthandler
 import os
 import pkgutil
 import random
+import select
 import shlex
 import time
+import traceback
 
 import mmapds
 from tests import torture
@@ -78,3 +80,23 @@ def is_refused(action):
     assert message.strip(), "an error without a message"
     assert "\n" not in message, repr(message)
     return True
+
+
+def forked(work):
+    """Do something in a forked child; return its process, and a pipe that ends when the child and its children have."""
+    theirs, ours = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    os.close(ours)
+    return child, theirs
+
+
+def ends(pipe, seconds):
+    """Whether a pipe ends within so many seconds."""
+    return bool(select.select([pipe], [], [], seconds)[0])

@@ -16,7 +16,7 @@ from pathlib import Path
 import mmapds
 from mmapds.convert import convert
 from tests.support.engines import small_tasks
-from tests.support.torture import repeat
+from tests.support.torture import ends, forked, repeat
 
 KILLS = 6
 """In a case, at most; then one run that is left alone."""
@@ -24,7 +24,6 @@ PATIENCE = 120
 """Seconds after which a driver hangs."""
 PATH = 2
 """The argument of a task that is the path of its part."""
-OPTIONS = {"length": "n", "columns": {"size": "bytes()"}}
 
 
 class Logging:
@@ -39,39 +38,17 @@ class Logging:
         return self.pool.submit(function, *arguments)
 
 
-class Building:
-    """An index of some sources."""
-
-    name = "all.mmx"
-
-    def do(self, folder, executor=None):
-        mmapds.build(sorted(folder.glob("*.jsonl")), out=folder / self.name, executor=executor, force=True, **OPTIONS)
-
-    def result(self, folder):
-        return (folder / self.name).read_bytes()
+def build(sources, out, executor=None):
+    mmapds.build(sources, out=out, executor=executor, force=True, length="n", columns={"size": "bytes()"})
 
 
-class Converting:
-    """An array file of the same sources."""
-
-    name = "all.mma"
-
-    def do(self, folder, executor=None):
-        schema = {"n": "int64", "s": "str"}
-        convert(
-            sorted(folder.glob("*.jsonl")),
-            folder / self.name,
-            schema=schema,
-            length="n",
-            executor=executor,
-            index=False,
-        )
-
-    def result(self, folder):
-        return (folder / self.name).read_bytes()
+def convert_all(sources, out, executor=None):
+    schema = {"n": "int64", "s": "str"}
+    convert(sources, out, schema=schema, length="n", executor=executor, index=False)
 
 
-JOBS = (Building(), Converting())
+JOBS = {"all.mmx": build, "all.mma": convert_all}
+"""What is written, and how."""
 
 
 def write_sources(folder, random):
@@ -80,31 +57,14 @@ def write_sources(folder, random):
         lines = (b'{"n": %d, "s": "%s"}\n' % (n % 97, b"x" * (n % 60)) for n in range(count))
         (folder / f"{number}.jsonl").write_bytes(b"".join(lines))
     (folder / "last.jsonl").write_bytes(b'{"n": 1, "s": ""}\n')
+    return sorted(folder.glob("*.jsonl"))
 
 
-def start(job, folder, log):
-    """Run a driver in a child, the first of a group of its own; return its process."""
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        with suppress(BaseException):
-            with ProcessPoolExecutor(2) as pool, small_tasks(3_000):
-                job.do(folder, Logging(pool, log))
-            os._exit(0)
-        os._exit(1)
-    return child
-
-
-def wait(child, seconds):
-    """Wait for a child so long; return how it ended, None if it did not."""
-    end = time.monotonic() + seconds
-    while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > end:
-            return None
-        time.sleep(0.001)
+def drive(job, sources, target, log):
+    """Run a driver, the first of a group of its own."""
+    os.setsid()
+    with ProcessPoolExecutor(2) as pool, small_tasks(3_000):
+        job(sources, target, Logging(pool, log))
 
 
 def end_groups(groups):
@@ -114,51 +74,50 @@ def end_groups(groups):
             os.killpg(group, signal.SIGKILL)
 
 
-def whole_parts(job, folder):
+def whole_parts(target):
     """Paths of the parts that are there; what is there under such a name is whole."""
-    suffix = Path(job.name).suffix
-    return {str(path) for path in (folder / f"{job.name}.parts").glob(f"*{suffix}")}
+    return {str(path) for path in Path(f"{target}.parts").glob(f"*{target.suffix}")}
 
 
 def run(seconds, seed):
     """Kill until the time is over; see tests/support/torture.py."""
-    kills, took = Counter(), {type(job): 0.3 for job in JOBS}
+    kills, took = Counter(), dict.fromkeys(JOBS, 0.3)
 
     def one(random):
-        job = random.choice(JOBS)
+        name = random.choice(sorted(JOBS))
         with tempfile.TemporaryDirectory() as temporary:
             folder, log, groups = Path(temporary) / "data", Path(temporary) / "log", []
             folder.mkdir()
+            target, sources = folder / name, write_sources(folder, random)
             alone = []  # of each kill, whether it left the workers alive
-            write_sources(folder, random)
-            job.do(folder)
-            expected = job.result(folder)
-            (folder / job.name).unlink()
+            JOBS[name](sources, target)
+            expected = target.read_bytes()
+            target.unlink()
             try:
                 for left in range(random.randint(1, KILLS), -1, -1):
-                    there = whole_parts(job, folder)
+                    there = whole_parts(target)
                     log.write_text("")
                     begin = time.monotonic()
-                    child = start(job, folder, log)
+                    child, ending = forked(lambda: drive(JOBS[name], sources, target, log))
                     groups.append(child)
-                    status = wait(child, took[type(job)] * random.uniform(0, 1.1) if left else PATIENCE)
-                    if status is None:
+                    is_killed = not ends(ending, took[name] * random.uniform(0, 1.1) if left else PATIENCE)
+                    os.close(ending)
+                    if is_killed:
                         assert left, f"a driver runs for {PATIENCE} s"
                         alone.append(random.random() < 0.5)
-                        if not alone[-1]:
-                            end_groups([child])
+                        end_groups([] if alone[-1] else [child])
                         os.kill(child, signal.SIGKILL)  # it may not lead its group yet
-                        os.waitpid(child, 0)
-                        kills[type(job).__name__] += 1
-                    else:
+                        kills[name] += 1
+                    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                    if not is_killed:
                         assert status == 0, f"the driver ended with {status}"
-                        took[type(job)] = time.monotonic() - begin
-                        assert job.result(folder) == expected
-                        (folder / job.name).unlink()
+                        took[name] = time.monotonic() - begin
+                        assert target.read_bytes() == expected
+                        target.unlink()
                     again = there & set(log.read_text().split())
                     assert not again, f"sent out again, though they were there: {again}"
                 # A worker that lost its driver may still leave a part, after all were removed.
-                assert any(alone) or not whole_parts(job, folder), "parts were left"
+                assert any(alone) or not whole_parts(target), "parts were left"
             finally:
                 end_groups(groups)
             left_over = [path.name for path in folder.iterdir() if not path.name.endswith((".jsonl", ".parts"))]

@@ -5,15 +5,10 @@ worker lives on.
 """
 
 import os
-import select
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +18,8 @@ from mmapds.convert import convert
 from mmapds.index.lengths import sorted_lengths
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
-from tests.support.files import ROOT
 from tests.support.tars import archive
-from tests.support.torture import repeat
+from tests.support.torture import ends, forked, repeat
 
 RECORDS = 20_000
 KILLS = 3
@@ -186,66 +180,16 @@ JOBS = {
 }
 
 
-def serve():
-    """Do jobs in forked children; for each, print its process, how it ended, and when all of its children ended too."""
-    for line in sys.stdin:
-        name, folder = line.rstrip("\n").split("\t")
-        theirs, ours = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                JOBS[name]().do(Path(folder))
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        os.close(ours)  # what is left of it is held by the child and its children
-        print(child, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-        os.read(theirs, 1)
-        os.close(theirs)
-        print("gone", flush=True)
-
-
-class Jobs:
-    """A process that has everything loaded, and forks a child for each job."""
-
-    def __init__(self):
-        code = "from tests.torture.kills import serve; serve()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=ROOT
-        )
-
-    def _is_ready(self, seconds):
-        return bool(select.select([self._process.stdout], [], [], max(seconds, 0))[0])
-
-    def _answer(self, what):
-        assert self._is_ready(PATIENCE), f"{what} for {PATIENCE} s"
-        return self._process.stdout.readline().decode().strip()
-
-    def run(self, name, folder, *, after=None, number=signal.SIGKILL):
-        """Run a job, kill it after some seconds if it still runs, and return how it ended."""
-        self._process.stdin.write(f"{name}\t{folder}\n".encode())
-        child = int(self._answer("no process"))
-        if after is not None and not self._is_ready(after):
-            with suppress(ProcessLookupError):  # it ended in this moment
-                os.kill(child, number)
-        status = int(self._answer("it runs"))
-        assert self._answer("its workers live on") == "gone"
-        return status
-
-    def close(self):
-        self._process.kill()
-        self._process.communicate()
-
-
-@contextmanager
-def jobs():
-    found = Jobs()
-    try:
-        yield found
-    finally:
-        found.close()
+def run_job(job, folder, *, after=PATIENCE, number=0):
+    """Do a job in a child, kill it after some seconds if it still runs; return how it ended, its workers with it."""
+    child, ending = forked(lambda: job.do(folder))
+    if not ends(ending, after):
+        assert number, f"it runs for {after} s"
+        os.kill(child, number)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert ends(ending, PATIENCE), f"its workers live on for {PATIENCE} s"
+    os.close(ending)
+    return status
 
 
 def run(seconds, seed):
@@ -262,18 +206,17 @@ def run(seconds, seed):
             for _ in range(random.randint(1, KILLS)):
                 number = random.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
                 after = took[name] * random.uniform(0, 1.1)
-                status = processes.run(name, folder, after=after, number=number)
+                status = run_job(job, folder, after=after, number=number)
                 assert status in (0, -number)
                 kills[name] += status != 0
                 job.check(folder, status == 0)
             began = time.monotonic()
-            assert processes.run(name, folder) == 0
+            assert run_job(job, folder) == 0
             took[name] = time.monotonic() - began
             job.check(folder, True)
             assert sorted(os.listdir(folder)) == sorted(job.files), f"{name}: left {os.listdir(folder)}"
 
-    with jobs() as processes:
-        cases = repeat(one, seconds, seed)
+    cases = repeat(one, seconds, seed)
     listed = ", ".join(f"{name} {count}" for name, count in sorted(kills.items()))
     return (
         f"{kills.total():,} kills in {cases:,} cases: every time the old or the new state, and no leftover ({listed})"
