@@ -19,7 +19,7 @@ FORGERIES = 40
 
 def chosen_by_the_user(index):
     """The parameters of an index that nothing can be compared with, as the user chose them."""
-    opened = attempt(lambda: Index(index))
+    opened = attempt(lambda: Index(str(index)))
     options = attempt(lambda: formats.of_index(opened).options) if isinstance(opened, Index) else ()
     return {name: opened.parameters[name] for name in options if name in opened.parameters}
 
