@@ -110,6 +110,19 @@ def test_truncated_is_not_inherited_by_a_source_that_has_changed(write, index):
         mmapds.build(path)
 
 
+def test_truncated_alone_leaves_other_options_as_they_were(write):
+    path = write(b"\3abc\1d", "v.bin")
+    mmapds.build(path, format="prefixed", prefix="varint")
+    write(b"\3abc\1d\5e", "v.bin")
+    mmapds.build(path, truncated="drop")
+    assert list(mmapds.open(path)) == [b"abc", b"d"]
+    path = write(bytes(12), "f.bin")
+    mmapds.build(path, format="fixed", dtype="u2", shape=3)
+    write(bytes(15), "f.bin")
+    mmapds.build(path, truncated="drop", force=True)
+    assert [record.shape for record in mmapds.open(path)] == [(3,), (3,)]
+
+
 def test_parameters_that_a_newer_version_may_write(write, index):
     path = write(b"\1\0\0\0a", "p.bin")
     mmapds.build(path, format="prefixed")
@@ -249,9 +262,6 @@ def test_array_files_are_indexed_in_pieces(tmp_path, monkeypatch):
 KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "arrays"]
 
 
-OPTIONS = {"fixed": {"dtype": "int32", "shape": 50}}  # of which all are to be given, if one is
-
-
 def read(path, **options):
     """The records of a source that is indexed anew; None for one that is refused by its name."""
     try:
@@ -268,17 +278,17 @@ def test_a_source_cut_anywhere_gives_whole_records_or_an_error(tmp_path, kind):
     wanted, behind = list(ds), 4 * (kind == "tfrecord")
     ends = [0, *(ds.where(k).offset + ds.where(k).size + behind for k in range(3))]
     near = {end + more for end in ends for more in (-13, -12, -8, -4, -1, 0, 1, 4, 8, 11, 12, 13)}
-    refused, options = 0, OPTIONS.get(kind, {})
+    refused = 0
     for cut in sorted({*range(0, len(data), 1 + len(data) // 25), *near} & {*range(len(data))}):
         if kind == "tar" and (cut % 512 == 0 or cut > ends[-1]):
             continue  # there, tarfile too sees the end of an archive
         Path(path).write_bytes(data[:cut])
         whole = sum(end <= cut for end in ends[1:])
-        found = read(path, **({"truncated": "error", **options} if drops else {}))
+        found = read(path, **({"truncated": "error"} if drops else {}))
         refused += found is None
         assert found is None or (found == wanted[:whole] and cut - ends[whole] <= (kind == "jsonl")), cut
         if drops:
-            found = read(path, truncated="drop", **options)
+            found = read(path, truncated="drop")
             assert (
                 found == wanted[:whole]
                 or (kind == "tar" and found == wanted[: max(whole - 1, 0)])
@@ -296,7 +306,7 @@ def test_a_source_with_a_changed_bit_gives_records_or_an_error(tmp_path, kind):
         changed = bytearray(data)
         changed[at] ^= 1 << at % 8
         Path(path).write_bytes(changed)
-        found = read(path, **OPTIONS.get(kind, {}))
+        found = read(path)
         assert found is None or isinstance(found, list), found
         if found is not None and kind == "tfrecord":  # which has checksums of all
             with pytest.raises(mmapds.FormatError, match="CRC of the data"):

@@ -219,7 +219,9 @@ def _planned(request: Request, place: str, given: str | list[str]) -> tuple[Job,
         before = None
     if isinstance(given, str) and before is not None and name in (None, before.format):
         name = before.format
-        options = options or _inherited(before, is_same=not request.force and (is_index or before.covers(given)))
+        if options.keys() <= {"truncated"}:  # which says nothing of how records are framed
+            kept = _inherited(before, is_same=not request.force and (is_index or before.covers(given)))
+            options = {**kept, **options}
     if is_index and before is not None:
         members = formats.readable_sources(before, format_of([], name or before.format))
     sources = [inspect(path) for path in members]
