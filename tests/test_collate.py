@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds import CollateError, Fields, _native, pack_collate, pad_collate
+from tests.support.array_files import store
 from tests.support.messages import check
 
 INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
@@ -221,15 +222,11 @@ def test_a_batch_as_models_take_it():
 
 def test_arrays_without_items_have_a_limit(tmp_path):
     """They take no bytes in a file, whatever length they say."""
-    with mmapds.Writer(tmp_path / "a.mma", {"x": ("int32", (None, None))}) as writer:
-        for length in (1 << 42, 3):
-            writer.write({"x": np.empty((length, 0), np.int32)})
-    ds = mmapds.open(tmp_path / "a.mma")
+    records = [{"x": np.empty((length, 0), np.int32)} for length in (1 << 42, 3)]
+    ds = mmapds.open(store(tmp_path, records, {"x": ("int32", (None, None))}))
     for collate in (pad_collate, pack_collate):
         for samples in (ds.take([1, 0]), list(ds)):
-            with pytest.raises(
-                CollateError, match=r"^samples\[\d\]\['x'\]: expected up to 1048576 entries without items"
-            ):
+            with pytest.raises(CollateError, match=r"^samples\[\d\]\['x'\]: expected up to 1048576 entries without"):
                 collate(samples)
     assert pad_collate(ds.take([1]), mask="m")["m"].tolist() == [[1, 1, 1]]
 
@@ -315,22 +312,14 @@ ERRORS = [
     ([1, 2**63], {}, "samples[1]: expected numbers that fit int64, found 9223372036854775808"),
     ([[], np.zeros(1, complex)], {}, "samples[1]: expected bool, an integer of 8 to 64 bits, a float of 16 to 64 bits"),
     ([np.complex64(1)], {}, "or bfloat16, found complex64"),
-    (
-        [np.zeros(1, np.uint16), [1]],
-        {},
-        "samples[...]: expected dtypes that torch promotes to one, found uint16, int64",
-    ),
+    ([np.zeros(1, np.uint16), [1]], {}, "expected dtypes that torch promotes to one, found uint16, int64"),
     ([np.ma.array([1, 2, 3], mask=[0, 1, 1])], {}, "samples[0]: expected numbers without a mask, found 2 masked"),
     ([([1], 2)], {"mask": "m"}, "mask = 'm', expected None for samples that have no fields"),
     ([{"x": 1}], {"mask": "m"}, "mask = 'm', expected None for samples that have no field of arrays"),
     ([{"x": [1]}], {"mask": 3}, "mask = 3, expected a name, or a dict of a name for each field"),
     ([{"x": [1]}], {"mask": "x_lengths"}, "mask = 'x_lengths', expected a new name, found the field 'x_lengths'"),
     ([{"x": [1], "y": 1}], {"mask": {"y": "m"}}, "mask: expected fields of arrays among 'x', found 'y'"),
-    (
-        [{"x": [1], "y": [1, 2]}],
-        {"mask": "m"},
-        "mask = 'm', expected arrays of the same lengths, found others at 'x' and 'y'",
-    ),
+    ([{"x": [1], "y": [1, 2]}], {"mask": "m"}, "expected arrays of the same lengths, found others at 'x' and 'y'"),
     ([{"x": [1], "meta": {"t": 1}}], {"lists": ["meta.n"]}, "lists: expected names of fields, found 'meta.n'"),
     ([{"x": [1]}], {"lists": [["x"]]}, "lists = [['x']], expected a list of names"),
 ]
@@ -365,10 +354,9 @@ STORED = {
 }
 
 
-def stored_sample(draw_length, i, width):
+def stored_sample(n, i, width):
     rng = np.random.default_rng(i)
-    n = draw_length
-    return {
+    arrays = {
         "feats": rng.normal(size=(n, 3)).astype(np.float32),
         "tokens": rng.integers(-9, 9, n).astype(np.int32),
         "grid": rng.integers(0, 9, (n, width, 2)).astype(np.uint8),
@@ -376,14 +364,9 @@ def stored_sample(draw_length, i, width):
         "bf": torch.arange(n, dtype=torch.bfloat16),
         "odd": np.complex64(1j),
         "none": np.empty((n, 0)),
-        "id": i - 2,
-        "huge": i,
-        "score": i / 4,
-        "clean": i % 2 == 0,
-        "text": f"text {i}",
-        "raw": bytes([i]),
-        "meta": {"x": [i]},
     }
+    numbers = {"id": i - 2, "huge": i, "score": i / 4, "clean": i % 2 == 0}
+    return {**arrays, **numbers, "text": f"text {i}", "raw": bytes([i]), "meta": {"x": [i]}}
 
 
 @pytest.fixture(scope="module")
@@ -503,10 +486,8 @@ def test_arrays_without_entries_have_the_shape_of_the_others():
 
 
 def test_so_have_those_of_array_files(tmp_path):
-    with mmapds.Writer(tmp_path / "a.mma", {"x": ("float32", (None, None))}) as writer:
-        for value in [], np.zeros((0, 80), np.float32), [[1, 1]], [[1, 1], [1, 1]], [[1, 1, 1]]:
-            writer.write({"x": value})
-    ds = mmapds.open(tmp_path / "a.mma")
+    values = [], np.zeros((0, 80), np.float32), [[1, 1]], [[1, 1], [1, 1]], [[1, 1, 1]]
+    ds = mmapds.open(store(tmp_path, [{"x": value} for value in values], {"x": ("float32", (None, None))}))
     for rows, shape in (([0, 1], (0, 80)), ([1, 0], (0, 80)), ([0, 2, 3], (3, 2)), ([3, 2, 1], (3, 2))):
         for samples in (ds.take(rows), [ds[row] for row in rows]):
             assert pack_collate(samples)["x"].shape == shape

@@ -41,9 +41,8 @@ CHUNKS = {  # sources of 10 and 7 records in chunks of 4: the third and the fift
 }
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_chunks_refuse_tables_that_do_not_agree():
+    for change, message in (
         ({"chunk_size": 0}, "chunk_size, mix_chunks: expected 1 or more, found 0 and 2"),
         ({"first_chunk": words(5)}, "first_chunk: expected 2 entries or more, found 1"),
         ({"first_chunk": words(1, 3, 5)}, r"first_chunk\[0\]: expected a number that agrees"),
@@ -60,14 +59,12 @@ CHUNKS = {  # sources of 10 and 7 records in chunks of 4: the third and the fift
         ({"order": _native.Permutation(6, 0, 0, 0)}, "order: expected a permutation of 5 chunks, found one of 6"),
         ({"first_chunk": b"123"}, "first_chunk: expected whole integers of 8 bytes, found 3 bytes"),
         ({"first_chunk": np.zeros(33, np.uint8)[1:]}, "first_chunk: expected an address that is a multiple of 8"),
-    ],
-)
-def test_chunks_refuse_tables_that_do_not_agree(change, message):
-    out = np.empty(17, np.int64)
-    _native.Chunks(**CHUNKS).at(np.arange(17), out)
-    assert sorted(out.tolist()) == list(range(17))
-    with pytest.raises(ValueError, match=message):
-        _native.Chunks(**{**CHUNKS, **change})
+    ):
+        out = np.empty(17, np.int64)
+        _native.Chunks(**CHUNKS).at(np.arange(17), out)
+        assert sorted(out.tolist()) == list(range(17))
+        with pytest.raises(ValueError, match=message):
+            _native.Chunks(**{**CHUNKS, **change})
 
 
 def test_objects_keep_what_they_checked():
@@ -82,19 +79,16 @@ def test_objects_keep_what_they_checked():
     assert (before == after).all()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_mixtures_refuse_what_they_cannot_mix():
+    for change, message in (
         ({"weights": words(0, 0)}, "weights: expected a sum of 1 or more, found 0"),
         ({"weights": words(2**32 - 1, 1)}, r"weights: expected a sum below 2\^32, found more at weights\[1\]"),
         ({"sizes": words(1, 0)}, r"sizes\[1\]: expected 1 or more, and fewer than 2\^63 in all, found 0"),
         ({"sizes": words(1, 2**63 - 1)}, r"sizes\[1\]"),
         ({"sizes": words(1)}, "sizes: expected 2 entries, found 1"),
-    ],
-)
-def test_mixtures_refuse_what_they_cannot_mix(change, message):
-    with pytest.raises(ValueError, match=message):
-        _native.Mixture(**{"weights": words(1, 1), "sizes": words(1, 1), "seed": 0, "shuffle": True, **change})
+    ):
+        with pytest.raises(ValueError, match=message):
+            _native.Mixture(**{"weights": words(1, 1), "sizes": words(1, 1), "seed": 0, "shuffle": True, **change})
 
 
 def test_positions_out_of_range_change_nothing():
@@ -108,19 +102,16 @@ def test_positions_out_of_range_change_nothing():
     assert out.tolist() == [7, 7]
 
 
-@pytest.mark.parametrize(
-    ("buckets", "first_rank", "message"),
-    [
+def test_plans_refuse_buckets_that_do_not_follow_one_another():
+    for buckets, first_rank, message in (
         ([], 0, "buckets: expected rows of 4 entries, 1 or more, found 0"),
         ([0, 0, 1], 0, "found 3 entries"),
         ([0, 0, 1, 2, 3, 1, 1, 1], 0, r"buckets\[1\]: expected .* rank 2 and batch 1, found 3 and 1"),
         ([0, 0, 2**40, 2**40], 0, r"buckets\[0\]"),
         ([0, 0, 1, 4], 2**63 - 4, "first_rank: expected up to 9223372036854775803, as the buckets have 4 records"),
-    ],
-)
-def test_plans_refuse_buckets_that_do_not_follow_one_another(buckets, first_rank, message):
-    with pytest.raises(ValueError, match=message):
-        _native.Plan(buckets=words(*buckets), first_rank=first_rank, seed=0, epoch=0, shuffle=True)
+    ):
+        with pytest.raises(ValueError, match=message):
+            _native.Plan(buckets=words(*buckets), first_rank=first_rank, seed=0, epoch=0, shuffle=True)
 
 
 def test_plans_read_no_batch_that_is_not_planned():
@@ -148,9 +139,8 @@ def test_runs_are_read_as_one_array():
         _native.Runs(**RUNS).at(np.array([4]), out[:1])
 
 
-@pytest.mark.parametrize(
-    ("change", "positions", "message"),
-    [
+def test_runs_lead_nowhere_but_into_their_pieces():
+    for change, positions, message in (
         ({"total": 7}, [6], "expected numbers that are records, found others"),  # 0 is below the 5 that the piece has
         ({"pieces": ((words(5, 9, 7), 8, 5, 2, 0), *RUNS["pieces"][1:])}, [0], "expected numbers that are records"),
         ({"which": np.array([0, 2, 0], np.uint32)}, [2], "expected numbers that are records"),
@@ -160,21 +150,23 @@ def test_runs_are_read_as_one_array():
         ({"begins": words(), "which": words()[:0], "places": words()[:0]}, [0], "expected one run or more"),
         ({"pieces": ((words(5), 2, 0, 0, 0),)}, [0], "piece: expected integers of 4 or 8 bytes, found a width of 2"),
         ({"total": 2**63}, [0], "expected one run or more, of up to"),
-    ],
-)
-def test_runs_lead_nowhere_but_into_their_pieces(change, positions, message):
-    with pytest.raises(ValueError, match=message):
-        _native.Runs(**{**RUNS, **change}).at(np.array(positions), np.empty(len(positions), np.uint64))
+    ):
+        with pytest.raises(ValueError, match=message):
+            _native.Runs(**{**RUNS, **change}).at(np.array(positions), np.empty(len(positions), np.uint64))
 
 
-@pytest.mark.parametrize(
-    ("values", "counts"),
-    [([5, 7], [1, 1]), ([7, 7], [1, 1]), ([7, 6], [1, 1]), ([7, 5], [2, 0]), ([7, 5], [2, 1]), ([7], [1])],
-)
-def test_lengths_that_are_not_those_of_an_index_are_not_merged(values, counts):
-    runs, records = np.zeros((2, 3), np.uint64)
-    with pytest.raises(ValueError, match="expected lengths that fall, of 1 record or more each, found others"):
-        _native.runs_count(words(7, 5, 3), 2, words(*values), words(*counts), runs, records)
+def test_lengths_that_are_not_those_of_an_index_are_not_merged():
+    for values, counts in (
+        ([5, 7], [1, 1]),
+        ([7, 7], [1, 1]),
+        ([7, 6], [1, 1]),
+        ([7, 5], [2, 0]),
+        ([7, 5], [2, 1]),
+        ([7], [1]),
+    ):
+        runs, records = np.zeros((2, 3), np.uint64)
+        with pytest.raises(ValueError, match="expected lengths that fall, of 1 record or more each, found others"):
+            _native.runs_count(words(7, 5, 3), 2, words(*values), words(*counts), runs, records)
 
 
 def test_lengths_are_sorted_where_there_is_room():
@@ -203,19 +195,16 @@ def window_stream(records=200_000):
     return plan, {"buckets": plan.buckets, "ranks": records, "records": records, **plan.tables}
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
+def test_streams_refuse_tables_that_lead_nowhere():
+    for name, change, message in (
         ("table", lambda table: table + 10**6, r"table\[0\]: expected a bucket for every length"),
         ("first_buckets", lambda firsts: firsts + 10**6, r"first_buckets\[0\]: expected a bucket for every length"),
         ("ranks", lambda ranks: ranks * 2, "ranks: expected more than"),
         ("splits", lambda splits: splits[1:], "splits: expected 999 entries, found 998"),
-    ],
-)
-def test_streams_refuse_tables_that_lead_nowhere(name, change, message):
-    tables = window_stream()[1]
-    with pytest.raises(ValueError, match=message):
-        _native.Stream(**{**tables, name: change(tables[name])})
+    ):
+        tables = window_stream()[1]
+        with pytest.raises(ValueError, match=message):
+            _native.Stream(**{**tables, name: change(tables[name])})
 
 
 def test_a_stream_is_of_one_thread_at_a_time():
@@ -366,37 +355,31 @@ def test_a_source_may_be_opened_while_it_is_opened(tmp_path, inside):
         assert str(bounds) not in Path("/proc/self/maps").read_text()  # nothing is still held
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_sizes_are_not_taken_modulo_anything():
+    for call in (
         lambda size: _native.Permutation(size, 0, 0, 0),
         lambda size: _native.draw(size, 0, 0, np.zeros(1, np.int64), np.zeros(1, np.int64)),
         lambda size: _native.Chunks(**{**CHUNKS, "chunk_size": size}),
         lambda size: _native.plan_buckets((size, 1, 1, 0), words(1), words(1), (1, 1, 0), True),
         lambda size: _native.scan_lines(None, b"", size, None, words(0, 0)),
-    ],
-)
-@pytest.mark.parametrize("size", [-1, 2**64, 2**64 + 5])
-def test_sizes_are_not_taken_modulo_anything(call, size):
-    with pytest.raises(OverflowError):
-        call(size)
+    ):
+        for size in (-1, 2**64, 2**64 + 5):
+            with pytest.raises(OverflowError):
+                call(size)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
+def test_array_fields_refuse_what_they_cannot_be():
+    for change, error, message in (
         ({"fields": (["x", 0, 8, (), None],)}, TypeError, "fields: expected a tuple, found"),
         ({"fields": (("x", 9, 8, (), None),)}, ValueError, r"field 'x': expected one of FIELD_\*, .* found 9, 0 and 8"),
         ({"fields": (("x", 7, 8, (2**64 - 1,), None),)}, ValueError, "field 'x': expected axes of up to"),
         ({"error": int}, TypeError, "error: expected a class of exceptions, found <class 'int'>"),
-    ],
-)
-def test_array_fields_refuse_what_they_cannot_be(change, error, message):
-    given = {"fields": (("x", 0, 8, (), None),), "make_array": None, "loads": None, "error": ValueError}
-    with pytest.raises(TypeError, match="expected one record, found keywords"):
-        _native.ArrayFields(**given)(bytes(16), record=1)
-    with pytest.raises(error, match=message):
-        _native.ArrayFields(**{**given, **change})
+    ):
+        given = {"fields": (("x", 0, 8, (), None),), "make_array": None, "loads": None, "error": ValueError}
+        with pytest.raises(TypeError, match="expected one record, found keywords"):
+            _native.ArrayFields(**given)(bytes(16), record=1)
+        with pytest.raises(error, match=message):
+            _native.ArrayFields(**{**given, **change})
 
 
 def test_native_objects_are_neither_derived_from_nor_copied(tmp_path):
@@ -419,16 +402,12 @@ def test_native_objects_are_neither_derived_from_nor_copied(tmp_path):
                 copied(made)
 
 
-@pytest.mark.parametrize(
-    "order",
-    [orders.Chunked([0, 10, 31], 4, seed=1), orders.Mixture([10, 21], [1, 2], seed=1)],
-    ids=["chunked", "mixture"],
-)
-def test_orders_are_pickled_and_copied_in_use(order):
-    positions = np.arange(len(order))
-    wanted = order.at(1, positions)
-    for other in (pickle.loads(pickle.dumps(order)), copy.deepcopy(order), copy.copy(order)):
-        assert (other.at(1, positions) == wanted).all()
+def test_orders_are_pickled_and_copied_in_use():
+    for order in (orders.Chunked([0, 10, 31], 4, seed=1), orders.Mixture([10, 21], [1, 2], seed=1)):
+        positions = np.arange(len(order))
+        wanted = order.at(1, positions)
+        for other in (pickle.loads(pickle.dumps(order)), copy.deepcopy(order), copy.copy(order)):
+            assert (other.at(1, positions) == wanted).all()
 
 
 def test_everything_says_how_it_is_called():

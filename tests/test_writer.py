@@ -5,7 +5,6 @@ import enum
 import os
 import resource
 import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -123,29 +122,23 @@ GOOD = {"x": np.ones((2, 3), np.float32), "n": 1, "t": "a"}
 
 
 UNFIT = [
-    (
-        {"x": np.ones((4, 3), np.float32)},
-        r"field 'x': expected float32 of shape \(2, 3\), found float32 of shape \(4, 3\)",
-    ),
-    ({"x": np.ones((2, 3))}, r"field 'x': expected float32 of shape \(2, 3\), found float64 of shape \(2, 3\)"),
-    (
-        {"x": np.ones(6, np.float32)},
-        r"expected float32 of shape \(2, 3\), found float32 of shape \(6,\)",
-    ),
-    ({"x": np.array([[{}] * 3] * 2, object)}, "field 'x': expected float32 .*, found object of shape"),
-    ({"x": [[1, 2], [3]]}, r"field 'x': expected float32 .*, found list \[\[1, 2\], \[3\]\]"),
-    ({"x": ["a"]}, "field 'x': expected float32 .*, found list"),
-    ({"x": [1, 2]}, r"field 'x': expected float32 .*, found float32 of shape \(2,\)"),
-    ({"x": None}, "field 'x': expected float32 .*, found null"),
-    ({"n": float("nan")}, "field 'n': expected int8, found float nan"),
-    ({"n": 1.0}, "field 'n': expected int8, found float 1.0"),
-    ({"n": 128}, "field 'n': expected int8, found int 128"),
+    ({"x": np.ones((4, 3), np.float32)}, r"'x': expected float32 of shape \(2, 3\), found float32 of shape \(4, 3\)"),
+    ({"x": np.ones((2, 3))}, r"'x': expected float32 of shape \(2, 3\), found float64 of shape \(2, 3\)"),
+    ({"x": np.ones(6, np.float32)}, r"'x': expected float32 of shape \(2, 3\), found float32 of shape \(6,\)"),
+    ({"x": np.array([[{}] * 3] * 2, object)}, "'x': expected float32 .*, found object of shape"),
+    ({"x": [[1, 2], [3]]}, r"'x': expected float32 .*, found list \[\[1, 2\], \[3\]\]"),
+    ({"x": ["a"]}, "'x': expected float32 .*, found list"),
+    ({"x": [1, 2]}, r"'x': expected float32 .*, found float32 of shape \(2,\)"),
+    ({"x": None}, "'x': expected float32 .*, found null"),
+    ({"n": float("nan")}, "'n': expected int8, found float nan"),
+    ({"n": 1.0}, "'n': expected int8, found float 1.0"),
+    ({"n": 128}, "'n': expected int8, found int 128"),
     ({"n": [*range(1000, 1100)]}, r"expected int8, found list \[1000, 1001, 1002, 1003, 1004, 1005, \.\.\.$"),
-    ({"n": "1"}, "field 'n': expected int8, found str '1'"),
-    ({"t": b"a"}, "field 't': expected str, found bytes"),
-    ({"t": "\ud800"}, "field 't': expected text that encodes as UTF-8, found '.*' .*surrogates"),
+    ({"n": "1"}, "'n': expected int8, found str '1'"),
+    ({"t": b"a"}, "'t': expected str, found bytes"),
+    ({"t": "\ud800"}, "'t': expected text that encodes as UTF-8, found '.*' .*surrogates"),
+    ({"t": None}, "'t': expected str, found null"),
     ({"y": 1}, "expected the fields 'x', 'n', 't', found 'y' too"),
-    ({"t": None}, "field 't': expected str, found null"),
 ]
 
 
@@ -180,11 +173,11 @@ LISTS = [
     ("uint64", [0, 2**63, np.uint64(5)], True),
     ("uint64", [2**63, -1], False),
     ("uint64", [2**63, 0.5], False),
-    ("float64", [2**53, 0.5], True),
     ("float64", [2**53 + 1, 0.5], False),
     ("float64", [np.int64(2**53 + 1), 0.5, float("inf")], False),
     ("float64", [2**64 - 1, 2**63], False),
     ("complex128", [2**53 + 1, 1j], False),
+    ("float16", [1e9], False),
     ("float32", [2**24 + 1, 0.5], False),
     ("float32", [2**24 + 1, 2**24 + 2], False),
     ("float16", [2**11, 0.5], True),
@@ -232,49 +225,43 @@ def nested(depth):
     return value
 
 
-NESTED = {depth: nested(depth) for depth in (300, 2000)}
 TEXTS = ["x" * 10**7, *["y"] * 1_000_000]
-LONG = [TEXTS, [1, *TEXTS], [TEXTS]]
+LONG = [TEXTS, [1, *TEXTS], [TEXTS]]  # as an array of NumPy, they would take the room of the longest in each place
+FLOATS, INTEGERS = ("float32", (None,)), ("int64", (None,))
 VALUES = [
-    (("float32", (None,)), torch.eye(3).to_sparse(), "expected float32 .*, found float32 of shape"),
-    (("float32", (None,)), torch.empty(3, device="meta"), "expected float32 .*, found float32 of shape"),
+    (FLOATS, torch.eye(3).to_sparse(), "expected float32 .*, found float32 of shape"),
+    (FLOATS, torch.empty(3, device="meta"), "expected float32 .*, found float32 of shape"),
     (
-        ("float32", (None,)),
+        FLOATS,
         [torch.ones((), requires_grad=True)],
         r"expected float32 .*, found list \[tensor\(1\., requires_grad=True\)\]",
     ),
-    (("float16", (None,)), [1e9], r"expected float16 .*, found list \[1000000000.0\]"),
-    (("float32", (None,)), [1.0, 1e300], r"expected float32 .*, found list \[1.0, 1e\+300\]"),
+    (FLOATS, [1.0, 1e300], r"expected float32 .*, found list \[1.0, 1e\+300\]"),
+    (FLOATS, np.ma.array([1, 2], np.float32, mask=[0, 1]), r"found float32 of shape \(2,\) with a mask"),
     (
         "json",
         {"x": [1.0, float("nan")], "y": None},
         "expected finite numbers, found NaN or infinity, which JSON cannot",
     ),
     ("json", np.array([np.inf, 1], np.float32), "expected finite numbers, found NaN or infinity"),
-    ("json", {"x": [Point(0.5)]}, "expected what JSON can hold, found dict"),
     ("json", Odd.NOTHING, "expected finite numbers, found NaN or infinity"),
+    ("json", {"x": [Point(0.5)]}, "expected what JSON can hold, found dict"),
     ("json", np.zeros(4, "M8[ns]")[::2], "expected what JSON can hold, found datetime64"),
     ("json", [np.zeros(2, "m8[ns]")], "expected what JSON can hold, found list"),
     ("json", np.zeros(2, "i4,f4"), "expected what JSON can hold, found void64"),
+    ("json", nested(300), r"expected what JSON can hold, .* \("),
+    ("json", nested(2000), r"expected what JSON can hold, .* \("),
     ("bool", torch.arange(3), "expected bool, found int64 of shape"),
-    (
-        ("float32", (None,)),
-        np.ma.array([1, 2], np.float32, mask=[0, 1]),
-        r"expected float32 .*, found float32 of shape \(2,\) with a mask",
-    ),
-    ("json", NESTED[300], r"expected what JSON can hold, .* \("),
-    ("json", NESTED[2000], r"expected what JSON can hold, .* \("),
-    # Lists with one long text take no room for it in each place, as an array of NumPy has.
-    *((("float32", (None,)), value, "expected float32 of shape .*, found list ") for value in LONG),
+    *((INTEGERS, value, "expected int64 of shape .*, found list ") for value in LONG),
 ]
 
 
 def test_a_value_that_does_not_fit_costs_nothing_else(tmp_path):
     for schema, value, message in VALUES:
-        good = {"json": {"x": None}, "bool": True}.get(schema, [1.0])
+        good = {"json": {"x": None}, "bool": True}.get(schema, [1])
         with mmapds.Writer(tmp_path / "a.mma", {"v": schema}, index=False) as writer:
             writer.write({"v": good})
-            with pytest.raises(mmapds.FormatError, match=f"a.mma: record 1: field 'v': {message}"):
+            with pytest.raises(mmapds.FormatError, match=f"a.mma: record 1: field 'v': .*{message}"):
                 writer.write({"v": value})
             writer.write({"v": good})
         found = [sample["v"] for sample in mmapds.open(writer.path, build=True)]
@@ -302,9 +289,8 @@ def test_a_record_that_fails_is_left_out(tmp_path):
 
 SCHEMAS = [
     ({"x": "no"}, {}, r"schema\['x'\] = 'no', expected 'bytes', 'str', 'json'"),
-    ({"x": ("no", (1,))}, {}, r"schema\['x'\] = \('no', \(1,\)\), expected a dtype among bool, int8"),
-    ({"x": ("object", (1,))}, {}, r"schema\['x'\] = \('object', \(1,\)\), expected a dtype among"),
     ({"x": "complex64"}, {}, r"schema\['x'\] = 'complex64', expected 'bytes'"),
+    ({"x": ("object", (1,))}, {}, r"schema\['x'\] = \('object', \(1,\)\), expected a dtype among bool, int8"),
     ({"x": ("int8", (-1,))}, {}, "expected up to 8 axes, each None or 0 to"),
     ({"x": ("int8", (1,) * 9)}, {}, "expected up to 8 axes"),
     ({"x": ("int8", (None, *[2**31 - 1] * 3))}, {}, "expected axes of less than 2\\^63 bytes together"),
@@ -313,19 +299,11 @@ SCHEMAS = [
     ({"x": 3}, {}, "expected a type or"),
     ({"": "str"}, {}, "is not a valid field name: expected printable text"),
     ({"a(b)": "str"}, {}, "is not a valid field name: expected printable text"),
-    (
-        {"a": ("int8", (None,)), "a_length": "int8"},
-        {},
-        "schema: expected one field for column 'a_length', found 2; rename one",
-    ),
+    ({"a": INTEGERS, "a_length": "int8"}, {}, "schema: expected one field for column 'a_length', found 2; rename one"),
     ({"length": "float32"}, {}, "field 'length': expected integers, found float32"),
     ({"a": "str"}, {"length": "a"}, "length = 'a', expected an integer field"),
     ({"a": "str"}, {"length": "b"}, "length = 'b', expected an integer field"),
-    (
-        {"a": "int8", "length": "int8"},
-        {"length": "a"},
-        "length = 'a', expected 'length', as the schema has a field of that name",
-    ),
+    ({"a": "int8", "length": "int8"}, {"length": "a"}, "length = 'a', expected 'length', as the schema has a field"),
     ([("a", "str")], {}, "expected a dict of field name to type"),
 ]
 
@@ -404,32 +382,6 @@ for use in (lambda: writer.write({{"x": np.full(1, 0)}}), writer.close):
     assert third == second
     assert os.listdir(tmp_path) == []
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 3_000_000
-
-
-def test_an_index_is_there_all_the_time_while_its_file_is_written_again(tmp_path):
-    path = tmp_path / "a.mma"
-    index = f"{path}.mmx"
-
-    def write():
-        with mmapds.Writer(path, {"n": "int64"}) as writer:
-            for number in range(3000):
-                writer.write({"n": number})
-
-    write()
-    missing, stop = [], threading.Event()
-
-    def watch():
-        while not stop.is_set():
-            if not os.path.exists(index):
-                missing.append(1)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    for _ in range(10):
-        write()
-    stop.set()
-    watcher.join()
-    assert not missing
 
 
 def test_a_file_written_again_inherits_nothing_of_its_older_index(tmp_path):
