@@ -21,6 +21,7 @@ from hypothesis.extra import numpy as hnp
 from torch.utils.data import DataLoader
 
 import mmapds
+from mmapds.arrays import array_file
 from mmapds.arrays.schema import EXTENDED, ITEM_BYTES
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
@@ -440,11 +441,12 @@ def test_damage_outside_the_records_is_found_when_indexing(tmp_path):
         build(where + 4, b"\7")
 
 
-def test_records_are_checked_by_verify_and_where_they_are_copied(tmp_path):
-    records = [{"x": np.zeros(100_000)}, {"x": np.ones(100_000)}]  # the fingerprint does not see the middle
-    path = store(tmp_path, records)
+def test_records_are_checked_by_verify_and_where_they_are_copied(tmp_path, monkeypatch):
+    monkeypatch.setattr(array_file, "_AT_ONCE", 2)
+    path = store(tmp_path, [{"x": np.full(70_000, i)} for i in range(3)])  # the fingerprint does not see the middle
     verify(Index(f"{path}.mmx"))
-    good, (first, second) = Path(path).read_bytes(), [mmapds.open(path).where(i).offset for i in range(2)]
+    good, places = Path(path).read_bytes(), [mmapds.open(path).where(i) for i in range(3)]
+    first, second, third = (place.offset for place in places)
 
     def refused(message):
         with mmapds.Writer(tmp_path / "b.mma", index=False) as writer, pytest.raises(mmapds.FormatError, match=message):
@@ -452,9 +454,10 @@ def test_records_are_checked_by_verify_and_where_they_are_copied(tmp_path):
         with pytest.raises(mmapds.FormatError, match=f"{message}|expected records one after another"):
             verify(Index(str(mmapds.build(path, force=True))))
 
-    patched(path, len(good) // 2, b"\1")
+    patched(path, third - 8, b"\7")
     refused(r"DAMAGED: section 'records' does not match its checksum: expected \w{16}, found \w{16}")
-    for starts in ([second, first], [first, first], [first - 64, second], [first, len(good)]):
+    end = third + places[2].size
+    for starts in ([second, first, third], [first, third, second], [first - 64, second, third], [first, second, end]):
         Path(path).write_bytes(good)
         numbers = np.array(starts, "<u4")
         forge_section(path, "offsets", numbers)
@@ -477,6 +480,16 @@ def test_a_file_that_is_cut_short(tmp_path):
     Path(path).write_bytes(good[:70])
     with pytest.raises(mmapds.FormatError, match=r"NOT AN ARRAY FILE: expected .* of 80 bytes or more, found .* of 70"):
         mmapds.build(path)
+
+
+def test_a_batch_of_a_file_that_is_cut_short_meanwhile(tmp_path):
+    path = store(tmp_path, [{"x": np.full(3000, i)} for i in range(50)])
+    ds = mmapds.open(path)
+    batch = ds.take([1, 49])
+    os.truncate(path, ds.where(49).offset + 8192)  # in its array
+    for read in (lambda: batch[1], lambda: mmapds.pad_collate(batch)):
+        with pytest.raises(mmapds.StaleIndexError, match=r"STALE: a\.mma was \d+ bytes when indexed"):
+            read()
 
 
 def test_what_is_no_array_file(write):

@@ -43,7 +43,7 @@ def places(lengths, row, rows, most=2**31):
     layout=st.sampled_from(["flash", "hf", "segments"]),
     spare=st.sampled_from([None, 0, 1, 5]),
     rows=st.sampled_from([None, 1, 2, 5]),
-    most=st.sampled_from([None, 12, 20]),
+    most=st.sampled_from([None, 1, 3, 12, 20]),
     tail=st.sampled_from([(), (2,), (3, 2)]),
     kind=st.sampled_from(["array", "tensor", "list"]),
 )
@@ -64,7 +64,7 @@ def test_every_token_stands_where_a_plain_loop_puts_it(lengths, layout, spare, r
     begins = places(lengths, row, rows or 1, most or 2**31)
     options = {"layout": layout, "pad_to": pad_to, "packs": rows, "max_sequences": most, "pad_value": 77}
     if pad_to == 0 or begins is None:
-        with pytest.raises(CollateError, match=r"pad_to = 0, expected|packs = \d+, expected"):
+        with pytest.raises(CollateError, match=r"(pad_to = 0|packs = \d+|max_sequences = \d+), expected"):
             pack_collate(samples, **options)
         return
     batch = pack_collate(samples, **options, **({"flash_attn_kwargs": True} if layout == "hf" else {}))
@@ -178,6 +178,8 @@ def test_unsigned_tokens_become_labels():
     batch = pack_collate(made([2, 3], dtype=np.uint16), layout="hf")
     assert batch["input_ids"].dtype == torch.uint16
     assert batch["labels"].tolist() == [[-100, 2, -100, 4, 5]]
+    samples = [{"input_ids": each} for each in ([], [1, 2], [])]  # one without tokens has no first
+    assert pack_collate(samples, layout="hf")["labels"].tolist() == [[-100, 2]]
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +214,8 @@ class Static:
 
 
 def test_several_packs_in_a_batch_fit_as_many_rows():
+    batch = pack_collate([np.ones(2)] * 4, layout="segments", pad_to=6, packs=2, max_sequences=2)
+    assert batch["segment_ids"].tolist() == [[1, 1, 2, 2, 0, 0], [3, 3, 4, 4, 0, 0]]
     lengths = log_normal(1000, 256, middle=4.0)
     options = {"packs_per_batch": 4, "num_replicas": 1, "rank": 0}
     for layout, exclude in ("hf", None), ("segments", [(0, 500)]):

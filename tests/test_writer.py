@@ -312,6 +312,46 @@ def test_schemas_that_are_refused(tmp_path):
     for schema, options, message in SCHEMAS:
         with pytest.raises(mmapds.FormatError, match=message):
             mmapds.Writer(tmp_path / "a.mma", schema, **options)
+    with pytest.raises(mmapds.Error, match=r"expected a file name that ends in \.mma"):
+        mmapds.Writer(tmp_path / "a.bin")
+    with pytest.raises(mmapds.Error, match=r"cannot write the array file here \(no such file or directory\)"):
+        mmapds.Writer(tmp_path / "no" / "a.mma")
+    assert os.listdir(tmp_path) == []
+
+
+def test_lengths_are_not_negative(tmp_path):
+    with mmapds.Writer(tmp_path / "a.mma", {"n": "int64"}, length="n") as writer:
+        with pytest.raises(mmapds.FormatError, match="record 0: field 'n': expected a length of 0 or more, found -1"):
+            writer.write({"n": -1})
+        writer.write({"n": 7})
+    ds = mmapds.open(tmp_path / "a.mma")
+    assert (list(ds), ds.lengths.tolist()) == ([{"n": 7}], [7])
+
+
+# ---- writers that do not finish ------------------------------------------------------------------------------
+
+
+def test_an_error_leaves_nothing(tmp_path):
+    path = store(tmp_path, [{"n": 1}])
+
+    def broken():
+        yield {"n": 2}
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        store(tmp_path, broken())
+    assert sorted(os.listdir(tmp_path)) == ["a.mma", "a.mma.mmx"]
+    assert mmapds.open(path)[0] == {"n": 1}
+
+
+def test_writing_after_the_end(tmp_path):
+    writer = mmapds.Writer(tmp_path / "a.mma")
+    writer.write({"n": 1})
+    writer.close()
+    writer.close()
+    with pytest.raises(mmapds.Error, match=r"a\.mma: the writer is closed"):
+        writer.write({"n": 1})
+    assert len(mmapds.open(tmp_path / "a.mma")) == 1
 
 
 def test_a_writer_that_goes_elsewhere(tmp_path, monkeypatch):
@@ -433,11 +473,14 @@ def test_a_writer_appends_whole_files_between_records(tmp_path):
 def test_a_writer_refuses_files_of_other_records_and_damaged_ones(tmp_path):
     samples, schema, paths = files(tmp_path, 5, 3)
     other = store(tmp_path, samples[0], schema, name="other.mma")
+    turned = store(tmp_path, samples[0], dict(reversed(schema.items())), name="turned.mma", length="tokens")
     flip(paths[1], 500)
     with mmapds.Writer(tmp_path / "all.mma", schema, length="tokens") as writer:
         writer.append_file(paths[0])
         with pytest.raises(mmapds.FormatError, match=r"other\.mma: columns: expected .*, as in .*all\.mma, found "):
             writer.append_file(other)
+        with pytest.raises(mmapds.FormatError, match=r"turned\.mma: schema: expected .*, found "):
+            writer.append_file(turned)
         with pytest.raises(mmapds.FormatError, match=r"1\.mma: DAMAGED: section 'records' does not match its checksum"):
             writer.append_file(paths[1])
         with pytest.raises(mmapds.SourceError, match="no such file"):
