@@ -118,6 +118,15 @@ def text(found):
     return json.dumps(found, indent=1, ensure_ascii=False)
 
 
+def differing(found, frozen, name):
+    """Yield the leaves of an answer that are not what was frozen, each with its name."""
+    if isinstance(found, dict) and isinstance(frozen, dict) and [*found] == [*frozen]:
+        for part in found:
+            yield from differing(found[part], frozen[part], f"{name} / {part}")
+    elif text(found) != text(frozen):
+        yield f"{name}: expected {text(frozen)}, found {text(found)}"
+
+
 def cleaned(*parts):
     """Return a message without what differs between machines and versions of libraries."""
     found = "".join(parts).replace(os.getcwd() + os.sep, "").replace(os.getcwd(), ".")
