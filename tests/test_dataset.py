@@ -165,17 +165,6 @@ def test_it_is_found_again_from_another_directory_and_through_a_link(write, tmp_
 # ---- keys ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [True, np.False_, np.array(True), torch.tensor(False)], ids=repr)
-def test_a_bool_is_not_a_position(ds, given):
-    for dataset in kinds(ds):
-        for read in (dataset.__getitem__, dataset.raw, dataset.where, dataset.place):
-            with pytest.raises(IndexError, match=f"^index = {bool(given)}, expected an integer, found a bool$"):
-                read(given)
-        for read in (dataset.take, dataset.take_kept, dataset.__getitem__):
-            with pytest.raises(IndexError, match=r"expected integers, found bools|mask: expected"):
-                read([bool(given)])
-
-
 FAR = "index.* is out of range for 300 records"
 WRONG = "positions: expected "
 REFUSED = {
@@ -211,6 +200,10 @@ def test_what_is_not_one_position_is_refused(ds):
             for read in (dataset.__getitem__, dataset.raw, dataset.where):
                 with pytest.raises(IndexError, match=f"^index {number} is out of range for 300 records$"):
                     read(number)
+    for given, dataset in itertools.product((True, np.array(False), torch.tensor(True)), kinds(ds)):
+        for read in (dataset.__getitem__, dataset.raw, dataset.where, dataset.place):
+            with pytest.raises(IndexError, match=f"^index = {bool(given)}, expected an integer, found a bool$"):
+                read(given)
     for wrong in ("a", 1.5, None):
         with pytest.raises(IndexError, match=f"^positions\\[2\\]: expected an integer, found {wrong!r}$"):
             fields.take([0, 1, wrong])
