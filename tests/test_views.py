@@ -46,14 +46,14 @@ def datasets(tmp_path_factory):
     return found
 
 
-KINDS = ["mask", "array", "rising", "slice", "slice", "split", "concat", "save", "pickle"]
+KINDS = ["mask", "array", "rising", "slice", "reversed", "split", "concat", "save", "pickle"]
 
 
-def a_view(draw, folder, other, ds, expected):
+def a_view(kind, draw, folder, other, ds, expected):
     """Return a view of a dataset, and the ids of its records as NumPy selects them."""
-    size, kind = len(expected), draw(st.sampled_from(KINDS))
+    size = len(expected)
     if kind == "mask":
-        mask = np.random.default_rng(draw(st.integers(0, 9))).random(size) < draw(st.sampled_from([0.02, 0.5, 0.95]))
+        mask = np.random.default_rng(draw(st.integers(0, 9))).random(size) < draw(st.sampled_from([0.02, 0.95]))
         return ds[mask], expected[mask]
     if kind in ("array", "rising"):
         chosen = draw(st.lists(st.integers(-size, size - 1), min_size=5, max_size=30)) if size else []
@@ -62,8 +62,10 @@ def a_view(draw, folder, other, ds, expected):
         return ds[chosen], expected[chosen]
     if kind == "slice":
         ends = st.none() | st.integers(-size - 2, size + 2)
-        cut = slice(draw(ends), draw(ends), draw(st.sampled_from([None, 2, -1, -3, 2**63, -(2**70)])))
+        cut = slice(draw(ends), draw(ends), draw(st.sampled_from([None, 1, 2, -1, -3])))
         return ds[cut], expected[list(range(size)[cut])]
+    if kind == "reversed":
+        return ds[::-1], expected[::-1]
     if kind == "split":
         seed, k = draw(st.sampled_from([None, 0, 5])), draw(st.integers(0, 2))
         parts = ds.split([0.3, 0.5, 0.2], seed=seed)
@@ -72,7 +74,7 @@ def a_view(draw, folder, other, ds, expected):
         assert seed is not None or np.array_equal(np.concatenate(found), expected)
         return parts[k], found[k]
     if kind == "concat":
-        more, ids = a_view(draw, folder, other, *other)
+        more, ids = a_view(draw(st.sampled_from(KINDS)), draw, folder, other, *other)
         return ds[5:] + more + ds[:2], np.concatenate([expected[5:], ids, expected[:2]])
     if kind == "save":
         path = folder / f"{next(NUMBERS)}.mmx"
@@ -86,8 +88,8 @@ def a_view(draw, folder, other, ds, expected):
 def test_views_of_views_select_what_numpy_selects(datasets, tmp_path, monkeypatch, data):
     monkeypatch.setattr(views, "_PIECE", 16)  # records that are looked at at a time
     (view, expected), other = datasets
-    for _ in range(data.draw(st.integers(2, 5))):
-        view, expected = a_view(data.draw, tmp_path, other, view, expected)
+    for kind in data.draw(st.permutations(KINDS)):
+        view, expected = a_view(kind, data.draw, tmp_path, other, view, expected)
         assert [sample["id"] for sample in view] == expected.tolist()
     positions = np.random.default_rng(0).permutation(len(expected))[:50]
     assert [sample["id"] for sample in view.take(positions)] == expected[positions].tolist()
