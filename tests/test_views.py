@@ -172,7 +172,7 @@ def test_blocks_are_found_some_records_at_a_time(write, monkeypatch):
 # ---- little memory -------------------------------------------------------------------------------------------------
 
 
-def test_a_view_holds_a_bit_a_record_at_most_and_nothing_where_a_range_says_it_all(corpus):
+def test_a_view_holds_a_bit_a_record_at_most_and_nothing_where_a_range_says_it_all(corpus, monkeypatch):
     for view in (corpus[10:900:3][5:], corpus[::-1], corpus.split([0.5, 0.5], seed=1)[0][3:40]):
         assert len(pickle.dumps(view)) < 1024
     mask = corpus.lengths < 50
@@ -180,6 +180,9 @@ def test_a_view_holds_a_bit_a_record_at_most_and_nothing_where_a_range_says_it_a
     assert view._rows.words.nbytes + view._rows.before.nbytes < RECORDS / 8 * 1.04
     mask[:] = False  # the caller's own
     assert view._rows.many(np.arange(len(view))).tolist() == expected.tolist()
+    monkeypatch.setattr(views, "_PIECE", 16)
+    repeated = np.concatenate([np.arange(16), np.arange(15, 40_000)])  # a bit says once, so it needs an array
+    assert np.array_equal(corpus[repeated]._rows.many(np.arange(len(repeated))), repeated)
     assert [corpus[[3, 1]]._rows.array.dtype, corpus[:200][[3, 1]]._rows.array.dtype] == [np.uint32, np.uint32]
 
 
