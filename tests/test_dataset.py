@@ -306,10 +306,16 @@ def test_an_error_of_a_source_is_not_the_decoders(write):
         os.truncate(path, 4096)
         return len(record)
 
-    ds, cut = mmapds.open(path), mmapds.open(path, decode=decode, io="mmap")
-    with pytest.raises(mmapds.StaleIndexError, match=r"STALE: train\.jsonl was \d+ bytes") as raised:
-        cut.take(range(40))
-    assert not hasattr(raised.value, "__notes__")
+    def refuse(_):
+        os.truncate(path, 4000)
+        raise ValueError("a record without its end")
+
+    ds, cut, refusing = (mmapds.open(path, decode=each, io="mmap") for each in ("json", decode, refuse))
+    refusing.raw(0)
+    for read in (lambda: cut.take(range(40)), lambda: refusing[0], lambda: refusing.take([0])):
+        with pytest.raises(mmapds.StaleIndexError, match=r"STALE: train\.jsonl was \d+ bytes") as raised:
+            read()
+        assert not hasattr(raised.value, "__notes__")
     with pytest.raises(mmapds.StaleIndexError, match=r"STALE: train\.jsonl was \d+ bytes"):
         ds[0]
     os.unlink(path)

@@ -221,7 +221,10 @@ class Forgetful(JsonLines):
     [
         (lambda piece: piece if piece.source == 0 else None, "expected 40 bytes of source 1, found 0 of source 1"),
         (lambda piece: piece if piece.source == 1 else None, "expected 40 bytes of source 0, found 40 of source 1"),
-        (lambda piece: piece._replace(scanned=piece.scanned - 1), "expected 40 bytes of source 0, found 37 of source"),
+        (
+            lambda piece: piece._replace(scanned=piece.scanned - 1),
+            "expected 40 bytes of source 0, found 37 of source 0",
+        ),
     ],
     ids=["the last source", "the first source", "bytes"],
 )
