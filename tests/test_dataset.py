@@ -299,22 +299,21 @@ def test_the_error_of_a_batch_names_its_record(write, bad):
 
 def test_an_error_of_a_source_is_not_the_decoders(write):
     """One that grew, one that was cut short while a batch is decoded, and one that is gone."""
-    path = write([{"n": number, "s": "x" * 10_000} for number in range(40)])
-    mmapds.build(path)
 
     def decode(record):
         os.truncate(path, 4096)
         return len(record)
 
     def refuse(_):
-        os.truncate(path, 4000)
+        os.truncate(path, 4096)
         raise ValueError("a record without its end")
 
-    ds, cut, refusing = (mmapds.open(path, decode=each, io="mmap") for each in ("json", decode, refuse))
-    refusing.raw(0)
-    for read in (lambda: cut.take(range(40)), lambda: refusing[0], lambda: refusing.take([0])):
+    for each in (decode, refuse):
+        path = write([{"n": number, "s": "x" * 10_000} for number in range(40)])
+        mmapds.build(path, force=True)
+        ds, cut = mmapds.open(path), mmapds.open(path, decode=each, io="mmap")
         with pytest.raises(mmapds.StaleIndexError, match=r"STALE: train\.jsonl was \d+ bytes") as raised:
-            read()
+            cut.take(range(40))
         assert not hasattr(raised.value, "__notes__")
     with pytest.raises(mmapds.StaleIndexError, match=r"STALE: train\.jsonl was \d+ bytes"):
         ds[0]

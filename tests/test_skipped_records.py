@@ -175,10 +175,12 @@ def test_zipped_datasets_leave_out_what_one_of_them_leaves_out(ds, write):
         assert list(samples) == zipped.take([2, 3, 4, 40, 5]) == [zipped[2], zipped[4], zipped[5]]
         assert len(list(zipped)) == len(GOOD)
         assert zipped.skipped == sorted(BAD)
-    both = mmapds.zip(a=ds, b=mmapds.open(other, decode=none_of_text, on_error="skip"))
+    sevens = mmapds.open(other, decode=none_of_text, on_error="skip")
+    both = mmapds.zip(a=ds, b=sevens)
     assert [sample["b"]["m"] for sample in both] == [n for n in GOOD if n % 7]
-    with pytest.raises((mmapds.DecodeError, ValueError)):  # each has one record of the batch, and not the same
-        both.take([3, 7])
+    for read in (lambda: both.take([3, 7]), lambda: list(mmapds.zip(a=ds[[3, 4]], b=sevens[[8, 7]]))):
+        with pytest.raises((mmapds.DecodeError, ValueError)):  # each has one of the two records, and not the same
+            read()
 
 
 # ---- what is not the record's fault ---------------------------------------------------------------------------------
