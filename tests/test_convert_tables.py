@@ -5,7 +5,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import mmapds
@@ -59,6 +59,8 @@ ROWS = st.tuples(st.none() | SMALL, st.text(max_size=3), LISTS, st.none() | st.l
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(ROWS, min_size=1, max_size=12), begin=st.integers(0, 5), cut=st.integers(1, 5))
+@example([(1, "a", [1], [[1], [2, 3]])], 0, 1)
+@example([(1, "a", [1], [[1, 2], [3, 4]]), (2, "b", [], [[5]])], 0, 2)
 def test_rows_with_nulls_are_left_out_and_no_others(tmp_path, rows, begin, cut):
     """Also where batches are slices of others, and lists are null, hold nulls, or make no array."""
     number, text, flat, nested = zip(*rows, strict=True)

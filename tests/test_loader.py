@@ -61,7 +61,6 @@ def samplers(n, seed):
         "torch's sampler": lambda: {"batch_size": 5, "sampler": data.DistributedSampler(range(n), 2, 1, seed=seed)},
         "a list": lambda: {"batch_size": 3, "sampler": list(range(0, n, 2))},
         "a list of batches": lambda: {"batch_sampler": [[0], [n - 1, 0]]},
-        "torch's batches": lambda: {"batch_sampler": data.BatchSampler(range(n), 6, True)},
         "a sampler": lambda: {"batch_size": 6, "sampler": DistributedSampler(range(n), 2, 1, seed=seed)},
         "batches": lambda: {"batch_sampler": DistributedBatchSampler(range(n), 6, 2, 0, seed=seed)},
     }
@@ -195,29 +194,22 @@ def test_set_epoch_reaches_the_sampler():
     assert loader.sampler.epoch == 3
 
 
-def test_pinning_without_a_device_warns():
-    if torch.cuda.is_available():
-        (batch,) = DataLoader(Numbers(2), batch_size=2, pin_memory=True, num_workers=1)
-        assert batch.is_pinned()
-        return
+def test_pinning_without_a_device_warns(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.warns(UserWarning, match="pin_memory = True, expected a CUDA device, found none"):
         assert list(ours(Numbers(2), batch_size=2, pin_memory=True, num_workers=1)) == [[0, 1]]
 
 
-SECONDS = "expected seconds, or 0 for any time"
 BAD = [
     ({"workers": "thread"}, "workers = 'thread', expected 'threads' or 'processes'"),
-    ({"workers": 2}, "workers = 2, expected 'threads' or 'processes'"),
     ({"num_workers": -1}, "num_workers = -1, expected an integer of 0 or more"),
     ({"prefetch": 3}, "prefetch_factor option could only be specified in multiprocessing"),
     ({"num_workers": 2, "prefetch": 0}, "prefetch = 0, expected an integer of 1 or more"),
     ({"num_workers": 2, "prefetch_factor": 2.5}, "prefetch_factor = 2.5, expected an integer of 1 or more"),
     ({"stall_after": 0}, "stall_after = 0, expected seconds above 0, or None"),
-    ({"stall_after": "60"}, "stall_after = '60', expected seconds above 0, or None"),
     ({"num_workers": 1, "stall_after": float("nan")}, "stall_after = nan, expected seconds above 0, or None"),
     ({"timeout": 3}, "timeout = 3, expected 0 with num_workers = 0"),
-    ({"num_workers": 1, "timeout": "60"}, f"timeout = '60', {SECONDS}"),
-    ({"num_workers": 1, "timeout": -1}, f"timeout = -1, {SECONDS}"),
+    ({"num_workers": 1, "timeout": "60"}, "timeout = '60', expected seconds, or 0 for any time"),
     ({"num_workers": 1, "multiprocessing_context": "spawn"}, "multiprocessing_context = 'spawn', expected None"),
     ({"num_workers": 1, "in_order": False}, "in_order = False, expected True"),
     ({"batch_size": 2, "batch_sampler": [[0]]}, "batch_sampler option is mutually exclusive"),
@@ -255,8 +247,6 @@ def ds(write):
 SAMPLERS = {
     "single, alone": lambda ds: {"batch_size": None, "sampler": DistributedSampler(ds)},
     "in torch's batches": lambda ds: {"batch_sampler": data.BatchSampler(DistributedSampler(ds), 5, False)},
-    "chunks": lambda ds: {"batch_size": 5, "sampler": mmapds.ChunkedSampler(ds, 4)},
-    "mixed": lambda ds: {"batch_size": 5, "sampler": MixtureSampler(ds, [1.0])},
     "mixed, of several": lambda ds: {"batch_size": 5, "sampler": MixtureSampler([ds[:20], ds[20:]], [0.5, 0.5])},
     "budget": lambda ds: {"batch_sampler": mmapds.TokenBudgetBatchSampler(ds, 40)},
 }
@@ -279,34 +269,22 @@ def test_a_sampler_of_other_samples_is_refused_and_one_of_the_same_is_taken(ds, 
                 assert len(list(DataLoader(loaded, **{**sampling(sampled), "collate_fn": str})))
 
 
-def test_a_mixture_of_datasets_in_another_order_is_refused(ds, opened):
-    x, y, long = ds[:30], ds[30:], ds + ds + ds
-    a, b = (opened([{"id": 0}], name=name) for name in ("a.jsonl", "b.jsonl"))
-    message = (
-        "the {0} samples of the dataset, found one of {0} other samples of its sources; make both of the same view$"
-    )
-    for mixed, loaded in [
-        ([x, y], y + x),
-        ([a, ds], ds + a),
-        ([long, a, b, long], long + b + a + long),
-    ]:
-        sampler = MixtureSampler(mixed, [1] * len(mixed))
-        for sampling in ({"sampler": sampler}, {"batch_sampler": DistributedBatchSampler(sampler, 5)}):
-            with pytest.raises(OrderError, match=message.format(len(loaded))):
-                DataLoader(loaded, **sampling)
-
-
-def test_a_sampler_of_parallel_data_or_of_sizes_is_taken_and_any_over_data_without_a_length(ds, opened):
+def test_a_mixture_is_of_the_same_datasets_in_the_same_order(ds, opened):
     x, y, both = ds[:30], ds[30:], ds + ds[:20]
+    a, long = opened([{"id": 0}], name="a.jsonl"), ds + ds
+    for mixed, loaded in [([x, y], y + x), ([a, ds], ds + a), ([long, a, x, long], long + x + a + long)]:
+        sampler, n = MixtureSampler(mixed, [1] * len(mixed)), len(loaded)
+        message = f"the {n} samples of the dataset, found one of {n} other samples of its sources; make both of the sam"
+        for sampling in ({"sampler": sampler}, {"batch_sampler": DistributedBatchSampler(sampler, 5)}):
+            with pytest.raises(OrderError, match=message):
+                DataLoader(loaded, **sampling)
     for sampler, loaded in [
         *((MixtureSampler(mixed, [1, 1]), x + y) for mixed in ([x, y], [x.map(str), y], [30, y])),
-        (MixtureSampler([x, y], [1, 1]), ds),
         (MixtureSampler([30, 30], [1, 1]), y + x),
         (MixtureSampler([ds, 20], [0.5, 0.5]), both),
         (DistributedSampler(both, epoch_size=30), both),
         (mmapds.TokenBudgetBatchSampler(ds, 40), opened([{"target": i} for i in range(60)], name="targets.jsonl")),
         (mmapds.TokenBudgetBatchSampler([3] * 60, 40), ds),
-        (DistributedBatchSampler(range(80), 5), both),
         (DistributedBatchSampler(ds, 5, order=mmapds.orders.Resampled(60, 200)), ds),
         (DistributedBatchSampler(range(9), 3), type("Endless", (), {"__getitem__": lambda _, i: i})()),
     ]:
@@ -566,7 +544,6 @@ SCRIPTS = {
     "that fails beside processes": FAIL.replace("threads", "processes"),
     "that exits in a function": f"def main():\n    {FAIL.replace('1 / 0', 'sys.exit(1)')}\nmain()",
     "with a cycle that holds the loop": f"{BEGIN}; box = [batches]; box.append(box); del batches",
-    "with a decoder of Python": f"leaving.set(); {BEGIN.replace('Numbers(900)', 'Slow(900), 4, prefetch=50')}",
     "that left a loop whose threads are at work": f"{BEGIN.replace('Numbers', 'Slow')}; del batches; leaving.set()",
     "that is interrupted as it waits for a batch": """
 signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background of a shell ignore it

@@ -15,16 +15,6 @@ def hold(size):
     return {"before": before, "held": len(held)}
 
 
-def allocate(size):
-    """Ask for memory at once."""
-    return {"held": len(bytearray(size))}
-
-
-def allocate_as_torch_does(size):
-    """Ask for more than there is, of a library with an error of its own."""
-    raise RuntimeError(f"DefaultCPUAllocator: can't allocate memory: you tried to allocate {size} bytes.")
-
-
 def grow_in_children(size, children):
     """Hold memory in children, none of which has much, and wait."""
     for _ in range(children):
@@ -39,14 +29,6 @@ def go_on():
     """Never end."""
     while True:
         pass
-
-
-def leave_a_child():
-    """End before a child does."""
-    pid = os.fork()
-    if not pid:
-        signal.pause()
-    return {"pid": pid}
 
 
 def fail():

@@ -94,14 +94,6 @@ def test_places_and_arguments_out_of_range():
             OrderSampler(**{"order": SHUFFLED, **arguments})
 
 
-def test_the_repr_tells_samplers_apart():
-    shards = ({"shard_options": ShardOptions(shard, 2)} for shard in range(2))
-    options = [{}, {"seed": 1}, {"num_epochs": 1}, {"epoch_size": 10}, *shards]
-    made = [OrderSampler(order, **each) for order in ORDERS.values() for each in options]
-    assert len({repr(each) for each in made}) == len(made)
-    assert all(repr(pickle.loads(pickle.dumps(each))) == repr(each) for each in made)
-
-
 # ---- the source ------------------------------------------------------------------------------------------------
 
 
