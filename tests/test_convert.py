@@ -258,9 +258,9 @@ def test_indexes_and_functions_may_make_any_size(tmp_path, write, monkeypatch):
     assert convert(path, decode=json.loads).records == 100
     assert convert(mmapds.build(path), tmp_path / "b.mma").records == 100
     one = write([{"x": 1}], "one.jsonl")
-    with pytest.raises(mmapds.FormatError, match="expected up to 7 bytes of records, found 8; write more with"):
-        convert(one, max_bytes=7)
-    assert convert(one, max_bytes=8).records == 1
+    with pytest.raises(mmapds.FormatError, match="expected up to 63 bytes of records, found 64; write more with"):
+        convert(one, max_bytes=63)
+    assert convert(one, max_bytes=64).records == 1
 
 
 def test_what_cannot_be_written_is_an_error_that_names_the_file_and_leaves_none(tmp_path, write):

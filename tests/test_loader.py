@@ -96,7 +96,6 @@ def test_a_loader_without_a_sampler_makes_one(options):
 
 
 def test_a_tail_that_makes_no_batch_belongs_to_the_last_one():
-    """Otherwise a job that resumes there has an empty epoch."""
     loader = ours(Numbers(10), 4, sampler=DistributedSampler(range(10)), drop_last=True)
     batches = iter(loader)
     assert [(next(batches) and loader.state_dict()["position"]) for _ in range(2)] == [4, 10]
@@ -487,7 +486,7 @@ def test_spawned_processes_stay_for_the_next_epoch(opened):
     assert set() < processes <= set(active_children())
 
 
-# ---- the end of a loop, and of the process ---------------------------------------------------------------------------------------
+# ---- the end of a loop, and of the process -------------------------------------------------------------------
 
 
 def test_threads_end_with_their_loop_however_it_ends():
