@@ -186,6 +186,7 @@ def test_sources_of_a_task_are_whole_neighbours():
         found = list(executors.groups(sizes))
         assert [number for group in found for number in group] == list(range(len(sizes)))
         assert all(sum(sizes[number] for number in group) >= 1500 for group in found[:-1])
+    assert list(executors.groups([1500, 1])) == [range(1), range(1, 2)]
     assert len(list(executors.groups([10_000] * 50_000))) <= 1001
 
 

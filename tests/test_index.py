@@ -306,6 +306,11 @@ def test_a_source_that_changes_meanwhile_is_not_indexed(write):
         with pytest.raises(mmapds.SourceError, match=message):
             list(build_each([path], Request(jsonl_in_blocks(16), workers=2, report=report)))
         assert not os.path.exists(path + ".mmx")
+    write(b"1\n" * 1000)
+    request = Request(hash=True, report=lambda count: append(0) if count == 4 else None)  # once it is scanned
+    with pytest.raises(mmapds.SourceError, match=r"train\.jsonl: changed while it was read"):
+        list(build_each([path, write(b"1\n2\n", "b.jsonl")], request, out=f"{path}.mmx"))
+    assert not os.path.exists(path + ".mmx")
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing(write, tmp_path):

@@ -1,11 +1,15 @@
-"""Signals that raise, wherever they come: no lock stays, and what is written or read afterwards is right."""
+"""Signals that raise, and processes that die: no lock stays, and what is written or read afterwards is right."""
 
 import gc
 import inspect
 import itertools
 import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,9 +19,13 @@ from mmapds.compression import reader
 from mmapds.compression.reader import BlockCache, Forward
 from mmapds.storage import lock
 from mmapds.storage.lock import replacing
+from tests.support.commands import SECONDS, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 anywhere = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+MANY = 5000  # records that two workers share out
 
 
 class Interrupted(BaseException):
@@ -119,3 +127,88 @@ def test_a_sampler_knows_its_step(number):
     steps = iter(sampler)
     interrupted(lambda: next(steps), number)
     assert sampler.state_dict()["position"] in (8192, 8193)
+
+
+# ---- workers that die, and those of a process that dies --------------------------------------------------------------
+
+JOB = """
+import multiprocessing, os, signal, sys, time
+import mmapds
+
+def dies(sample):
+    if sample["n"] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1
+
+class OddError(Exception):
+    def __init__(self, text, number):
+        super().__init__(text)
+
+def raises_what_cannot_be_pickled(sample):
+    raise OddError("odd", 1)
+
+def raises_first_in_the_second_piece(sample):
+    if sample["n"] == 4096:
+        open("raised", "w").close()
+        raise RuntimeError("second piece")
+    while sample["n"] == 0 and not os.path.exists("raised"):
+        time.sleep(0.01)
+    if sample["n"] == 4095:
+        raise RuntimeError("first piece") from KeyError("its cause")
+    return 1
+
+def waits(sample):
+    print("began", flush=True)
+    signal.pause()
+
+def add(method, function):
+    multiprocessing.set_start_method(method, force=True)
+    try:
+        mmapds.add_column("train.jsonl", "x", function, workers=2)
+    except (mmapds.Error, RuntimeError) as error:
+        print(type(error).__name__, error, *["KeyError"] * ("KeyError: 'its cause'" in str(error.__cause__)))
+
+if __name__ == "__main__":
+    if "waits" in sys.argv:
+        add("fork", waits)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as commands and trainers set it; forked workers inherit it
+    for method in ("fork", "spawn"):
+        add(method, dies)
+    for function in (raises_what_cannot_be_pickled, raises_first_in_the_second_piece):
+        add("fork", function)
+    multiprocessing.set_start_method("spawn", force=True)
+    mmapds.build("train.jsonl", length=len, workers=2)
+"""
+DIED = "ColumnError column 'x': a worker process died, killed or out of memory; use workers=1 to see why"
+
+
+@pytest.fixture
+def job(write, tmp_path):
+    path = write([{"n": number} for number in range(MANY)])
+    mmapds.build(path)
+    (tmp_path / "job.py").write_text(JOB)
+    return path
+
+
+def test_the_first_failure_in_the_order_of_records_is_raised(job, tmp_path):
+    """Whatever becomes of workers, forked or spawned; spawned ones read an index that is not in its place yet."""
+    done = run("job.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    expected = [DIED, DIED, "RuntimeError OddError: odd", "RuntimeError first piece KeyError"]
+    assert done.stdout.splitlines() == expected
+    assert sorted(os.listdir(tmp_path)) == ["job.py", "raised", "train.jsonl", "train.jsonl.mmx"]
+    ds = mmapds.open(job)
+    assert (ds.columns, set(ds.lengths)) == (["length"], {1})
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_the_process_that_started_them(job, tmp_path, number):
+    before = Path(f"{job}.mmx").read_bytes()
+    process = subprocess.Popen([sys.executable, "job.py", "waits"], cwd=tmp_path, stdout=-1, stderr=-1)
+    began = process.stdout.readline()
+    process.send_signal(number)
+    _, said = process.communicate(timeout=SECONDS)  # the pipes are open as long as any of them lives
+    assert began.startswith(b"began"), said
+    assert Path(f"{job}.mmx").read_bytes() == before
+    mmapds.add_column(job, "x", np.arange(MANY))
+    assert sorted(os.listdir(tmp_path)) == ["job.py", "train.jsonl", "train.jsonl.mmx"]
