@@ -209,7 +209,7 @@ LINES = [b"{}", b"", b" ", b"\r", b"[1]\r", b"\t", b"[1, 2]", b'"' + b"x" * 300 
     st.sampled_from([100, LARGEST_BLOCK]),
     st.tuples(st.booleans(), st.booleans(), st.booleans()),
 )
-@example([b"[1]"] * 49, [1, 200], "sizes", 200, (True, True, False))
+@example([b"[1]"] * 99, [1, 200], "sizes", 200, (True, True, False))
 @example([b"[1]"] * 49, [2, 100], "no sizes", 100, (True, True, True))
 def test_lines_that_blocks_cut_anywhere(tmp_path, lines, sizes, pack, largest, switches):
     has_mark, is_ended, is_measured = switches

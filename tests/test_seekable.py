@@ -132,6 +132,8 @@ def test_a_file_of_small_frames_is_left_as_it_is(write, tmp_path):
     others = write(ZSTD["many"](TEXT), "others.jsonl.zst")
     assert mmapds.seekable(others) == (others, -(-len(TEXT) // 1000), len(TEXT), os.path.getsize(others), False)
     assert len(mmapds.open(others, access="random")) == len(LINES)
+    large = write(zstd.compress(bytes(9 << 20)) + zstd.compress(b"{}\n") * 2, "large.zst")
+    assert mmapds.seekable(large, frame=4 << 20).is_new, "one frame is too large, though they are not on average"
 
 
 def test_progress_goes_on_inside_a_large_frame(write, tmp_path):
