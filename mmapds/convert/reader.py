@@ -16,9 +16,9 @@ from ..dataset.decode import Decoder
 from ..dataset.indexed import IndexedDataset
 from ..dataset.opening import open as open_dataset
 from ..errors import DecodeError, Error, FormatError, SourceError, StaleIndexError
+from ..formats.format import plain_dtype
 from ..formats.tar import Tar
 from ..storage.index_file import Index, open_stored
-from ..storage.numbers import plain_dtype
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath
 
 _REPORTED = 256  # samples between two calls of `progress`

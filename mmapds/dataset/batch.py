@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..arrays.schema import EXTENDED
 from ..errors import Error
-from ..storage.numbers import plain_dtype
+from ..formats.format import plain_dtype
 from ..storage.workers import sendable
 
 Refused = Callable[[int, Exception], NoReturn]

@@ -15,7 +15,7 @@ import orjson
 
 from ..arrays.schema import Schema
 from ..errors import DecodeError, Error, FormatError, counted, printable, says_no_memory
-from ..storage.numbers import plain_dtype
+from ..formats.format import plain_dtype
 from . import payloads
 from .batch import Columns, StoredField, as_tensor, expect_read_only, numpy_dtype
 

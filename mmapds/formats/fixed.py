@@ -7,11 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..errors import FormatError, option, shortened
-from ..storage.numbers import plain_dtype
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, open_regular
 from .expressions import Measuring
-from .format import TRUNCATED, ArrayOf, End, Format, Layout, Option, OptionError, Parameters, Piece, Sample, Sources
+from .format import (
+    TRUNCATED,
+    ArrayOf,
+    End,
+    Format,
+    Layout,
+    Option,
+    OptionError,
+    Parameters,
+    Piece,
+    Sample,
+    Sources,
+    plain_dtype,
+)
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _WHOLE = 2**62  # bytes in a part of a plain file: as many as there are
 _PIECE = 256 << 10  # bytes in one of a compressed file, at least: as many as decoders give at once
+_PLAIN_KINDS = "biufcmMSUV"
+"""What NumPy calls the kinds of types whose values are all in the array: numbers, times, strings of one size."""
 
 Slot = Sequence[memoryview]
 
@@ -75,10 +77,28 @@ class Piece(NamedTuple):
         return len(self.starts) + self.fixed
 
 
+def plain_dtype(given: Any) -> "np.dtype[Any]":
+    """Return the dtype that a file names; raise ValueError unless it is of plain numbers, or of strings of one size.
+
+    NumPy makes an array of objects of any bytes, and follows them as pointers when an entry is looked at.
+    """
+    import numpy as np  # which indexing does without
+
+    try:
+        if given is None:  # which NumPy takes for float64
+            raise TypeError
+        dtype: np.dtype[Any] = np.dtype(given)
+    except (TypeError, ValueError, SyntaxError, OverflowError):
+        raise ValueError(f"dtype = {given!r}, expected a name that NumPy knows, such as 'uint16'") from None
+    if dtype.hasobject or dtype.fields or dtype.subdtype or dtype.kind not in _PLAIN_KINDS:
+        raise ValueError(f"dtype = {given!r}, expected plain numbers, or strings of one size")
+    return dtype
+
+
 class ArrayOf(NamedTuple):
     """A payload is an array of plain numbers, or of strings of one size."""
 
-    dtype: "np.dtype[Any]"  # by `storage.numbers.plain_dtype`
+    dtype: "np.dtype[Any]"  # by `plain_dtype`
     shape: tuple[int, ...] | None  # None means one axis, of all numbers in the payload
 
 

@@ -21,10 +21,9 @@ from typing import Any, NamedTuple
 from .. import _native
 from ..errors import FormatError, option
 from ..storage.current import fingerprint
-from ..storage.numbers import plain_dtype
 from ..storage.sources import Source, inspect, open_source
 from .expressions import Measuring
-from .format import TRUNCATED, ArrayOf, End, Format, Parameters, Piece, Sample, Sources
+from .format import TRUNCATED, ArrayOf, End, Format, Parameters, Piece, Sample, Sources, plain_dtype
 
 _MMAP, _LEGACY = b"MMIDIDX\0\0", b"TNTIDX\0\0"
 _HEADS = {_MMAP: Struct("<9xQBQ"), _LEGACY: Struct("<8xQQQQQ")}

@@ -17,7 +17,6 @@ from .. import _native
 from ..errors import ColumnError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -42,27 +41,7 @@ _COPY = 1 << 20  # bytes read at a time, a multiple of every width
 _IN_MEMORY = 16 << 20  # bytes
 _DIGIT = 16  # bits sorted at a time
 _AT_ONCE = 20  # lengths of up to so many bits are sorted in one pass: 8 MB of counters
-_PLAIN_KINDS = "biufcmMSUV"
-"""What NumPy calls the kinds of types whose values are all in the array: numbers, times, strings of one size."""
 BY_CELL = {number_type.cell: number_type for number_type in (U64, I64, F64)}
-
-
-def plain_dtype(given: Any) -> "np.dtype[Any]":
-    """Return the dtype that a file names; raise ValueError unless it is of plain numbers, or of strings of one size.
-
-    NumPy makes an array of objects of any bytes, and follows them as pointers when an entry is looked at.
-    """
-    import numpy as np  # which indexing does without
-
-    try:
-        if given is None:  # which NumPy takes for float64
-            raise TypeError
-        dtype: np.dtype[Any] = np.dtype(given)
-    except (TypeError, ValueError, SyntaxError, OverflowError):
-        raise ValueError(f"dtype = {given!r}, expected a name that NumPy knows, such as 'uint16'") from None
-    if dtype.hasobject or dtype.fields or dtype.subdtype or dtype.kind not in _PLAIN_KINDS:
-        raise ValueError(f"dtype = {given!r}, expected plain numbers, or strings of one size")
-    return dtype
 
 
 def as_numbers(values: Any, first: int = 0) -> "NDArray[Any]":
