@@ -30,9 +30,7 @@ from .storage.workers import cores
 
 __all__ = ["bench"]
 
-NEAR = 0.9
-"""A way that delivers this share of the best one is as good, if it needs less."""
-
+NEAR = 0.9  # a way that delivers this share of the best one is as good, if it needs less
 _COLLATE = ("list", "pad")
 _SPARE = 0.8  # of the memory that is available, for pages of files
 _SAMPLED = 1000  # records whose sizes are looked at

@@ -27,8 +27,7 @@ from .storage.workers import fulfil, sendable
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-GROUP = 256 << 20
-"""Bytes of sources that are one task, at least; see `groups`."""
+GROUP = 256 << 20  # bytes of sources that are one task, at least; see `groups`
 _TASKS = 1000  # of one file, about, at most
 
 
@@ -129,9 +128,8 @@ class Engine(NamedTuple):
         try:
             os.makedirs(directory, exist_ok=True)
         except OSError as error:
-            raise Error(
-                f"{directory}: cannot make a directory for parts ({reason(error)}); give another place"
-            ) from None
+            what = f"cannot make a directory for parts ({reason(error)}); give another place"
+            raise Error(f"{directory}: {what}") from None
         running: dict[Any, Task] = {}
         try:
             for task in tasks:

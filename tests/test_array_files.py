@@ -23,12 +23,11 @@ from torch.utils.data import DataLoader
 import mmapds
 from mmapds.arrays import array_file
 from mmapds.arrays.schema import EXTENDED, ITEM_BYTES
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.array_files import equal, store, utterances
 from tests.support.commands import SECONDS, command
 from tests.support.files import patched
-from tests.support.index_file import arrays, forge_section, rewrite
+from tests.support.index_file import arrays, forge_section, rewrite, verify
 
 # ---- there and back ------------------------------------------------------------------------------------------
 

@@ -23,11 +23,10 @@ from mmapds.compression import blocks, content, reader, zstd
 from mmapds.compression import gzip as gzip_codec
 from mmapds.compression.blocks import BlockTable, Edges
 from mmapds.compression.reader import BlockCache, BlockReader
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS, POINTS, WINDOW
 from tests.support.compressed import NO_SIZE, WRITERS, codec, frames, in_memory, one_block, one_frame, text
-from tests.support.index_file import forge_section, rewrite
+from tests.support.index_file import forge_section, rewrite, verify
 
 DATA = text(3000)
 LINES = DATA.splitlines()

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds import _native
-from mmapds.index.verify import verify
 from mmapds.index.write import BoundsWriter
 from mmapds.storage import numbers
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import IndexedSource
 from mmapds.storage.writer import IndexWriter
 from tests.support.bounds import WIDTHS, bounds_of, narrowest, records_in
+from tests.support.index_file import verify
 
 SIZES = st.lists(
     st.one_of(

@@ -16,14 +16,14 @@ import xxhash
 import mmapds
 from mmapds.index import verify as module
 from mmapds.index.build import Request, build_each
-from mmapds.index.verify import examine, verify, work
+from mmapds.index.verify import examine, work
 from mmapds.storage import current
 from mmapds.storage.current import BLOCK, BLOCKS, COVERED, check_source, fingerprint, full_hash
 from mmapds.storage.index_file import Index
 from tests.support.bounds import records_in, write_groups
 from tests.support.commands import command
 from tests.support.files import same_time
-from tests.support.index_file import forge_section, rewrite
+from tests.support.index_file import forge_section, rewrite, verify
 from tests.support.tars import archive
 
 RECORDS = 15_000

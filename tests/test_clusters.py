@@ -19,13 +19,13 @@ import mmapds
 from mmapds import executors
 from mmapds.convert import convert
 from mmapds.executors import run_task
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.commands import run
 from tests.support.conversions import save, utterances
 from tests.support.docs import blocks
 from tests.support.engines import JOBS, Inline, Killing, build_all, convert_all, small_tasks
 from tests.support.files import flip
+from tests.support.index_file import verify
 from tests.support.indexes import OPTIONS, built, write_source
 from tests.support.messages import check
 

@@ -33,12 +33,12 @@ from mmapds.formats.expressions import Measuring
 from mmapds.formats.format import reserve_words
 from mmapds.formats.frames import FramesWalk
 from mmapds.formats.tar import TarWalk
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import LARGEST_BLOCK
 from mmapds.storage.sources import Source
 from tests.support import oracle
 from tests.support.compressed import NO_SIZE, WRITERS, codec, frames, one_block, one_frame, streamed, text
+from tests.support.index_file import verify
 from tests.support.messages import check
 from tests.support.tars import DIALECTS, archive, members_of, pax, special
 

@@ -11,10 +11,9 @@ import pytest
 
 import mmapds
 from mmapds.formats import fixed
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.files import DATA, same_time
-from tests.support.index_file import rewrite
+from tests.support.index_file import rewrite, verify
 from tests.support.pieces import megatron_in_pieces
 from tests.support.samples import CODES, npy, write_pair
 

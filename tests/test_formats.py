@@ -15,10 +15,10 @@ from mmapds import formats
 from mmapds.convert import convert
 from mmapds.formats import mma
 from mmapds.formats.format import End, Format, Piece
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.writer import IndexWriter
 from tests.support.formats import write_all
+from tests.support.index_file import verify
 from tests.support.messages import check
 from tests.support.samples import npy, write_tfrecords
 from tests.support.tars import archive

@@ -20,9 +20,9 @@ from tfrecord import example_pb2
 import mmapds
 from mmapds import _native
 from mmapds.dataset.payloads import tf_example
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.files import flip
+from tests.support.index_file import verify
 from tests.support.pieces import prefixed_in_pieces
 from tests.support.samples import write_tfrecords
 

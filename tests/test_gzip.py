@@ -15,12 +15,12 @@ from isal import isal_zlib
 import mmapds
 from mmapds.compression import gzip as gzip_codec
 from mmapds.compression.blocks import BlockError, BlockTable, Edges
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import WINDOW
 from mmapds.storage.sources import open_file
 from tests.support import oracle
 from tests.support.compressed import bgzf, in_memory, many_members, one_member, text
+from tests.support.index_file import verify
 
 LINES = text(4000, longest=300)
 MODULES = [isal_zlib, zlib]

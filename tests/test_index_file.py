@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 import mmapds
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.numbers import U64
 from mmapds.storage.writer import IndexWriter
 from tests.support.bounds import WIDTHS, bounds_of, group_of, grouped, write_groups
 from tests.support.files import DATA, flip
 from tests.support.forged import changed, make_source
-from tests.support.index_file import rewrite
+from tests.support.index_file import rewrite, verify
 
 RECORDS = [{"id": 1}, {"id": 22}, {"id": 333}]
 

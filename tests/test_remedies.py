@@ -17,10 +17,10 @@ import pytest
 
 import mmapds
 from mmapds.index.__main__ import main
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.bounds import bounds_of, forge_bounds
 from tests.support.files import flip, patched
+from tests.support.index_file import verify
 from tests.support.tars import archive
 
 

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds.index.build import Request, build_each
-from mmapds.index.verify import verify
 from mmapds.storage import current
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
 from tests.support.commands import mmapds as mmapds_command
 from tests.support.files import flip
-from tests.support.index_file import rewrite
+from tests.support.index_file import rewrite, verify
 from tests.support.indexes import OPTIONS, built, write_source
 
 LINES = [json.dumps({"n": n, "text": "x" * (n % 50)}).encode() + b"\n" for n in range(2_000)]

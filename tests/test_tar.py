@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds import _native
 from mmapds.formats.tar import members
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
+from tests.support.index_file import verify
 from tests.support.messages import check
 from tests.support.tars import (
     DIALECTS,

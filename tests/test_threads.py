@@ -11,10 +11,10 @@ import pytest
 import torch  # noqa: F401 - here, as torch fails where several threads are the first to import it
 
 import mmapds
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.workers import in_order
 from tests.support.forks import fork_beside_threads
+from tests.support.index_file import verify
 
 THREADS = 8
 OPERATIONS = 150

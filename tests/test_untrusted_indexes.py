@@ -15,12 +15,11 @@ import mmapds
 from mmapds.convert import convert
 from mmapds.dataset.decode import RecordArray
 from mmapds.index.__main__ import main
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.sources import Roots
 from tests.support.commands import command, run
 from tests.support.forged import COMPRESSED, OBJECTS, ODD, changed, make_source, places, plain, small_blocks
-from tests.support.index_file import rewrite
+from tests.support.index_file import rewrite, verify
 from tests.support.samples import write_pair
 
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY-----\nline two of the key\n"

@@ -16,10 +16,10 @@ import mmapds
 from mmapds import _native
 from mmapds.dataset.decode import takes_location
 from mmapds.formats import tar
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.commands import python
 from tests.support.files import patched
+from tests.support.index_file import verify
 from tests.support.samples import npy, npz
 from tests.support.tars import archive, by_tarfile, check_against_tarfile, members_of, sized
 

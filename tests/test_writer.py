@@ -14,11 +14,11 @@ import torch
 import mmapds
 from mmapds.arrays.schema import Schema
 from mmapds.arrays.values import Inference
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.array_files import equal, store, utterances
 from tests.support.commands import python
 from tests.support.files import flip
+from tests.support.index_file import verify
 
 
 def inferred(record):

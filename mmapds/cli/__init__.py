@@ -13,8 +13,7 @@ from typing import Any, Self
 
 from ..errors import Error, as_command, printable
 
-Cell = str | tuple[str, str]
-"""A text, or a text and its style, as rich names styles."""
+Cell = str | tuple[str, str]  # a text, or a text and its style, as rich names styles
 
 _FAILED, _MISUSED = 1, 2
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the number of the signal

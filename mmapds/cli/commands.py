@@ -14,10 +14,8 @@ from .. import __version__
 from ..errors import Error, printable
 from . import UsageError, run
 
-_OTHER_NAMES = {"window_log": "long", "roots": "root"}
-"""Options whose names are not those of the arguments that they are."""
-_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}
-"""What completes the names of files."""
+_OTHER_NAMES = {"window_log": "long", "roots": "root"}  # options that have other names than their arguments
+_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # what completes the names of files
 
 
 class Parser(argparse.ArgumentParser):
@@ -167,10 +165,8 @@ _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
     "head": ("print the first records", "records full build decode root", ["train.jsonl -n 3", "corpus.mmx --full"]),
 }
 """Of each: what it does, its options, and examples."""
-_OF_INSPECT = ("info", "verify", "show", "head")
-"""Commands whose functions are in `inspect`; the others are in `work`."""
-_FORMATS = {"index": "mmapds.formats", "convert": "mmapds.convert"}
-"""Modules of the options of formats that commands take."""
+_OF_INSPECT = ("info", "verify", "show", "head")  # commands whose functions are in `inspect`; the others are in `work`
+_FORMATS = {"index": "mmapds.formats", "convert": "mmapds.convert"}  # modules that have options of formats
 _POSITIONS = "record from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every thousandth"
 
 

@@ -16,7 +16,7 @@ from ..dataset.saving import examine_view
 from ..errors import ColumnError, Error, counted, plain_counted
 from ..index.build import check_workers, summarise
 from ..index.inspect import CALLED, SIZES, Number, coverage, describe, format_of, histogram
-from ..index.verify import Findings, examine, work
+from ..index.verify import examine, work
 from ..storage.index_file import Index, SavedView, open_stored
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
 from . import Cell, Progress, UsageError, one_line, print_aside, print_json, print_line, print_table
@@ -57,7 +57,8 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index
                 document |= described
                 lines = _lines_of(index, document)
                 if verifies:
-                    findings = _examined(index, options.workers, progress)
+                    how: Any = {"workers": options.workers, "report": progress.update}
+                    findings = examine(index, **how) if isinstance(index, Index) else examine_view(index)
                     document |= findings.describe()
                     problems = [problem.error for problem in findings.problems]
                     lines = [f"{lines[0]}; {counted(len(problems), 'problem') if problems else 'verified'}"]
@@ -94,12 +95,6 @@ def _lines_of(index: Index | SavedView, document: dict[str, Any]) -> list[str]:
 
 def _indexes(number: int) -> str:
     return f"{number:,} indexes" if number > 1 else "1 index"
-
-
-def _examined(index: Index | SavedView, workers: int | None, progress: Progress) -> Findings:
-    if isinstance(index, SavedView):
-        return examine_view(index)
-    return examine(index, workers=workers, report=progress.update)
 
 
 def _print_info(indexes: list[Index], documents: list[dict[str, Any]], options: argparse.Namespace) -> None:

@@ -21,8 +21,7 @@ from . import Cell, Progress, UsageError, print_aside, print_line, print_table
 
 _OF_COLUMNS = ("length", "column", "missing", "validate", "bad", "hash")
 _OF_BUILDING = ("format", *_OF_COLUMNS, "force", "grown", "dask", "ray", "parts", *formats.OPTIONS)
-_SEEKABLE = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
-"""What the names of files end in that `seekable` takes from a directory."""
+_SEEKABLE = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")  # suffixes that it takes from a directory
 
 
 def _given(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:

@@ -13,10 +13,8 @@ from ..storage import current
 from ..storage.index_file import Index, SavedView
 from .build import summarise
 
-SIZES = None
-"""Stands for what is not a column: the size of a record, with its framing."""
-CALLED = "bytes"
-"""What users call these sizes; a column may have that name, too."""
+SIZES = None  # stands for what is not a column: the size of a record, with its framing
+CALLED = "bytes"  # what users call these sizes; a column may have that name, too
 PERCENTILES = {"10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99}
 
 _CURRENT = ("unchanged", "touched")  # states of sources whose records can be read
@@ -25,8 +23,6 @@ _SAMPLE = 1 << 22  # numbers of which percentiles are exact
 _BINS = 12
 
 Number = int | float
-
-
 State = tuple[str, str, Error | None]
 """A word for a source of an index, or an index of a saved view; what people read of it; and what opening raises."""
 

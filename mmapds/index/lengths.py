@@ -37,8 +37,7 @@ class Numbers:
 
     def __init__(self, arrays: Sequence[NDArray[Any]], name: str = "length") -> None:
         self._arrays = [np.ascontiguousarray(array) for array in arrays]
-        self.dtype = _common_type(self._arrays, name)
-        """Of the whole column."""
+        self.dtype = _common_type(self._arrays, name)  # of the whole column
         if self.dtype.kind == "f" and any(array.dtype.kind != "f" for array in self._arrays):
             self._arrays = [self.array]  # while integers of 64 bits or less have the same bits in any type
         self._starts = list(accumulate(map(len, self._arrays), initial=0))

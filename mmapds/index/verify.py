@@ -46,8 +46,7 @@ class Findings:
     def __init__(self, index: Index | SavedView) -> None:
         self.index = index
         self.problems: list[Problem] = []
-        self.not_checked: list[str] = []
-        """What was left out, a sentence each."""
+        self.not_checked: list[str] = []  # what was left out, a sentence each
 
     def add(self, check: str, what: str, source: str | None = None, record: int | None = None) -> None:
         """Take in what is damaged."""
@@ -113,12 +112,6 @@ class Findings:
 def _first_difference(one: Iterable[int], other: Iterable[int]) -> int:
     """Return where two sequences of one length differ first, which are not the same."""
     return next(at for at, (own, another) in enumerate(zip(one, other, strict=True)) if own != another)
-
-
-def verify(index: Index) -> None:
-    """Check an index as `examine` does; raise the first problem."""
-    for problem in examine(index).problems:
-        raise problem.error
 
 
 def examine(index: Index, *, workers: int | None = None, report: Report = lambda _: None) -> Findings:

@@ -32,8 +32,7 @@ from ..storage.sources import INDEX_SUFFIX, Roots, Source, changed, check_unchan
 from ..storage.workers import in_threads
 from ..storage.writer import IndexWriter
 
-Report = Callable[[int], object]
-"""Called with the number of bytes of sources that were done since the last call."""
+Report = Callable[[int], object]  # called with the number of bytes of sources that were done since the last call
 _GROWN = 1 << 17  # records of a source that grew that are copied at a time
 _KEYS = 1 << 20  # hashes of keys that are handled at a time
 
@@ -108,8 +107,7 @@ class Grown(NamedTuple):
             yield piece._replace(end=end, bad_at=tuple((line + old.lines, byte) for line, byte in piece.bad_at))
 
 
-Plan = Sequence[Scan | Stored | Grown]
-"""Where the records of an index come from, in the order of its sources."""
+Plan = Sequence[Scan | Stored | Grown]  # where the records of an index come from, in the order of its sources
 
 
 def written(
@@ -153,8 +151,7 @@ class _Writing:
 
     def __init__(self, job: Job, writer: IndexWriter, tasks: list[Task], report: Report) -> None:
         self.writer, self.tasks = writer, tasks
-        self.path = ""
-        """Where the complete index lies."""
+        self.path = ""  # where the complete index lies
         self.remarks: list[str] = []
         self._job, self._report = job, report
         self._done: list[IndexedSource] = []

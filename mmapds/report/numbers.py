@@ -22,8 +22,7 @@ from ..samplers.window import WindowPlan
 Array = NDArray[Any]
 Facts = dict[str, Any]
 
-BATCH_SIZE = 32
-"""The default where no plan is asked for."""
+BATCH_SIZE = 32  # the default where no plan is asked for
 PAGE = 4096
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 
@@ -47,8 +46,7 @@ class Wanted(NamedTuple):
     max_tokens: int | None = None
     pack: int | None = None
     batch_size: int | None = None
-    chunk_size: int | None = None
-    """Shuffle chunks of this many neighbours, instead of all records."""
+    chunk_size: int | None = None  # shuffle chunks of this many neighbours, instead of all records
     ranks: int = 8
     seed: int = 0
 

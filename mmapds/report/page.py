@@ -60,7 +60,9 @@ def page(facts: Facts) -> str:
     )
     environment.filters |= {"counted": counted, "number": number, "percent": percent}
     environment.filters |= {"name_of": name_of, "total": lambda counts: number(sum(counts.values()))}
-    plans, labels, charts = facts["plans"], _labels(facts["plans"]), count()
+    plans, charts = facts["plans"], count()
+    differ = [name for name in ("ranks", "seed") if len({plan["options"][name] for plan in plans}) > 1]
+    labels = [", ".join([plan["title"], *(f"{name} {plan['options'][name]}" for name in differ)]) for plan in plans]
     found = verdicts(facts, labels)
     draw = {each.__name__: each for each in (lengths, budgets, bars, costs, density, gaps)}
 
@@ -86,12 +88,6 @@ def page(facts: Facts) -> str:
         of_plans=of_plans,
     )
     return made.lstrip() + "\n"  # the definitions before the page leave empty lines
-
-
-def _labels(plans: list[Facts]) -> list[str]:
-    """Return the names of plans, with the ranks and seeds in which they differ."""
-    differ = [name for name in ("ranks", "seed") if len({plan["options"][name] for plan in plans}) > 1]
-    return [", ".join([plan["title"], *(f"{name} {plan['options'][name]}" for name in differ)]) for plan in plans]
 
 
 def number(value: float) -> str:

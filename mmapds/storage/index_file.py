@@ -39,10 +39,8 @@ LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
     "length_counts": (U64.dtype,),
 }
 """The types of these sections, which an index or a saved view has together with the column `length`, or not at all."""
-_KEY_SECTIONS = {"key_records": RECORD_NUMBERS, "key_hashes": (U32.dtype,)}
-"""The types of these sections, which an index has together, for all records, or not at all."""
-SECTIONS = {BOUNDS, *LENGTH_SECTIONS, *BLOCK_SECTIONS, *_KEY_SECTIONS}
-"""Those that an index may have besides columns."""
+_KEY_SECTIONS = {"key_records": RECORD_NUMBERS, "key_hashes": (U32.dtype,)}  # with their types; all or none of them
+SECTIONS = {BOUNDS, *LENGTH_SECTIONS, *BLOCK_SECTIONS, *_KEY_SECTIONS}  # those that an index may have besides columns
 _COLUMN_DTYPES = tuple(each.dtype for each in COLUMN_TYPES)
 OF_COMPRESSED = 2  # the kind of an index of which a source is compressed, or more
 BITS_BLOCK = 2048  # records that an entry of the directory of bits is for
@@ -172,8 +170,7 @@ class Index(IndexFile):
         check_fields(" among parameters", _PARAMETERS, {"record_bytes": 1, "columns": {}} | self.parameters)
         self.functions: dict[str, str] = metadata["functions"]
         """What the functions that computed columns are known by, by column: see `mmapds.add_column`."""
-        self.measuring: dict[str, Any] = metadata["columns"]
-        """How the columns were measured: see `Measuring.describe`."""
+        self.measuring: dict[str, Any] = metadata["columns"]  # how the columns were measured: see `Measuring.describe`
         check_fields(" among columns", _MEASURING, {"bad": "error"} | self.measuring)
         self.expressions: dict[str, str] = self.measuring["expressions"]
         """The columns that were measured, each with its expression."""
@@ -350,12 +347,10 @@ class SavedView(IndexFile):
         for base in metadata["bases"]:
             check_fields(" of a base", _BASE, base)
             self.bases.append(Base(*map(base.__getitem__, Base._fields)))
-        self.total = sum(base.records for base in self.bases)
-        """Records of all bases, which rows are numbers of."""
+        self.total = sum(base.records for base in self.bases)  # records of all bases, which rows are numbers of
         if not self.bases or self.total >= 2**63:
             raise self.damaged(f"expected 1 to 2**63 - 1 records of 1 base or more, found {self.total}")
-        self.is_bits = "row_bits" in self.sections
-        """Whether its rows are bits; else they are an array."""
+        self.is_bits = "row_bits" in self.sections  # whether its rows are bits; else they are an array
         words, blocks = -(-self.total // 64), -(-self.total // BITS_BLOCK)
         if not self.is_bits:
             self.check_numbers("rows", RECORD_NUMBERS, self.records)

@@ -60,8 +60,7 @@ os.register_at_fork(after_in_child=_close_all)
 
 # ---- locks ------------------------------------------------------------------------------------------------------
 
-_held: dict[str, tuple[int, int]] = {}
-"""By the real path of a lock file: the process and the thread that hold it."""
+_held: dict[str, tuple[int, int]] = {}  # by the real path of a lock file: the process and the thread that hold it
 
 
 @contextmanager

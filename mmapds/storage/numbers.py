@@ -29,8 +29,7 @@ class NumberType(NamedTuple):
     cell: int  # how the core reads a number of this type once it is widened to 64 bits
 
 
-U8 = NumberType("|u1", 1, "B", _native.NUMBER_U64)
-"""Plain bytes; not for columns."""
+U8 = NumberType("|u1", 1, "B", _native.NUMBER_U64)  # plain bytes; not for columns
 U32 = NumberType("<u4", 4, "I", _native.NUMBER_U64)
 U64 = NumberType("<u8", 8, "Q", _native.NUMBER_U64)
 I64 = NumberType("<i8", 8, "q", _native.NUMBER_I64)
@@ -128,8 +127,7 @@ class Spool:
     def __init__(
         self, directory: str, writing: Callable[[], AbstractContextManager[object]] = nullcontext[None]
     ) -> None:
-        self.count = 0
-        """How many numbers there are."""
+        self.count = 0  # how many numbers there are
         self._file = SpooledTemporaryFile(_IN_MEMORY, dir=directory)  # noqa: SIM115 - closed with the spool
         self._size = 0  # bytes in the file
         self._writing = writing

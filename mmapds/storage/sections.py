@@ -80,10 +80,8 @@ class SectionFile:
     """An open file of sections: header and metadata are read and checked, sections are mapped."""
 
     MAGIC: bytes
-    KINDS: Sequence[int] = (0,)
-    """Those that it may be of; see `SectionWriter`."""
-    NAME: str
-    """What messages call such a file, after NOT."""
+    KINDS: Sequence[int] = (0,)  # those that it may be of; see `SectionWriter`
+    NAME: str  # what messages call such a file, after NOT
 
     def __init__(self, path: str, opened: _native.Map) -> None:
         self.path = path

@@ -107,8 +107,7 @@ class Makers(Generic[Task, Result]):
     ) -> None:
         self._todo: _Tasks = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self.stop = weakref.finalize(self, _stop, self._todo)
-        """Has the threads end after the task that they are at; does not wait for them."""
+        self.stop = weakref.finalize(self, _stop, self._todo)  # threads end after their task; nobody waits for them
         try:
             for number in range(count):
                 started: Future[Any] = Future()
@@ -189,8 +188,7 @@ def in_processes(work: Callable[[Task], Result], tasks: Sequence[Task], count: i
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_work: Callable[[Any], Any]
-"""What this process computes, if it is a worker."""
+_work: Callable[[Any], Any]  # what this process computes, if it is a worker
 
 
 def _begin(work: Callable[[Any], Any]) -> None:

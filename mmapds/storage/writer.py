@@ -23,8 +23,7 @@ class SectionWriter(Replacement):
     """Writes a file of sections beside its final place, and moves it there when it is complete."""
 
     MAGIC: bytes
-    kind = 0
-    """What kind of such files it is, a number in the header; readers refuse kinds that they do not know."""
+    kind = 0  # what kind of such files it is, a number in the header; readers refuse kinds that they do not know
     SUFFIX: str
     NAME: str  # what messages call such a file
 
@@ -34,16 +33,14 @@ class SectionWriter(Replacement):
         self.path = path
         self._sections: dict[str, dict[str, Any]] = {}
         self._name = self._dtype = ""  # of the section that was begun last
-        self.section_begin = 0
-        """The offset of that section in the file."""
+        self.section_begin = 0  # the offset of that section in the file
         self._digest = xxh3_64()
         try:
             super().__init__(os.path.join(os.getcwd(), path))  # absolute, as the directory may change meanwhile
         except OSError as error:
             raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); give another place") from None
         self.file.seek(HEADER.size)  # which is written last
-        self._written_out = 0
-        """The byte up to which the kernel was told to write out."""
+        self._written_out = 0  # the byte up to which the kernel was told to write out
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -13,11 +13,10 @@ import xxhash
 import mmapds
 from mmapds.compression import gzip, zstd
 from mmapds.compression.blocks import packed_point, unpacked_point
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import POINT_BOUNDS, POINTS
 from tests.support.compressed import bgzf, frames, text
-from tests.support.index_file import FIELDS, HEADER, arrays
+from tests.support.index_file import FIELDS, HEADER, arrays, verify
 from tests.support.samples import npy, write_pair, write_tfrecords
 from tests.support.tars import archive
 

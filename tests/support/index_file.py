@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from mmapds.index.verify import examine
+
 HEADER = struct.Struct("<8sIIQQQQQQ")
 FIELDS = ("magic", "version", "header_size", "records", "offset", "length", "file_size", "reserved", "checksum")
 
@@ -45,3 +47,9 @@ def forge_section(path, name, numbers):
 def arrays(by_length):
     """A length order as arrays: the records, the distinct lengths, how many records have each."""
     return by_length.at(np.arange(len(by_length))), by_length.values, by_length.counts
+
+
+def verify(index):
+    """Raise the first problem of an index."""
+    for problem in examine(index).problems:
+        raise problem.error

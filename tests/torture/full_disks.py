@@ -18,12 +18,12 @@ import numpy as np
 import mmapds
 from mmapds.arrays.array_file import ArrayFile, Head
 from mmapds.convert import convert
-from mmapds.index.verify import verify
 from mmapds.storage import current
 from mmapds.storage.index_file import Index
 from mmapds.storage.sources import Roots
 from tests.support.engines import Inline, small_tasks
 from tests.support.files import ROOT
+from tests.support.index_file import verify
 from tests.support.tars import archive, members_of
 from tests.support.torture import HANGS, is_refused, repeat
 

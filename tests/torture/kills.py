@@ -16,8 +16,8 @@ import numpy as np
 import mmapds
 from mmapds.convert import convert
 from mmapds.index.lengths import sorted_lengths
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
+from tests.support.index_file import verify
 from tests.support.tars import archive
 from tests.support.torture import ends, forked, repeat
 

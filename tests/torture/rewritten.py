@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import mmapds
-from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.forged import COMPRESSED, KINDS, make_source, small_blocks
+from tests.support.index_file import verify
 from tests.support.rewriting import written_to
 from tests.support.torture import repeat
 
