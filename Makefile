@@ -195,8 +195,7 @@ try-wheel:
 	$(MAKE) test-installed PYTHON=$(abspath build/installed/bin/python)
 
 # Tests that need nothing but the wheel, in a copy beside no package; a Python that has it runs them.
-INSTALLED_TESTS := bounds index index_file json json_lines \
-  locks native orders views
+INSTALLED_TESTS := bounds index json json_lines locks native orders
 test-installed:
 	rm -rf build/tests && mkdir -p build/tests
 	cp -R csrc docs tests pyproject.toml CONTRIBUTING.md build/tests

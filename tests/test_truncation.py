@@ -317,6 +317,7 @@ def test_the_error_of_a_worker_reaches_the_trainer(tmp_path, kind):
     assert found == [order[k] if kind == "source" else rows[order[k]] for k in range(len(found))]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch may report the worker twice
 def test_a_worker_that_cannot_open_its_dataset_says_why(tmp_path, capfd):
     """A spawned process ends by it, of which torch says no more than that; stderr says why."""
     path = tmp_path / "a.jsonl"
