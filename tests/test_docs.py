@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import sys
-import tomllib
 from pathlib import Path
 
 import h5py
@@ -404,12 +403,3 @@ def test_every_path_that_contributing_names_exists():
     paths = {path for path in re.findall(r"`(\w[\w./-]*/[\w./-]*)`", contributing()) if "..." not in path}
     assert len(paths) > 20
     assert not [path for path in sorted(paths) if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()]
-
-
-def test_rooms_stand_in_the_order_in_which_they_may_import():
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = [re.findall(r"\w+", layer) for layer in contracts[0]["layers"]]
-    level = {room: -at for at, layer in enumerate(layers) for room in layer}
-    rooms = re.findall(r"^\| `mmapds/(\w+)/` \|", contributing(), re.MULTILINE)
-    assert len(rooms) == 12
-    assert rooms == sorted(rooms, key=level.__getitem__)

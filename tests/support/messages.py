@@ -38,7 +38,7 @@ TOKENS = {
 def forms():
     """Each form of CONTRIBUTING.md: how it is written, what matches it, and an example."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    table = text[text.index("## Messages") : text.index("## The rooms")]
+    table = text[text.index("## Messages") : text.index("## Where things are")]
     rows = re.findall(r"^\| `([^`]+)` \| (`.+`) \|$", table, re.MULTILINE)
     return [(form, pattern(form), example.strip("`").strip()) for form, example in rows]
 
