@@ -48,10 +48,8 @@ NOTHING: dict[str, Any] = {"expressions": {}, "missing": "error", "validate": Fa
 """The measuring of an index without columns; see `Measuring.describe`."""
 
 
-_TEXTS: Rule = (
-    "an object of texts",
-    lambda value: type(value) is dict and all(type(each) is str for each in value.values()),
-)
+_INDEX_NAME = re.compile(rf"{re.escape(INDEX_SUFFIX)}({TEMPORARY})?\Z")
+_TEXTS: Rule = ("an object of texts", lambda value: type(value) is dict and {*map(type, value.values())} <= {str})
 _METADATA: dict[str, Rule] = {"format": TEXT, "functions": _TEXTS}
 _PARAMETERS: dict[str, Rule] = {
     "record_bytes": ("an integer from 1 to 2**63 - 1", lambda value: is_count(value) and value > 0),
@@ -75,7 +73,7 @@ def relative_to_index(source: str, index: str) -> str:
 
 def names_index(path: str) -> bool:
     """Whether a path is that of an index, or of one that is written and not in its place yet, not that of a source."""
-    return re.search(rf"{re.escape(INDEX_SUFFIX)}({TEMPORARY})?\Z", path) is not None
+    return _INDEX_NAME.search(path) is not None
 
 
 class IndexFile(SectionFile):

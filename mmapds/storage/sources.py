@@ -169,7 +169,7 @@ def given_twice(paths: list[str]) -> str:
     for path in paths:
         plain = without_codec(path)
         keys: list[object] = [plain.replace(SEEKABLE, "") if plain != path else path]
-        if os.path.exists(path):
+        with suppress(OSError):  # whoever opens it says what is wrong
             keys.append(os.stat(path)[1:3])  # its inode and device
         for key in keys:
             if key in known:
