@@ -186,12 +186,12 @@ class Index(IndexFile):
         if self.has_bounds:
             if not all(source.width for source in self.sources):
                 raise self.damaged("width of a source: expected 2, 3, 4 or 8, as it has bounds, found 0")
-            self.check_numbers(BOUNDS, (U64.dtype,), self.start("groups", len(self.sources)) * GROUP // U64.width)
+            self.check_numbers(BOUNDS, (U64.dtype,), sum(each.groups for each in self.sources) * GROUP // U64.width)
         compressed = any(source.compression for source in self.sources)
         if compressed != (self.kind == OF_COMPRESSED):
             raise self.damaged(f"expected kind {OF_COMPRESSED if compressed else 0}, found {self.kind}")
         if compressed:
-            blocks, points = (self.start(what, len(self.sources)) for what in ("block_bounds", "points"))
+            blocks, points = (sum(getattr(each, what) for each in self.sources) for what in ("block_bounds", "points"))
             for name, dtypes in BLOCK_SECTIONS.items():
                 if points or name in self.sections or name not in (POINTS, POINT_BOUNDS):
                     self.check_numbers(name, dtypes, points if name == POINTS else blocks)
