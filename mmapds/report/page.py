@@ -246,6 +246,8 @@ def bars(axes: Any, counts: Sequence[float], edges: Sequence[int], across: str, 
     widths[widths == 0] = 1  # float64 rounds neighbours of large numbers to one
     axes.stairs(heights / (widths if is_log else widths / widths.min()), bounds, **(style or _FILLED))
     _label_lengths(axes, bounds, is_log=is_log)
+    if len(edges) == 2:
+        axes.set_xticks([bounds.mean()], [f"{edges[0]:,}"])  # in the middle, clear of the other axis
     axes.set(xlabel=across, ylabel="% per doubling" if is_log else f"% of {whole}")
 
 
