@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import orjson
 import pytest
 import torch
 
@@ -362,33 +363,29 @@ def test_references_do_not_add_up(path):
     assert sys.getrefcount(error) < 20
 
 
-def test_what_the_core_asks_for_may_be_missing_or_go():
+def test_what_the_core_asks_for_may_be_missing_or_go(ds):
     class Asking(Samples):
         def _at(self, key):
             return key
 
-    class Going:
-        def __getitem__(self, key):
-            del bare._records
-            return key
-
-        def __call__(self, record):
-            del bare._decode_record
-            return record + 1
+    def going(record):
+        del bare._decode_record
+        return orjson.loads(record)
 
     bare = Asking()
-    bare._records, bare._decode_record = Going(), Going()
-    assert bare[3] == 4
+    assert bare[3] == 3
+    bare._records, bare._decode_record = ds._records, going
+    assert bare[3] == ds[3]
     assert bare[3] == 3
     bare._decode_record = None
-    assert bare[4] == 4
-    bare._records = [b"a", b"b"]
-    assert bare[1] == b"b"
+    assert orjson.loads(bare[4]) == ds[4]
     assert bare[True] is True
     with pytest.raises(AttributeError, match="_at"):
         Samples()[0]
+    with pytest.raises(TypeError, match="_records: expected Records"):
+        bare._records = [b"a"]
     refusing = Asking()
-    refusing._records, refusing._decode_record = [b"a"], int
+    refusing._records, refusing._decode_record = ds._records, int
     with pytest.raises(AttributeError, match="_raise_at"):
         refusing[0]
     refusing._raise_at = lambda *_: None

@@ -210,8 +210,10 @@ PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *r
 /* See that the source of a located record still holds it, before it is read once more; -1 with an exception. */
 int mds_py_records_check(RecordsObject *self, const mds_request *request);
 
-/* The same for a record whose view was decoded; nothing where records are Records that give copies, or no Records. */
-int mds_py_records_check_view(PyObject *records, PyObject *key);
+/* Read a record by its number, and keep in `request`, zeros before, where its payload lies; NULL with an exception. */
+PyObject *mds_py_records_one(RecordsObject *self, PyObject *key, mds_request *request);
+
+int mds_py_is_records(PyObject *object);
 
 /* ---- py_sources.c -------------------------------------------------------------------------------------- */
 

@@ -356,47 +356,47 @@ static PyObject *view_mapped(RecordsObject *self, mds_request *request)
     return NULL;
 }
 
-static PyObject *records_subscript(PyObject *object, PyObject *key)
+PyObject *mds_py_records_one(RecordsObject *self, PyObject *key, mds_request *request)
 {
-    RecordsObject *self = (RecordsObject *)object;
-    mds_request request = {0};
     PyObject *room = NULL, *payload;
     size_t s;
-    if (records_request_one(self, key, &request, &s) != 0)
+    if (records_request_one(self, key, request, &s) != 0)
         return NULL;
-    if (is_read(&request)) {
-        payload = read_one(self, &request, &room) == 0 ? mds_py_records_payload(self, &request, room) : NULL;
+    if (is_read(request)) {
+        payload = read_one(self, request, &room) == 0 ? mds_py_records_payload(self, request, room) : NULL;
         Py_XDECREF(room);
         return payload;
     }
-    payload = (self->views ? view_mapped : copy_mapped)(self, &request);
+    payload = (self->views ? view_mapped : copy_mapped)(self, request);
     if (payload && self->notice_order)
-        mds_readahead_note(&self->readahead, request.source, request.span);
+        mds_readahead_note(&self->readahead, request->source, request->span);
     return payload;
 }
 
-/* See that the source of a record has all of its bytes, if it is mapped; -1 with an exception. */
-static int check_one(RecordsObject *self, PyObject *key)
+static PyObject *records_subscript(PyObject *object, PyObject *key)
 {
+    mds_request request = {0};
+    return mds_py_records_one((RecordsObject *)object, key, &request);
+}
+
+int mds_py_is_records(PyObject *object)
+{
+    return PyType_GetSlot(Py_TYPE(object), Py_mp_subscript) == (void *)records_subscript;
+}
+
+/* See that the source of a record has all of its bytes, if it is mapped. */
+static PyObject *records_check(PyObject *object, PyObject *key)
+{
+    RecordsObject *self = (RecordsObject *)object;
     mds_request request = {0};
     size_t s;
     if (records_request_one(self, key, &request, &s) != 0)
-        return -1;
+        return NULL;
     const mds_status status = is_read(&request) ? MDS_OK : find_whole(&request, 0); /* of this record alone */
-    if (status != MDS_OK)
-        mds_py_raise_unread_record(self, &request, status);
-    return status == MDS_OK ? 0 : -1;
-}
-
-static PyObject *records_check(PyObject *object, PyObject *key)
-{
-    return check_one((RecordsObject *)object, key) == 0 ? Py_NewRef(Py_None) : NULL;
-}
-
-int mds_py_records_check_view(PyObject *records, PyObject *key)
-{
-    const int is_records = PyType_GetSlot(Py_TYPE(records), Py_mp_subscript) == (void *)records_subscript;
-    return is_records && ((RecordsObject *)records)->views ? check_one((RecordsObject *)records, key) : 0;
+    if (status == MDS_OK)
+        return Py_NewRef(Py_None);
+    mds_py_raise_unread_record(self, &request, status);
+    return NULL;
 }
 
 static PyObject *records_copy(PyObject *object, PyObject *key)

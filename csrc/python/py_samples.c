@@ -5,7 +5,7 @@
 #include <structmember.h>
 
 typedef struct {
-    PyObject_HEAD PyObject *records; /* Records */
+    PyObject_HEAD PyObject *records; /* Records, or NULL */
     PyObject *decode;                /* see the type's docstring; NULL while nothing is read here */
     PyObject *other, *refused;       /* the names of the methods for all else */
 } SamplesObject;
@@ -66,15 +66,17 @@ static PyObject *samples_subscript(PyObject *object, PyObject *key)
     SamplesObject *self = (SamplesObject *)object;
     if (!self->decode || !self->records || !PyLong_CheckExact(key)) /* True is no position */
         return PyObject_CallMethodObjArgs(object, self->other, key, NULL);
-    PyObject *records = Py_NewRef(self->records), *decode = Py_NewRef(self->decode); /* Python code may change both */
-    PyObject *record = PyObject_GetItem(records, key);
+    PyObject *decode = Py_NewRef(self->decode); /* Python code may change both */
+    RecordsObject *records = (RecordsObject *)Py_NewRef(self->records);
+    mds_request request = {0};
+    PyObject *record = mds_py_records_one(records, key, &request);
     const int is_sample = !record || decode == Py_None;
     PyObject *sample = is_sample ? record : PyObject_CallFunctionObjArgs(decode, record, NULL);
     if (!is_sample) {
         Py_DECREF(record);
         if (!sample && PyErr_ExceptionMatches(PyExc_Exception))
             raise_at(self, key);
-        else if (sample && mds_py_records_check_view(records, key) != 0)
+        else if (sample && records->views && mds_py_records_check(records, &request) != 0)
             Py_CLEAR(sample); /* it may have zeros that follow the end of the file */
     }
     Py_DECREF(records);
@@ -82,8 +84,33 @@ static PyObject *samples_subscript(PyObject *object, PyObject *key)
     return sample;
 }
 
+static PyObject *samples_records(PyObject *object, void *Py_UNUSED(closure))
+{
+    PyObject *records = ((SamplesObject *)object)->records;
+    if (!records)
+        PyErr_SetString(PyExc_AttributeError, "_records");
+    return Py_XNewRef(records);
+}
+
+/* Checks the type here, so that no read of a sample has to. */
+static int samples_set_records(PyObject *object, PyObject *records, void *Py_UNUSED(closure))
+{
+    if (!records || !mds_py_is_records(records)) {
+        PyErr_SetString(PyExc_TypeError, "_records: expected Records");
+        return -1;
+    }
+    PyObject *before = ((SamplesObject *)object)->records;
+    ((SamplesObject *)object)->records = Py_NewRef(records);
+    Py_XDECREF(before);
+    return 0;
+}
+
+static PyGetSetDef attributes[] = {
+    {"_records", samples_records, samples_set_records, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMemberDef members[] = {
-    {"_records", T_OBJECT_EX, offsetof(SamplesObject, records), 0, NULL},
     {"_decode_record", T_OBJECT_EX, offsetof(SamplesObject, decode), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -101,6 +128,7 @@ static PyType_Slot samples_slots[] = {
     {Py_tp_dealloc, samples_dealloc},
     {Py_tp_traverse, samples_traverse},
     {Py_tp_clear, samples_clear},
+    {Py_tp_getset, attributes},
     {Py_tp_members, members},
     {Py_mp_subscript, samples_subscript},
     {0, NULL},
