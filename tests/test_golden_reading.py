@@ -1,14 +1,14 @@
-"""Reading and converting give what they gave: samples, batches, views, streams and errors, by frozen answers."""
+"""Reading and converting give what they gave: samples, columns, views and streams, by frozen answers."""
 
 from itertools import groupby
 
 import pytest
 
-from tests.support import batches, converted, frozen_sources, readings
+from tests.support import converted, frozen_sources, readings
 from tests.support.answers import answer, differing
 
-CASES = {**readings.CASES, **batches.CASES, **converted.CASES}
-ANSWERS = {**readings.CASES.frozen(), **batches.CASES.frozen(), **converted.CASES.frozen()}
+CASES = {**readings.CASES, **converted.CASES}
+ANSWERS = {**readings.CASES.frozen(), **converted.CASES.frozen()}
 GROUPS = {group: [*names] for group, names in groupby(sorted(CASES), lambda name: name.partition(":")[0])}
 
 

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import chdir
 
 import numpy as np
-import torch
-from PIL import Image
 from xxhash import xxh3_64_hexdigest
 
 import mmapds
@@ -67,15 +65,13 @@ def plain(value):
         data = bytes(value)
         shown = repr(data)[2:-1] if len(data) <= _LONGEST // 4 else hashed(data)
         return f"<{type(value).__name__} {len(data)}: {shown}>"
-    if isinstance(value, np.ndarray | np.generic | torch.Tensor):
+    if isinstance(value, np.ndarray | np.generic):
         return f"<{_array(value)}>"
     if isinstance(value, mmapds.Location):
         block = [value.block] if hasattr(value, "block") else []
         return {"source": value.source, "offset and size": [value.offset, value.size, *block]}
     if isinstance(value, Mapping):
         return {name if type(name) is str else f"<{name!r}>": plain(each) for name, each in value.items()}
-    if isinstance(value, Image.Image):
-        return f"<image {value.mode} {value.size} {value.tobytes().hex()}>"
     if isinstance(value, Exception):
         return cleaned(f"{type(value).__name__}: {value}", *(f" | {note}" for note in getattr(value, "__notes__", ())))
     if isinstance(value, tuple):
@@ -85,23 +81,17 @@ def plain(value):
     return answer(value) if callable(value) else cleaned(f"<{type(value).__name__} {value}>")
 
 
-def _array(value):
-    is_tensor = isinstance(value, torch.Tensor)
-    array = np.asarray(value.view(_BITS[value.dtype]) if is_tensor and value.dtype in _BITS else value)
-    kind = "tensor" if is_tensor else "scalar"
-    if isinstance(value, np.ndarray):
-        kind = "array" if value.flags.writeable else "fixed"
+def _array(array):
+    kind = "scalar"
+    if isinstance(array, np.ndarray):
+        kind = "array" if array.flags.writeable else "fixed"
     if array.dtype == object:
         shown = json.dumps(plain(array.tolist()))
     elif array.size <= _NUMBERS:
         shown = json.dumps(array.tolist(), default=str, ensure_ascii=False)
     else:
         shown = hashed(np.ascontiguousarray(array).tobytes())
-    return f"{kind} {str(value.dtype).removeprefix('torch.')} {tuple(array.shape)} {shown}"
-
-
-_BITS = {torch.bfloat16: torch.int16, torch.float8_e5m2: torch.int8}
-"""Dtypes that NumPy lacks, and those of the same size that show their bits."""
+    return f"{kind} {array.dtype} {array.shape} {shown}"
 
 
 def hashed(data):
