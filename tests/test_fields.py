@@ -156,89 +156,84 @@ def test_the_last_of_duplicate_keys_counts_and_keys_may_have_escapes():
 
 def test_a_million_numbers_in_one_record_and_rows_without_numbers(tmp_path):
     numbers = np.random.default_rng(0).integers(0, 10**6, 10**6)
-    text = b'{"x":[' + b",".join(b"%d" % number for number in numbers.tolist()) + b"]}"
-    ds = dataset(tmp_path / "a.jsonl", [text, b'{"x":[1]}'], Fields({"x": "int32"}))
+    ds = dataset(tmp_path / "a.jsonl", [{"x": numbers.tolist()}, {"x": [1]}], Fields({"x": "int32"}))
     batch = pad_collate(ds.take([1, 0, 1]))
     assert batch["x_lengths"].tolist() == [1, 10**6, 1]
     assert np.array_equal(batch["x"][1].numpy(), numbers)
-    for rows, size in (1, 5000), (7, 300), (400, 300):
-        ragged = [[number % 5] * (number % 31 == 0) for number in range(rows)]
-        fields = Fields({"n": "int32", "x": ("int16", "ragged")}, defaults={"x": [[]] * rows})
-        made = [{"n": number, "x": ragged} if number % 3 else {"n": number} for number in range(size)]
-        for number, sample in enumerate(dataset(tmp_path / f"{rows}.jsonl", made, fields).take(range(size))):
-            assert [row.tolist() for row in sample["x"]] == (ragged if number % 3 else [[]] * rows)
+    ragged = [[number % 5] * (number % 31 == 0) for number in range(400)]
+    fields = Fields({"n": "int32", "x": ("int16", "ragged")}, defaults={"x": [[]] * 400})
+    made = [{"n": number, "x": ragged} if number % 3 else {"n": number} for number in range(300)]
+    for number, sample in enumerate(dataset(tmp_path / "b.jsonl", made, fields).take(range(300))):
+        assert [row.tolist() for row in sample["x"]] == (ragged if number % 3 else [[]] * 400)
 
 
 # ---- what is refused --------------------------------------------------------------------------------------------
 
 
-def test_schemas_that_are_refused():
-    for schema, defaults, message in (
+@pytest.mark.parametrize(
+    ("schema", "defaults", "message"),
+    [
         (["x"], None, r"^schema = \['x'\], expected a dict$"),
         ({"x": "int32"}, ["x"], r"^defaults = \['x'\], expected a dict$"),
         ({"x": "int"}, None, r"^schema\['x'\] = 'int', expected 'str', a dtype among"),
         ({"x": ("str", (None,))}, None, r"^schema\['x'\] = \('str', \(None,\)\), expected"),
         ({"x": ["int32", None, 3]}, None, r"^schema\['x'\] = \['int32', None, 3\], expected 'str', a dtype among"),
-        ({"x": ("int8", (None, *[2**31 - 1] * 3))}, None, r"^schema\['x'\] = .*, expected axes of less than 2\^63"),
         ({"x": ("int32", (-1,))}, None, r"^schema\['x'\] = .*, expected up to 8 axes, each None or 0 to"),
         ({"": "int32"}, None, r"^schema: '' is not a valid path: expected 1 to 16 keys"),
         ({7: "int32"}, None, r"^schema: 7 is not a valid path"),
+        ({".".join("a" * 17): "int32"}, None, r"^schema: 'a.* is not a valid path"),
         ({"x": "int32"}, {"y": 1}, r"^defaults: expected fields among 'x', found 'y'$"),
         ({"x": "int32", "x.y": "int8"}, None, r"^schema: expected fields apart, found 'x.y' inside 'x'$"),
         ({"x": "int8"}, {"x": 128}, r"^defaults\['x'\] = 128, expected int8$"),
-        ({"x": "float32"}, {"x": float("nan")}, r"^defaults\['x'\] = nan, expected float32$"),
-        ({"x": "float32"}, {"x": None}, r"^defaults\['x'\] = None, expected float32$"),
-    ):
-        with pytest.raises(FormatError, match=message):
-            Fields(schema, defaults=defaults)
+        ({"x": "int8"}, {"x": {1}}, r"^defaults\['x'\] = \{1\}, expected int8$"),
+    ],
+)
+def test_schemas_that_are_refused(schema, defaults, message):
+    with pytest.raises(FormatError, match=message):
+        Fields(schema, defaults=defaults)
 
 
 INT32 = "expected int32 at `x`, "
 REFUSED = [
+    ("int32", b'{"x":[[1,2],[3]]}', f"{INT32}found a list of another length at byte 12"),
+    ("int32", b'{"x":1,"y":"\xff"}', "not JSON: "),
     ("int32", b'{"id":1}', f"{INT32}which has no default, found nothing or null"),
-    ("int32", b'{"x":null}', f"{INT32}which has no default, found nothing or null"),
     ("int32", b'{"x":[1,"7"]}', f"{INT32}found a string at byte 8 of the record"),
     ("int32", b'{"x":[1,null]}', f"{INT32}found null at byte 8 of the record"),
-    ("int32", b'{"x":[1,[2]]}', f"{INT32}found an array at byte 8 of the record"),
-    ("int32", b'{"x":[1,1.5]}', f"{INT32}found 1.5 at byte 8 of the record"),
     ("int32", b'{"x":[1,1e2]}', f"{INT32}found 1e2 at byte 8 of the record"),
-    ("int32", b'{"x":[[1,2],[3]]}', f"{INT32}found a list of another length at byte 12"),
     ("int32", b'{"x":[[1],2]}', f"{INT32}found 2 at byte 10"),
     ("int32", b'{"x":' + b"[" * 9 + b"1" + b"]" * 9 + b"}", f"{INT32}found another shape at byte"),
     ("int32", b'{"x":-%d.5}' % 10**99, f"{INT32}found -{10**78} at byte 5"),
     ("int32", b" 7", "expected an object, found a number"),
     ("int32", b'{"x":[1,1e999]}', "not JSON: number is infinity when parsed as double: line 1 column 9 (char 8)"),
-    ("int32", b'{"x":[1,NaN]}', "not JSON: "),
-    ("int32", b"", "not JSON: "),
-    ("int32", b'{"x":1,"y":"\xff"}', "not JSON: "),
     ("int32", b'{"x":1,"y":' + b"[" * 1024 + b"]" * 1024 + b"}", "not JSON: "),
     (("int32", (None,)), b'{"x": 7}', "expected int32 of shape (None,) at `x`, found 7 at byte 6 of the record"),
     (("int32", (2,)), b'{"x": [1]}', "expected int32 of shape (2,) at `x`, found another shape at byte 6 of"),
     (("int32", "ragged"), b'{"x": [[[1]]]}', "expected lists of int32 at `x`, found an array at byte 8 of the record"),
-    ("bool", b'{"x": 1}', "expected bool at `x`, found 1 at byte 6 of the record"),
     ("bool", b'{"x": [true, 0]}', "expected bool at `x`, found 0 at byte 13 of the record"),
 ]
 
 
-def test_records_that_are_refused(tmp_path):
-    for what, record, message in REFUSED:
+@pytest.mark.parametrize(("what", "record", "message"), REFUSED)
+def test_records_that_are_refused(what, record, message):
+    with pytest.raises(DecodeError) as refused:
+        Fields({"x": what})(record)
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(("what", "record", "message"), REFUSED[:2])
+def test_a_record_of_a_batch_that_is_refused_is_named_or_skipped(tmp_path, what, record, message):
+    fields = Fields({"x": what})
+    ds = dataset(tmp_path / "a.jsonl", [b'{"x":1}', b'{"x":2}', record, b'{"x":3}'], fields)
+    for read in (lambda: ds[2], lambda: ds.take([0, 2, 1]), lambda: ds[::-1].take([1])):
         with pytest.raises(DecodeError) as refused:
-            Fields({"x": what})(record)
-        assert str(refused.value).startswith(message)
-    with pytest.raises(DecodeError, match="at `a`, found 300 "):
-        Fields({"b": "int8", "a": "int8"})(b'{"a":300,"b":1}')
-    fields = Fields({"x": "int32"})
-    for _, record, message in REFUSED[4], REFUSED[13]:
-        ds = dataset(tmp_path / "a.jsonl", [b'{"x":1}', b'{"x":2}', record, b'{"x":3}'], fields)
-        for read in (lambda: ds[2], lambda: ds.take([0, 2, 1]), lambda: ds[::-1].take([1])):  # noqa: B023
-            with pytest.raises(DecodeError) as refused:
-                read()
-            assert str(refused.value).startswith(f"{tmp_path}/a.jsonl:3 (byte 16): {message}")
-        skipping = mmapds.open(tmp_path / "a.jsonl", decode=fields, on_error="skip")
-        with pytest.warns(RuntimeWarning, match=r"a\.jsonl:3 \(byte 16\): .*; left out"):
-            batch = skipping.take([0, 2, 3])
-        assert pad_collate(batch)["x"].tolist() == [1, 3]
-        assert skipping.skipped == [2]
+            read()
+        assert str(refused.value).startswith(f"{tmp_path}/a.jsonl:3 (byte 16): {message}")
+    skipping = mmapds.open(tmp_path / "a.jsonl", decode=fields, on_error="skip")
+    with pytest.warns(RuntimeWarning, match=r"a\.jsonl:3 \(byte 16\): .*; left out"):
+        batch = skipping.take([0, 2, 3])
+    assert pad_collate(batch)["x"].tolist() == [1, 3]
+    assert skipping.skipped == [2]
 
 
 @pytest.mark.filterwarnings("ignore:.*; left out:RuntimeWarning")
@@ -322,12 +317,7 @@ def same_batch(one, other):
     return rows == others and equal(one, other)
 
 
-def test_sources_that_were_cut_short_and_other_formats_that_hold_json(tmp_path):
-    ds = dataset(tmp_path / "a.jsonl", [{"x": list(range(2000))} for _ in range(20)], Fields({"x": "int32"}))
-    assert len(ds.take([0])) == 1
-    os.truncate(tmp_path / "a.jsonl", 9000)
-    with pytest.raises(mmapds.StaleIndexError):
-        ds.take([19])
+def test_other_formats_that_hold_json(tmp_path):
     lines = [orjson.dumps({"x": [1, 2, n]}) for n in range(5)]
     (tmp_path / "a.bin").write_bytes(b"".join(len(line).to_bytes(4, "little") + line for line in lines))
     mmapds.build(tmp_path / "a.bin", format="prefixed")
@@ -341,26 +331,9 @@ def test_sources_that_were_cut_short_and_other_formats_that_hold_json(tmp_path):
 # ---- array files ------------------------------------------------------------------------------------------------
 
 STORED = ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
-EDGES = [
-    0,
-    1,
-    -1,
-    127,
-    128,
-    -129,
-    255,
-    256,
-    2**15,
-    65519,
-    65520,
-    2**31 - 1,
-    2**31,
-    2**32,
-    2**53 + 1,
-    2**63 - 1,
-    -(2**63),
-]
-EDGES += [2**63, 2**64 - 1, -0.0, 0.1, 1.5, 1e-45, 3.4e38, 3.5e38, 1e300, float("nan"), float("inf"), -float("inf")]
+EDGES = [0, 1, -1, 127, 128, -129, 255, 256, 2**15, 65519, 65520, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1]
+EDGES += [-(2**63), 2**63, 2**64 - 1, -0.0, 0.1, 1.5, 1e-45, 3.4e38, 3.5e38, 1e300]
+EDGES += [float("nan"), float("inf"), -float("inf")]
 
 
 def as_wanted(numbers, dtype):
@@ -426,32 +399,29 @@ def plain(sample):
 
 
 def test_an_array_file_gives_fields_by_the_rules_of_paths(tmp_path):
-    path = store(
-        tmp_path,
-        [
-            {"meta": {"seconds": 1.5, "name": "é"}, "a.b": 3, "x": np.arange(3)},
-            {"meta": {"seconds": None, "name": "f"}, "a.b": 4, "x": np.arange(2)},
-        ],
-        {"meta": "json", "a.b": "int64", "x": ("int64", (None,))},
-    )
-    schema = {"meta.seconds": "float32", "meta.name": "str", r"a\.b": "int8", "x": "int16", "none": "int32"}
-    ds = mmapds.open(path, decode=Fields(schema, defaults={"meta.seconds": 9, "none": [5]}))
+    schema = {"meta": "json", "a.b": "int64", "x": ("int64", (None,))}
+    records = [
+        {"meta": {"seconds": 1.5, "name": "é"}, "a.b": 3, "x": np.arange(3)},
+        {"meta": {"seconds": None, "name": "f"}, "a.b": 4, "x": np.arange(2)},
+    ]
+    path = store(tmp_path, records, schema)
+    wanted = {"meta.seconds": "float32", "meta.name": "str", r"a\.b": "int8", "x": "int16", "none": "int32"}
+    ds = mmapds.open(path, decode=Fields(wanted, defaults={"meta.seconds": 9, "none": [5]}))
     first, second = ds.take([0, 1])
-    assert list(first) == list(schema)
+    assert list(first) == list(wanted)
     assert (first["meta.seconds"], first["meta.name"], first[r"a\.b"]) == (1.5, "é", 3)
     assert (second["meta.seconds"], second["meta.name"]) == (9.0, "f")
     assert (first["x"].dtype, first["x"].tolist(), first["none"].tolist()) == (np.int16, [0, 1, 2], [5])
     batch = pad_collate(ds.take([0, 1]))
-    assert batch["x"].tolist() == [[0, 1, 2], [0, 1, 0]]
-    assert batch["none"].tolist() == [[5], [5]]
-    for wanted, message in (
-        ({"no": "int32"}, r"a\.mma\.mmx: expected int32 at `no`, which has no default, found 'meta', 'a\.b', 'x'$"),
-        ({"x": "str"}, r"a\.mma\.mmx: expected a string at `x`, found int64 of shape \(None,\)$"),
-        ({"x": "bool"}, r"a\.mma\.mmx: expected bool at `x`, found int64 of shape \(None,\)$"),
-        ({"x.y": "int64"}, r"a\.mma\.mmx: expected int64 at `x\.y`, found int64 of shape \(None,\)$"),
+    assert (batch["x"].tolist(), batch["none"].tolist()) == ([[0, 1, 2], [0, 1, 0]], [[5], [5]])
+    for refused, message in (
+        ({"no": "int32"}, r"expected int32 at `no`, which has no default, found 'meta', 'a\.b', 'x'$"),
+        ({"x": "str"}, r"expected a string at `x`, found int64 of shape \(None,\)$"),
+        ({"x": "bool"}, r"expected bool at `x`, found int64 of shape \(None,\)$"),
+        ({"x.y": "int64"}, r"expected int64 at `x\.y`, found int64 of shape \(None,\)$"),
     ):
-        with pytest.raises(FormatError, match=message):
-            mmapds.open(path, decode=Fields(wanted))
+        with pytest.raises(FormatError, match=rf"a\.mma\.mmx: {message}"):
+            mmapds.open(path, decode=Fields(refused))
 
 
 def test_stored_arrays_have_the_shape_that_is_wanted(tmp_path, monkeypatch):

@@ -2,8 +2,8 @@
 
 import dataclasses
 import enum
+import functools
 import os
-import resource
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
@@ -40,6 +40,7 @@ def test_a_schema_is_inferred_from_the_first_record(tmp_path):
         "e": ([], "json"),
         "d": ({"x": 1}, "json"),
         "i": (1, "int64"),
+        "u": (2**63, "uint64"),
         "n": (np.uint8(3), "uint8"),
         "b": (True, "bool"),
         "r": (0.5, "float64"),
@@ -51,18 +52,17 @@ def test_a_schema_is_inferred_from_the_first_record(tmp_path):
     record = {name: value for name, (value, _) in types.items()}
     assert inferred(record) == {name: what for name, (_, what) in types.items()}
     (sample,) = mmapds.open(store(tmp_path, [record]))
-    assert (sample["l"].tolist(), sample["c"]) == ([1, 2, 3], 1j)
-    with pytest.raises(
-        mmapds.FormatError, match="record 0: field 'x': expected a value whose type can be inferred, found null"
-    ):
+    assert (sample["l"].tolist(), sample["c"], sample["u"]) == ([1, 2, 3], 1j, 2**63)
+    message = "record 0: field 'x': expected a value whose type can be inferred, found null"
+    with pytest.raises(mmapds.FormatError, match=message):
         store(tmp_path, [{"x": None}])
 
 
-def test_no_records(tmp_path):
-    for schema in (None, {}, {"x": ("int8", (None,)), "n": "int64"}):
-        path = store(tmp_path, [], schema)
-        assert list(mmapds.open(path)) == []
-        verify(Index(f"{path}.mmx"))
+@pytest.mark.parametrize("schema", [None, {}, {"x": ("int8", (None,)), "n": "int64"}])
+def test_no_records(tmp_path, schema):
+    path = store(tmp_path, [], schema)
+    assert list(mmapds.open(path)) == []
+    verify(Index(f"{path}.mmx"))
 
 
 def test_more_than_is_written_or_indexed_at_once(tmp_path):
@@ -83,34 +83,27 @@ def test_more_than_is_written_or_indexed_at_once(tmp_path):
 
 def test_tensors_that_are_seen_through_a_conjugate(tmp_path):
     tensor = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64)
-    path = store(tmp_path, [{"c": tensor.conj(), "n": tensor.conj().imag}])
-    assert mmapds.open(path)[0]["c"].tolist() == [1 - 2j, 3 + 1j]
-    assert mmapds.open(path)[0]["n"].tolist() == [-2, 1]
+    (sample,) = mmapds.open(store(tmp_path, [{"c": tensor.conj(), "n": tensor.conj().imag}]))
+    assert (sample["c"].tolist(), sample["n"].tolist()) == ([1 - 2j, 3 + 1j], [-2, 1])
 
 
 def test_parallel_writers_and_one_index(tmp_path):
     paths = [str(tmp_path / f"shard-{n}.mma") for n in range(2)]
     shards = [utterances(30, seed) for seed in range(2)]
-    with (
-        mmapds.Writer(paths[0], length="feats", index=False) as one,
-        mmapds.Writer(paths[1], length="feats", index=False) as other,
-    ):
+    writers = [mmapds.Writer(path, length="feats", index=False) for path in paths]
+    with writers[0], writers[1]:
         for records in zip(*shards, strict=True):
-            one.write(records[0])
-            other.write(records[1])
+            for writer, record in zip(writers, records, strict=True):
+                writer.write(record)
     assert sorted(os.listdir(tmp_path)) == [os.path.basename(path) for path in paths]
     mmapds.build(str(tmp_path / "shard-*.mma"), out=tmp_path / "all.mmx")
-    ds = mmapds.open(tmp_path / "all.mmx")
-    records = [*shards[0], *shards[1]]
+    ds, records = mmapds.open(tmp_path / "all.mmx"), [*shards[0], *shards[1]]
     assert all(equal(found, wanted) for found, wanted in zip(ds, records, strict=True))
     assert ds.lengths.tolist() == [len(record["feats"]) for record in records]
     assert ds.length_order is not None
     verify(Index(str(tmp_path / "all.mmx")))
     other = store(tmp_path, [{"x": 1}], name="other.mma")
-    with pytest.raises(
-        mmapds.FormatError,
-        match=r"other.mma: schema: expected .*, as in .*shard-0.mma, found ",
-    ):
+    with pytest.raises(mmapds.FormatError, match=r"other.mma: schema: expected .*, as in .*shard-0.mma, found "):
         mmapds.build([paths[0], other], out=tmp_path / "b.mmx")
 
 
@@ -119,38 +112,30 @@ def test_parallel_writers_and_one_index(tmp_path):
 
 FIXED = {"x": ("float32", (2, 3)), "n": "int8", "t": "str"}
 GOOD = {"x": np.ones((2, 3), np.float32), "n": 1, "t": "a"}
-
-
 UNFIT = [
-    ({"x": np.ones((4, 3), np.float32)}, r"'x': expected float32 of shape \(2, 3\), found float32 of shape \(4, 3\)"),
-    ({"x": np.ones((2, 3))}, r"'x': expected float32 of shape \(2, 3\), found float64 of shape \(2, 3\)"),
-    ({"x": np.ones(6, np.float32)}, r"'x': expected float32 of shape \(2, 3\), found float32 of shape \(6,\)"),
-    ({"x": np.array([[{}] * 3] * 2, object)}, "'x': expected float32 .*, found object of shape"),
-    ({"x": [[1, 2], [3]]}, r"'x': expected float32 .*, found list \[\[1, 2\], \[3\]\]"),
-    ({"x": ["a"]}, "'x': expected float32 .*, found list"),
-    ({"x": [1, 2]}, r"'x': expected float32 .*, found float32 of shape \(2,\)"),
-    ({"x": None}, "'x': expected float32 .*, found null"),
-    ({"n": float("nan")}, "'n': expected int8, found float nan"),
-    ({"n": 1.0}, "'n': expected int8, found float 1.0"),
-    ({"n": 128}, "'n': expected int8, found int 128"),
-    ({"n": [*range(1000, 1100)]}, r"expected int8, found list \[1000, 1001, 1002, 1003, 1004, 1005, \.\.\.$"),
-    ({"n": "1"}, "'n': expected int8, found str '1'"),
-    ({"t": b"a"}, "'t': expected str, found bytes"),
-    ({"t": "\ud800"}, "'t': expected text that encodes as UTF-8, found '.*' .*surrogates"),
-    ({"t": None}, "'t': expected str, found null"),
-    ({"y": 1}, "expected the fields 'x', 'n', 't', found 'y' too"),
+    (GOOD | {"x": np.ones((4, 3), "f4")}, r"'x': expected float32 of shape \(2, 3\), found float32 of shape \(4, 3\)"),
+    (GOOD | {"x": np.ones((2, 3))}, r"'x': expected float32 of shape \(2, 3\), found float64 of shape \(2, 3\)"),
+    (GOOD | {"x": np.ones(6, "f4")}, r"'x': expected float32 of shape \(2, 3\), found float32 of shape \(6,\)"),
+    (GOOD | {"x": np.array([[{}] * 3] * 2, object)}, "'x': expected float32 .*, found object of shape"),
+    (GOOD | {"x": [[1, 2], [3]]}, r"'x': expected float32 .*, found list \[\[1, 2\], \[3\]\]"),
+    (GOOD | {"x": None}, "'x': expected float32 .*, found null"),
+    (GOOD | {"n": 1.0}, "'n': expected int8, found float 1.0"),
+    (GOOD | {"n": 128}, "'n': expected int8, found int 128"),
+    (GOOD | {"n": -129}, "'n': expected int8, found int -129"),
+    (GOOD | {"n": [*range(1000, 1100)]}, r"expected int8, found list \[1000, 1001, 1002, 1003, 1004, 1005, \.\.\.$"),
+    (GOOD | {"t": b"a"}, "'t': expected str, found bytes"),
+    (GOOD | {"t": "\ud800"}, "'t': expected text that encodes as UTF-8, found '.*' .*surrogates"),
+    (GOOD | {"y": 1}, "expected the fields 'x', 'n', 't', found 'y' too"),
+    ({"x": GOOD["x"], "n": 1}, "expected the fields 'x', 'n', 't', found nothing for 't'"),
+    (3, "expected a dict of fields, found int 3"),
 ]
 
 
 def test_a_record_that_does_not_fit_is_left_out(tmp_path):
     path = str(tmp_path / "a.mma")
-    others = [
-        ({name: GOOD[name] for name in ("x", "n")}, "expected the fields 'x', 'n', 't', found nothing for 't'"),
-        (3, "expected a dict of fields, found int 3"),
-    ]
     with mmapds.Writer(path, FIXED) as writer:
         writer.write(GOOD)
-        for record, message in [*((GOOD | change, message) for change, message in UNFIT), *others]:
+        for record, message in UNFIT:
             with pytest.raises(mmapds.FormatError, match=message) as refused:
                 writer.write(record)
             assert str(refused.value).startswith(f"{path}: record 1: ")
@@ -159,42 +144,35 @@ def test_a_record_that_does_not_fit_is_left_out(tmp_path):
 
 
 LISTS = [
-    ("int8", [1, 127], True),
+    ("int8", [-128, 127], True),
     ("int8", [128], False),
     ("int64", [1.5], False),
-    ("int64", [float("nan")], False),
-    ("float32", [1, 2], True),
+    ("int64", [], True),
+    ("int64", [2**70], False),
     ("uint16", [True], True),
     ("bool", [2], False),
     ("uint8", [-1], False),
-    ("int64", [], True),
-    ("int64", [2**70], False),
-    ("uint64", [2**64 - 1, 7], True),
     ("uint64", [0, 2**63, np.uint64(5)], True),
     ("uint64", [2**63, -1], False),
     ("uint64", [2**63, 0.5], False),
-    ("float64", [2**53 + 1, 0.5], False),
     ("float64", [np.int64(2**53 + 1), 0.5, float("inf")], False),
-    ("float64", [2**64 - 1, 2**63], False),
     ("complex128", [2**53 + 1, 1j], False),
     ("float16", [1e9], False),
-    ("float32", [2**24 + 1, 0.5], False),
     ("float32", [2**24 + 1, 2**24 + 2], False),
     ("float16", [2**11, 0.5], True),
     ("float16", [2**11 + 1, 0.5], False),
 ]
 
 
-def test_lists_lose_nothing_but_digits(tmp_path):
-    for dtype, value, fits in LISTS:
-        schema = {"x": (dtype, (None,))}
-        if fits:
-            (sample,) = mmapds.open(store(tmp_path, [{"x": value}], schema))
-            assert sample["x"].dtype == dtype
-            assert sample["x"].tolist() == value
-        else:
-            with pytest.raises(mmapds.FormatError, match=f"expected {dtype}"):
-                store(tmp_path, [{"x": value}], schema)
+@pytest.mark.parametrize(("dtype", "value", "fits"), LISTS)
+def test_lists_lose_nothing_but_digits(tmp_path, dtype, value, fits):
+    schema = {"x": (dtype, (None,))}
+    if fits:
+        (sample,) = mmapds.open(store(tmp_path, [{"x": value}], schema))
+        assert (sample["x"].dtype, sample["x"].tolist()) == (dtype, value)
+    else:
+        with pytest.raises(mmapds.FormatError, match=f"expected {dtype}"):
+            store(tmp_path, [{"x": value}], schema)
 
 
 def test_no_integer_is_rounded_whoever_made_it(tmp_path):
@@ -218,24 +196,12 @@ class Odd(enum.Enum):
     NOTHING = float("nan")
 
 
-def nested(depth):
-    value = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
 TEXTS = ["x" * 10**7, *["y"] * 1_000_000]
 LONG = [TEXTS, [1, *TEXTS], [TEXTS]]  # as an array of NumPy, they would take the room of the longest in each place
 FLOATS, INTEGERS = ("float32", (None,)), ("int64", (None,))
 VALUES = [
     (FLOATS, torch.eye(3).to_sparse(), "expected float32 .*, found float32 of shape"),
-    (FLOATS, torch.empty(3, device="meta"), "expected float32 .*, found float32 of shape"),
-    (
-        FLOATS,
-        [torch.ones((), requires_grad=True)],
-        r"expected float32 .*, found list \[tensor\(1\., requires_grad=True\)\]",
-    ),
+    (FLOATS, [torch.ones((), requires_grad=True)], r"found list \[tensor\(1\., requires_grad=True\)\]"),
     (FLOATS, [1.0, 1e300], r"expected float32 .*, found list \[1.0, 1e\+300\]"),
     (FLOATS, np.ma.array([1, 2], np.float32, mask=[0, 1]), r"found float32 of shape \(2,\) with a mask"),
     (
@@ -246,11 +212,8 @@ VALUES = [
     ("json", np.array([np.inf, 1], np.float32), "expected finite numbers, found NaN or infinity"),
     ("json", Odd.NOTHING, "expected finite numbers, found NaN or infinity"),
     ("json", {"x": [Point(0.5)]}, "expected what JSON can hold, found dict"),
-    ("json", np.zeros(4, "M8[ns]")[::2], "expected what JSON can hold, found datetime64"),
     ("json", [np.zeros(2, "m8[ns]")], "expected what JSON can hold, found list"),
-    ("json", np.zeros(2, "i4,f4"), "expected what JSON can hold, found void64"),
-    ("json", nested(300), r"expected what JSON can hold, .* \("),
-    ("json", nested(2000), r"expected what JSON can hold, .* \("),
+    ("json", functools.reduce(lambda value, _: [value], range(2000), 1), r"expected what JSON can hold, .* \("),
     ("bool", torch.arange(3), "expected bool, found int64 of shape"),
     *((INTEGERS, value, "expected int64 of shape .*, found list ") for value in LONG),
 ]
@@ -287,36 +250,38 @@ def test_a_record_that_fails_is_left_out(tmp_path):
     assert list(mmapds.open(writer.path)) == [{"x": 2, "y": b"ace"}, {"x": 3, "y": b""}]
 
 
-SCHEMAS = [
-    ({"x": "no"}, {}, r"schema\['x'\] = 'no', expected 'bytes', 'str', 'json'"),
-    ({"x": "complex64"}, {}, r"schema\['x'\] = 'complex64', expected 'bytes'"),
-    ({"x": ("object", (1,))}, {}, r"schema\['x'\] = \('object', \(1,\)\), expected a dtype among bool, int8"),
-    ({"x": ("int8", (-1,))}, {}, "expected up to 8 axes, each None or 0 to"),
-    ({"x": ("int8", (1,) * 9)}, {}, "expected up to 8 axes"),
-    ({"x": ("int8", (None, *[2**31 - 1] * 3))}, {}, "expected axes of less than 2\\^63 bytes together"),
-    ({"x": ("int8", (0, *[2**31 - 1] * 3))}, {}, "expected axes of less than 2\\^63 bytes together"),
-    ({"x": ("int8", ("a",))}, {}, "expected a shape, such as"),
-    ({"x": 3}, {}, "expected a type or"),
-    ({"": "str"}, {}, "is not a valid field name: expected printable text"),
-    ({"a(b)": "str"}, {}, "is not a valid field name: expected printable text"),
-    ({"a": INTEGERS, "a_length": "int8"}, {}, "schema: expected one field for column 'a_length', found 2; rename one"),
-    ({"length": "float32"}, {}, "field 'length': expected integers, found float32"),
-    ({"a": "str"}, {"length": "a"}, "length = 'a', expected an integer field"),
-    ({"a": "str"}, {"length": "b"}, "length = 'b', expected an integer field"),
-    ({"a": "int8", "length": "int8"}, {"length": "a"}, "length = 'a', expected 'length', as the schema has a field"),
-    ([("a", "str")], {}, "expected a dict of field name to type"),
-]
+@pytest.mark.parametrize(
+    ("schema", "options", "message"),
+    [
+        ({"x": "no"}, {}, r"schema\['x'\] = 'no', expected 'bytes', 'str', 'json'"),
+        ({"x": "complex64"}, {}, r"schema\['x'\] = 'complex64', expected 'bytes'"),
+        ({"x": ("object", (1,))}, {}, r"schema\['x'\] = \('object', \(1,\)\), expected a dtype among bool, int8"),
+        ({"x": ("int8", (-1,))}, {}, "expected up to 8 axes, each None or 0 to"),
+        ({"x": ("int8", (2**31,))}, {}, "expected up to 8 axes, each None or 0 to"),
+        ({"x": ("int8", (1,) * 9)}, {}, "expected up to 8 axes"),
+        ({"x": ("int32", (0, 2**31 - 1, 2**31 - 1))}, {}, "expected axes of less than 2\\^63 bytes together"),
+        ({"x": ("int8", ("a",))}, {}, "expected a shape, such as"),
+        ({"x": 3}, {}, "expected a type or"),
+        ({"": "str"}, {}, "is not a valid field name: expected printable text"),
+        ({"a(b)": "str"}, {}, "is not a valid field name: expected printable text"),
+        ({"a": INTEGERS, "a_length": "int8"}, {}, "schema: expected one field for column 'a_length', found 2; rename"),
+        ({"length": "float32"}, {}, "field 'length': expected integers, found float32"),
+        ({"a": "str"}, {"length": "a"}, "length = 'a', expected an integer field"),
+        ({"a": "int8", "length": "int8"}, {"length": "a"}, "length = 'a', expected 'length', as the schema has a f"),
+        ([("a", "str")], {}, "expected a dict of field name to type"),
+    ],
+)
+def test_schemas_that_are_refused(tmp_path, schema, options, message):
+    with pytest.raises(mmapds.FormatError, match=message):
+        mmapds.Writer(tmp_path / "a.mma", schema, **options)
+    assert os.listdir(tmp_path) == []
 
 
-def test_schemas_that_are_refused(tmp_path):
-    for schema, options, message in SCHEMAS:
-        with pytest.raises(mmapds.FormatError, match=message):
-            mmapds.Writer(tmp_path / "a.mma", schema, **options)
+def test_places_that_are_refused(tmp_path):
     with pytest.raises(mmapds.Error, match=r"expected a file name that ends in \.mma"):
         mmapds.Writer(tmp_path / "a.bin")
     with pytest.raises(mmapds.Error, match=r"cannot write the array file here \(no such file or directory\)"):
         mmapds.Writer(tmp_path / "no" / "a.mma")
-    assert os.listdir(tmp_path) == []
 
 
 def test_lengths_are_not_negative(tmp_path):
@@ -331,7 +296,7 @@ def test_lengths_are_not_negative(tmp_path):
 # ---- writers that do not finish ------------------------------------------------------------------------------
 
 
-def test_an_error_leaves_nothing(tmp_path):
+def test_an_error_leaves_what_was_there(tmp_path):
     path = store(tmp_path, [{"n": 1}])
 
     def broken():
@@ -344,33 +309,22 @@ def test_an_error_leaves_nothing(tmp_path):
     assert mmapds.open(path)[0] == {"n": 1}
 
 
-def test_writing_after_the_end(tmp_path):
+def test_a_closed_writer_takes_no_record(tmp_path):
     writer = mmapds.Writer(tmp_path / "a.mma")
     writer.write({"n": 1})
     writer.close()
     writer.close()
-    with pytest.raises(mmapds.Error, match=r"a\.mma: the writer is closed"):
-        writer.write({"n": 1})
+    for write in (lambda: writer.write({"n": 1}), lambda: writer.append_file(tmp_path / "a.mma")):
+        with pytest.raises(mmapds.Error, match=r"a\.mma: the writer is closed"):
+            write()
     assert len(mmapds.open(tmp_path / "a.mma")) == 1
 
 
-def test_a_writer_that_goes_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "in").mkdir()
-    with mmapds.Writer("a.mma") as writer:
-        writer.write({"x": 1})
-        monkeypatch.chdir("in")
-    assert mmapds.open(tmp_path / "a.mma")[0] == {"x": 1}
-    assert sorted(os.listdir(tmp_path)) == ["a.mma", "a.mma.mmx", "in"]
-
-
 def test_a_writer_that_is_forgotten(tmp_path):
-    def forget():
-        writer = mmapds.Writer(tmp_path / "a.mma")
-        writer.write({"x": 1})
-
+    writer = mmapds.Writer(tmp_path / "a.mma")
+    writer.write({"x": 1})
     with pytest.warns(ResourceWarning, match="a.mma: the writer was not closed and nothing was written"):
-        forget()
+        del writer
     assert os.listdir(tmp_path) == []
 
 
@@ -399,29 +353,25 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_full_disk(tmp_path):
     path = str(tmp_path / "a.mma")
     code = f"""
-import os, resource, mmapds, numpy as np
+import resource, mmapds, numpy as np
 resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
 writer = mmapds.Writer({path!r})
-try:
+
+def fill():
     for i in range(20):
         writer.write({{"x": np.full(100_000, i)}})
     writer.close()
-except mmapds.Error as error:
-    print(error)
-for use in (lambda: writer.write({{"x": np.full(1, 0)}}), writer.close):
+
+for use in (fill, lambda: writer.write({{"x": np.full(1, 0)}}), writer.close):
     try:
         use()
     except mmapds.Error as error:
         print(error)
 """
-    ran = python(code)
-    first, second, third = ran.stdout.splitlines()
     refused = "cannot write the array file (file too large); nothing was changed; give another place"
-    assert first == f"{path}: {refused}"
-    assert second == f"{path}: the writer is closed: an earlier write failed; make a new Writer"
-    assert third == second
+    closed = "the writer is closed: an earlier write failed; make a new Writer"
+    assert python(code).stdout.splitlines() == [f"{path}: {refused}", f"{path}: {closed}", f"{path}: {closed}"]
     assert os.listdir(tmp_path) == []
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 3_000_000
 
 
 def test_a_file_written_again_inherits_nothing_of_its_older_index(tmp_path):
@@ -435,19 +385,15 @@ def test_a_file_written_again_inherits_nothing_of_its_older_index(tmp_path):
 
 def test_unlike_writers_on_one_path(tmp_path):
     """One of them stays, whole, and with its own index."""
-    path = tmp_path / "a.mma"
 
     def write(number):
-        writer = mmapds.Writer(path, {f"f{number}": "int64"}, length=f"f{number}" if number % 2 else None)
-        for value in range(500 * (number + 1)):
-            writer.write({f"f{number}": value})
-        writer.close()
+        name, records = f"f{number}", 500 * (number + 1)
+        store(tmp_path, ({name: k} for k in range(records)), {name: "int64"}, length=name if number % 2 else None)
 
     with ThreadPoolExecutor(4) as pool:
         for _ in range(10):
             list(pool.map(write, range(4)))
-            ds = mmapds.open(path)
-            assert list(ds[7].values()) == [7]
+            assert list(mmapds.open(tmp_path / "a.mma")[7].values()) == [7]
             assert sorted(os.listdir(tmp_path)) == ["a.mma", "a.mma.mmx"]
 
 
@@ -472,35 +418,27 @@ def test_a_writer_appends_whole_files_between_records(tmp_path):
 
 def test_a_writer_refuses_files_of_other_records_and_damaged_ones(tmp_path):
     samples, schema, paths = files(tmp_path, 5, 3)
-    other = store(tmp_path, samples[0], schema, name="other.mma")
-    turned = store(tmp_path, samples[0], dict(reversed(schema.items())), name="turned.mma", length="tokens")
+    store(tmp_path, samples[0], schema, name="other.mma")
+    store(tmp_path, samples[0], dict(reversed(schema.items())), name="turned.mma", length="tokens")
     flip(paths[1], 500)
     with mmapds.Writer(tmp_path / "all.mma", schema, length="tokens") as writer:
         writer.append_file(paths[0])
-        with pytest.raises(mmapds.FormatError, match=r"other\.mma: columns: expected .*, as in .*all\.mma, found "):
-            writer.append_file(other)
-        with pytest.raises(mmapds.FormatError, match=r"turned\.mma: schema: expected .*, found "):
-            writer.append_file(turned)
-        with pytest.raises(mmapds.FormatError, match=r"1\.mma: DAMAGED: section 'records' does not match its checksum"):
-            writer.append_file(paths[1])
-        with pytest.raises(mmapds.SourceError, match="no such file"):
-            writer.append_file(tmp_path / "nothing.mma")
+        for name, message in (
+            ("other.mma", "columns: expected .*, as in .*all\\.mma, found "),
+            ("turned.mma", "schema: expected .*, found "),
+            ("1.mma", "DAMAGED: section 'records' does not match its checksum"),
+            ("nothing.mma", "no such file"),
+        ):
+            with pytest.raises(mmapds.Error, match=f"{name}: {message}"):
+                writer.append_file(tmp_path / name)
     assert len(mmapds.open(tmp_path / "all.mma")) == 5
-    with pytest.raises(mmapds.Error, match="the writer is closed"):
-        writer.append_file(paths[0])
 
 
 def test_an_index_that_cannot_be_written_costs_no_record(tmp_path):
-    path = tmp_path / "a.mma"
     (tmp_path / "a.mma.mmx").mkdir()
-    with (
-        pytest.raises(
-            mmapds.Error,
-            match=r"a\.mma: the array file is in its place, but not indexed: .*\.mmx: expected a regular file, found a",
-        ),
-        mmapds.Writer(path, {"x": "int64"}) as writer,
-    ):
-        writer.write({"x": 1})
+    message = r"a\.mma: the array file is in its place, but not indexed: .*\.mmx: expected a regular file, found a"
+    with pytest.raises(mmapds.Error, match=message):
+        store(tmp_path, [{"x": 1}])
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.mma", "a.mma.mmx"]
-    mmapds.build(path, out=tmp_path / "b.mmx")
+    mmapds.build(tmp_path / "a.mma", out=tmp_path / "b.mmx")
     assert mmapds.open(tmp_path / "b.mmx")[0]["x"] == 1
