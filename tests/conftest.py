@@ -54,6 +54,16 @@ def opened(write):
 
 
 @pytest.fixture
+def ran(capsys):
+    """Run `mmapds` in this process; return the exit status, and what it prints on stdout and stderr."""
+
+    def ran(*arguments):
+        return main(list(map(str, arguments))), *capsys.readouterr()
+
+    return ran
+
+
+@pytest.fixture
 def index(capsys):
     """Run `python -m mmapds.index`, or another command of mmapds, in this process; return how it ended."""
 

@@ -1,15 +1,15 @@
 """Building and converting by an executor: byte for byte what this process writes, whatever happens to workers."""
 
-import functools
 import os
-import resource
+import re
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import dask
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -88,19 +88,19 @@ def test_every_format_is_built(tmp_path, name):
     verify(Index(str(out)))
 
 
-@pytest.mark.parametrize("name", ["prefixed", "tar", "parquet", "hdf5"])
+@pytest.mark.parametrize("name", ["tar", "parquet", "hdf5"])
 def test_what_is_read_by_another_reader_is_converted(tmp_path, name):
-    if name in OPTIONS:
-        paths = [write_source(tmp_path, name, number, count) for number, count in enumerate((30, 1, 300, 5))]
-        prefixed = {"format": "prefixed", "prefix": "varint", "decode": "bytes"}
-        options = prefixed if name == "prefixed" else {"decode": "files"}
-    elif name == "hdf5":
-        paths, options = [str(tmp_path / f"{number}.h5") for number in range(3)], {"records": "groups"}
-        for number, path in enumerate(paths):
-            utterances(path, 20 + number)
-    else:
-        tables = [pa.table({"id": range(k, 300), "text": ["abc" * k] * (300 - k)}) for k in range(3)]
-        paths, options = [save(table, tmp_path / f"{k}.{name}", name) for k, table in enumerate(tables)], {}
+    paths, options = (
+        [tmp_path / f"{k}.{name}" for k in range(3)],
+        {"hdf5": {"records": "groups"}, "tar": {"decode": "files"}}.get(name, {}),
+    )
+    for k, path in enumerate(paths):
+        if name == "tar":
+            os.replace(write_source(tmp_path, name, k, 100), path)
+        elif name == "parquet":
+            save(pa.table({"id": range(k, 300), "text": ["abc" * k] * (300 - k)}), path)
+        else:
+            utterances(path, 20 + k)
     told, executor = [], Inline()
     convert(paths, tmp_path / "here.mma", **options)
     convert(paths, tmp_path / "all.mma", executor=executor, progress=lambda *done: told.append(done), **options)
@@ -110,49 +110,43 @@ def test_what_is_read_by_another_reader_is_converted(tmp_path, name):
     assert sum(done for done, _ in told) == len(mmapds.open(tmp_path / "all.mma"))
 
 
-class Twice:
+class Twice(ThreadPoolExecutor):
     """An executor that runs each task twice at the same time."""
 
     def submit(self, function, *arguments):
-        with ThreadPoolExecutor(2) as pool:
-            first, _ = (pool.submit(function, *arguments) for _ in range(2))
-        return first
+        super().submit(function, *arguments)
+        return super().submit(function, *arguments)
 
 
-class AutoExecutor:
-    """As that of submitit."""
+class AutoExecutor(ThreadPoolExecutor):
+    """As that of submitit, whose jobs have a result."""
 
     def __init__(self, folder):
-        self.folder, self.threads = folder, ThreadPoolExecutor(2)
+        super().__init__(2)
+        self.folder = folder
 
     def update_parameters(self, timeout_min):
         assert (self.folder, timeout_min) == ("logs", 60)
 
-    def submit(self, function, *arguments):
-        return self.threads.submit(function, *arguments)  # whose future has what a job has
 
-
-@contextmanager
 def submitit():
     with patch.dict(sys.modules, {"submitit": SimpleNamespace(AutoExecutor=AutoExecutor)}):
         executor = executors.submitit("logs", timeout_min=60)
-        assert isinstance(executor.submit(os.stat, "/no/such/file").exception(60), FileNotFoundError)
-        yield executor
+    assert isinstance(executor.submit(os.stat, "/no/such/file").exception(60), FileNotFoundError)
+    return nullcontext(executor)
 
 
-@contextmanager
-def given(executor):
-    yield executor
-
-
-@pytest.mark.parametrize("name", ["processes", "twice", "submitit"])
-def test_every_executor(corpus, tmp_path, name):
-    jobs = {**JOBS, "decoded": functools.partial(convert_all, decode=double)}
-    expected = {kind: job(corpus, tmp_path / f"{kind} here") for kind, job in jobs.items()}
-    makers = {"processes": lambda: ProcessPoolExecutor(2), "twice": lambda: given(Twice()), "submitit": submitit}
-    with makers[name]() as executor:
-        found = {kind: job(corpus, tmp_path / kind, executor=executor) for kind, job in jobs.items()}
-    assert found == expected
+@pytest.mark.parametrize(
+    "make", [lambda: ProcessPoolExecutor(2), lambda: Twice(2), submitit], ids=["pool", "twice", "jobs"]
+)
+def test_every_executor_writes_what_this_process_does(corpus, tmp_path, make):
+    """The contract: `submit` returns a future, a task may run anywhere, and more than once."""
+    jobs = [*((job, {}) for job in JOBS.values()), (convert_all, {"decode": double})]
+    with make() as executor:
+        for job, how in jobs:
+            assert job(corpus, tmp_path / "all", executor=executor, force=True, **how) == job(
+                corpus, tmp_path / "here", force=True, **how
+            )
     assert left_over(tmp_path) == []
 
 
@@ -164,10 +158,9 @@ def test_dask_runs_the_tasks_of_a_worker_again_that_was_killed(corpus, tmp_path)
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with LocalCluster(**options) as cluster:
         with Client(cluster) as client:
-            for kind, job in JOBS.items():
-                killing = Killing(client.get_executor(), tmp_path / f"{kind} killed a worker")
-                assert job(corpus, tmp_path / "all", executor=killing) == expected[kind]
-                assert killing.marker.exists()
+            killing = Killing(client.get_executor(), tmp_path / "killed a worker")
+            assert build_all(corpus, tmp_path / "all", executor=killing) == expected["build"]
+            assert killing.marker.exists()
         shared = ["--dask", cluster.scheduler_address, "--parts", tmp_path / "parts", "--force", "-o"]
         columns = ["--length", "chars(text)", "--column", "size=bytes()"]
         for done in (
@@ -181,8 +174,11 @@ def test_dask_runs_the_tasks_of_a_worker_again_that_was_killed(corpus, tmp_path)
     assert not (tmp_path / "parts").exists()
 
 
+# ---- which tasks there are ------------------------------------------------------------------------------------------
+
+
 def test_sources_of_a_task_are_whole_neighbours():
-    for sizes in ([], [0], [1], [1500], [1499, 1, 1], [5000, 0, 0, 1499, 2]):
+    for sizes in ([], [0], [1500], [1499, 1, 1], [5000, 0, 0, 1499, 2]):
         found = list(executors.groups(sizes))
         assert [number for group in found for number in group] == list(range(len(sizes)))
         assert all(sum(sizes[number] for number in group) >= 1500 for group in found[:-1])
@@ -190,20 +186,16 @@ def test_sources_of_a_task_are_whole_neighbours():
     assert len(list(executors.groups([10_000] * 50_000))) <= 1001
 
 
-def test_a_schema_is_inferred_from_the_first_records_of_all(corpus, tmp_path):
-    for infer in (1, 3, 50, 1000):
-        expected = convert_all(corpus, tmp_path / "here", infer=infer, force=True)
-        assert convert_all(corpus, tmp_path / "all", infer=infer, executor=Inline(), force=True) == expected
-
-
-def test_indexes_are_converted_each_by_a_task(corpus, tmp_path):
+def test_what_is_converted_does_not_depend_on_the_tasks(corpus, tmp_path):
+    """Neither an inferred schema, which takes the first records of all sources, nor what indexes cover."""
     mmapds.build(corpus)
     mmapds.open(corpus)[::2].save(tmp_path / "half.mmx")
-    paths = [f"{corpus[0]}.mmx", tmp_path / "half.mmx", f"{corpus[2]}.mmx"]
-    expected = convert_all(paths, tmp_path / "here")
-    executor = Inline()
-    assert convert_all(paths, tmp_path / "all", executor=executor) == expected
-    assert len(executor.calls) == 3
+    indexes = [f"{corpus[0]}.mmx", tmp_path / "half.mmx", f"{corpus[2]}.mmx"]
+    for sources, infer, calls in ((corpus, 1, TASKS), (corpus, 50, TASKS), (corpus, 1000, TASKS), (indexes, 1000, 3)):
+        executor = Inline()
+        expected = convert_all(sources, tmp_path / "here", infer=infer, force=True)
+        assert convert_all(sources, tmp_path / "all", infer=infer, executor=executor, force=True) == expected
+        assert len(executor.calls) == calls
 
 
 def test_what_indexes_know_is_not_sent_out(corpus, tmp_path):
@@ -230,18 +222,15 @@ class Interrupted(Inline):
         return super().submit(function, *arguments)
 
 
-@both
-def test_a_pool_that_broke_is_an_error_and_a_second_run_goes_on(corpus, tmp_path, job):
-    expected = job(corpus, tmp_path / "here")
+def test_a_pool_that_broke_is_an_error_and_a_second_run_goes_on(corpus, tmp_path):
     with ProcessPoolExecutor(1) as pool, pytest.raises(mmapds.Error) as error:
-        job(corpus, tmp_path / "all", executor=Killing(pool, tmp_path / "killed"))
-    message = str(error.value)
-    assert message.startswith(f"executor: lost the task of {tmp_path}/")
-    assert "BrokenProcessPool" in message
-    assert message.endswith("run again, which builds only missing parts")
-    check(message)
+        build_all(corpus, tmp_path / "all", executor=Killing(pool, tmp_path / "killed"))
+    what = rf"executor: lost the task of {tmp_path}/\d.jsonl: BrokenProcessPool: "
+    hint = "run again, which builds only missing parts"
+    assert re.fullmatch(f"{what}.*; {hint}", str(error.value))
+    check(str(error.value))
     executor = Inline()
-    assert job(corpus, tmp_path / "all", executor=executor) == expected
+    assert build_all(corpus, tmp_path / "all", executor=executor) == build_all(corpus, tmp_path / "here")
     assert 0 < len(executor.calls) < TASKS
     assert left_over(tmp_path) == []
 
@@ -263,15 +252,13 @@ def test_a_second_run_keeps_the_parts_of_what_did_not_change(corpus, tmp_path, j
         assert len(executor.calls) == calls
         assert left_over(tmp_path) == []
     assert list(other.parent.iterdir()) == [other]
-
-
-def test_parts_of_a_function_are_not_kept(corpus, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        convert_all(corpus, tmp_path / "all", executor=Interrupted(), decode=double)
-    executor = Inline()
-    found = convert_all(corpus, tmp_path / "all", executor=executor, decode=double)
-    assert found == convert_all(corpus, tmp_path / "here", decode=double)
-    assert len(executor.calls) == TASKS
+    if job is convert_all:  # nobody sees whether a function changed
+        with pytest.raises(KeyboardInterrupt):
+            job(corpus, tmp_path / "all", executor=Interrupted(), decode=double, force=True)
+        executor = Inline()
+        expected = job(corpus, tmp_path / "here", decode=double, force=True)
+        assert job(corpus, tmp_path / "all", executor=executor, decode=double, force=True) == expected
+        assert len(executor.calls) == TASKS
 
 
 @both
@@ -294,17 +281,13 @@ def test_a_part_that_the_disk_damaged_is_an_error(corpus, tmp_path, job):
 def test_an_error_of_the_data_is_raised_with_its_place(corpus, tmp_path, job, write):
     before = job(corpus[:1], tmp_path / "all", executor=Inline())
     bad = write([line(1), {"id": 1, "tokens": [1], "text": 5}], "bad.jsonl")
-    with ProcessPoolExecutor(1) as pool, pytest.raises((mmapds.ColumnError, mmapds.FormatError)) as error:
-        job([*corpus, bad], tmp_path / "all", executor=pool, **({"infer": 100} if job is convert_all else {}))
-    assert str(error.value).startswith(f"{bad}:2 (byte ")
-    assert "expected " in str(error.value)
+    with ProcessPoolExecutor(1) as pool:
+        with pytest.raises((mmapds.ColumnError, mmapds.FormatError), match=rf"^{bad}:2 \(byte .*expected ") as error:
+            job([*corpus, bad], tmp_path / "all", executor=pool, **({"infer": 100} if job is convert_all else {}))
+        with pytest.raises(KeyError, match="nothing"):  # what a decoder raises
+            convert(corpus, tmp_path / "new.mma", schema={"id": "int64"}, decode=wrong, executor=pool)
     assert HOST not in str(error.value)
     assert job(corpus[:1], tmp_path / "all") == before
-
-
-def test_what_a_decoder_raises_is_raised(corpus, tmp_path):
-    with ProcessPoolExecutor(1) as pool, pytest.raises(KeyError, match="nothing"):
-        convert(corpus, tmp_path / "all.mma", schema={"id": "int64"}, decode=wrong, executor=pool)
 
 
 def test_what_parts_lack_is_counted_over_all_of_them(corpus, tmp_path, write):
@@ -358,21 +341,6 @@ def test_a_worker_says_on_which_host_it_failed(corpus, tmp_path, job):
         assert run_task(version, run, path, function, (sources, *how)) is None
 
 
-def limited(size):
-    """No file of this process can be written beyond a size; it initializes workers."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-
-@both
-def test_a_worker_whose_disk_is_full_says_where(corpus, tmp_path, job):
-    before = job(corpus[:1], tmp_path / "all")
-    with ProcessPoolExecutor(1, initializer=limited, initargs=(100,)) as pool, pytest.raises(mmapds.Error) as error:
-        job(corpus, tmp_path / "all", executor=pool)
-    assert str(error.value).endswith(HOST)
-    assert "file too large" in str(error.value)
-    assert job(corpus[:1], tmp_path / "all") == before
-
-
 class Elsewhere(Inline):
     """An executor whose workers do not share the directory of parts."""
 
@@ -404,18 +372,14 @@ def test_what_is_refused(corpus, tmp_path):
 
 
 def test_commands_refuse(corpus, tmp_path, index):
-    for options, message in (
-        (["--dask", "a", "--ray", "b"], "--ray: expected no --dask beside it"),
-        (["--dask", ""], "--dask: expected an address, found none"),
+    for options, status, message in (
+        (["--dask", "a", "--ray", "b"], 2, "--ray: expected no --dask beside it"),
+        (["--dask", ""], 2, "--dask: expected an address, found none"),
+        (["--dask", "tcp://127.0.0.1:1"], 1, "dask: Timed out trying to connect to tcp://127.0.0.1:1"),
     ):
-        for tool, out in (("index", "all.mmx"), ("convert", "all.mma")):
-            done = index(*corpus, "-o", tmp_path / out, *options, tool=tool)
-            assert (done.returncode, done.stderr.startswith(message)) == (2, True)
-    environment = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
-    options = ["-o", tmp_path / "all.mmx", "--dask", "tcp://127.0.0.1:1"]
-    done = run("-m", "mmapds.index", *corpus, *options, env=environment)
-    assert done.returncode == 1
-    assert "dask: Timed out trying to connect to tcp://127.0.0.1:1" in done.stderr.splitlines()[-1]
+        with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+            done = index(*corpus, "-o", tmp_path / "all.mmx", *options)
+        assert (done.returncode, message in done.stderr) == (status, True)
 
 
 def test_the_examples_of_the_docs_run(corpus, tmp_path):

@@ -11,27 +11,17 @@ import numpy as np
 import pytest
 
 import mmapds
-from mmapds.cli.commands import main
 from mmapds.index import inspect as numbers
 from mmapds.index.inspect import SIZES, histogram, measure
 from mmapds.storage.index_file import Index
 from tests.support import commands
 from tests.support.bounds import bounds_of
+from tests.support.files import patched
 from tests.support.index_file import rewrite
 from tests.support.messages import check
 from tests.support.terminals import on_terminal
 
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
-
-
-@pytest.fixture
-def ran(capsys):
-    """Runs a command in this process; returns the exit status, and what it prints on stdout and stderr."""
-
-    def ran(*arguments):
-        return main(list(map(str, arguments))), *capsys.readouterr()
-
-    return ran
 
 
 def table(text):
@@ -62,7 +52,7 @@ def test_the_numbers_of_columns_are_those_of_numpy(write, ran):
     assert (status, err) == (0, "")
     assert f"{path}.mmx\n  records  3,000\n  sources  1\n  bytes    {os.path.getsize(path):,} (" in out
     found = table(out)
-    for name, expected in (("length", lengths), ("n", lengths - 100), ("bytes", np.diff(bounds(path)))):
+    for name, expected in (("length", lengths), ("n", lengths - 100), ("bytes", np.diff(bounds_of(f"{path}.mmx")))):
         for row, value in (
             ("min", expected.min()),
             ("median", np.quantile(expected, 0.5, method="inverted_cdf")),
@@ -74,16 +64,8 @@ def test_the_numbers_of_columns_are_those_of_numpy(write, ran):
     assert [found[name, "made of"] for name in ("length", "n")] == [["chars(text) uint32"], ["n int64"]]
     bins = spread(out)
     assert sum(count for *_, count in bins) == 3000
-    label, _, count = bins[0]
-    low, high = map(int, label.split(" to "))
-    assert count == ((lengths >= low) & (lengths <= high)).sum()
-    label, _, count = bins[-1]
-    assert count == (lengths >= int(label.removesuffix(" or more"))).sum()
+    assert bins[-1][2] == (lengths >= int(bins[-1][0].removesuffix(" or more"))).sum()
     assert max(len(bar) for _, bar, _ in bins) == len(max(bins, key=lambda each: each[2])[1])
-
-
-def bounds(path):
-    return np.array(bounds_of(f"{path}.mmx"))
 
 
 def test_piece_by_piece_the_numbers_are_the_same(write, monkeypatch):
@@ -109,12 +91,10 @@ def test_piece_by_piece_the_numbers_are_the_same(write, monkeypatch):
     ("values", "row", "expected"),
     [
         (np.array([2**64 - 1] * 3, np.uint64), "total", f"{3 * (2**64 - 1):,}"),
-        (np.array([-(2**63)] * 3), "total", f"{-3 * 2**63:,}"),
         (np.array([0.5, np.nan, np.inf]), "max", "0.5"),
         (np.array([np.nan] * 3), "max", "0"),
         (np.array([1.7e308] * 3), "total", "too large"),
         (np.array([1.7e308, -1.7e308, -1.7e308]), "mean", "-5.66667e+307"),
-        (np.array([1e-300, 2e-300, 3e-300]), "median", "2e-300"),
     ],
 )
 def test_extreme_numbers(write, ran, values, row, expected):
@@ -150,29 +130,40 @@ def test_each_number_lies_in_the_bin_that_its_label_says(write, ran, values):
     assert [count for *_, count in bins] == expected
 
 
-@pytest.mark.parametrize("records", [10**15, 2**62])
-def test_an_index_that_claims_any_number_of_records_is_described_at_once(tmp_path, ran, records):
-    path = tmp_path / "a.npy"
-    np.save(path, np.zeros((5, 4), np.int16))
-    mmapds.build(path)
+def test_a_forged_index_is_described_as_it_is(write, tmp_path, ran):
+    """`info` describes, at once however many records are claimed; `verify` is what finds damage."""
+    np.save(tmp_path / "a.npy", np.zeros((5, 4), np.int16))
+    mmapds.build(tmp_path / "a.npy")
 
     def claim(metadata):
-        metadata["sources"][0]["records"] = records
+        metadata["sources"][0]["records"] = 2**62
         return metadata
 
-    rewrite(f"{path}.mmx", metadata=claim, header={"records": records})
-    status, out, _ = ran("info", path)
-    assert (status, table(out)["bytes", "total"]) == (0, f"{8 * records:,}")
-    assert [(label, count) for label, _, count in spread(out)] == [("8 to 8", records)]
+    rewrite(tmp_path / "a.npy.mmx", metadata=claim, header={"records": 2**62})
+    status, out, _ = ran("info", tmp_path / "a.npy")
+    assert (status, table(out)["bytes", "total"]) == (0, f"{8 * 2**62:,}")
+    assert [(label, count) for label, _, count in spread(out)] == [("8 to 8", 2**62)]
+    path = write([{"n": 1}] * 10)
+    mmapds.build(path)
+    patched(f"{path}.mmx", Index(f"{path}.mmx").sections["offsets"].offset + 8, b"\xff" * 16)
+    assert (ran("info", path)[0], ran("verify", path)[0]) == (0, 1)
 
 
 def test_an_empty_index_and_an_unknown_column(write, ran):
     path = write(b"", "empty.jsonl")
     mmapds.build(path)
-    status, out, _ = ran("info", path)
-    assert (status, out.splitlines()[1]) == (0, "  records  0")
+    assert ran("info", path)[1].splitlines()[1] == "  records  0"
     expected = f"{path}.mmx: expected --histogram with one of 'bytes', found 'length'\n"
     assert ran("info", path, "--histogram", "length") == (1, "", expected)
+
+
+def test_sizes_of_compressed_sources_say_which_they_are(tmp_path, ran):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"n": 1}\n' * 1000))
+    size = path.stat().st_size
+    line = f"{path}.mmx: 1,000 records, {size} bytes, 9,000 decoded, 9.0 bytes a record (9 to 9)"
+    assert ran("index", path)[1].startswith(line)
+    assert f"\n  bytes    {size}\n  decoded  9,000 (9.0 kB)\n" in ran("info", path)[1]
 
 
 def test_many_sources_are_summarised(write, ran, tmp_path):
@@ -205,15 +196,14 @@ def test_several_indexes_are_taken_together(write, ran):
     assert err == f"{gone}.mmx: no such index; run: python -m mmapds.index {gone}\n"
     assert out.startswith(f"2 indexes, {one}.mmx to {two}.mmx\n  records  3\n  sources  2\n")
     assert table(out)["n", "total"] == "12"
-    assert ran("info", "--quiet", one) == (0, "", "")
+    assert ran("info", "--quiet", one, gone) == (1, "", err)
 
 
 def test_a_source_that_changed_or_is_gone_fails(write, ran):
     grown, gone, same = (write([1], name) for name in ("grown.jsonl", "gone.jsonl", "same.jsonl"))
     mmapds.build([grown, gone, same])
     os.utime(same, ns=(5, 5))
-    status, _, err = ran("info", same)
-    assert (status, err) == (0, "")
+    assert ran("info", same)[::2] == (0, "")
     write([1, 2], "grown.jsonl")
     os.unlink(gone)
     status, out, err = ran("info", *[f"{path}.mmx" for path in (grown, gone, same)])
@@ -225,7 +215,6 @@ def test_a_source_that_changed_or_is_gone_fails(write, ran):
     assert missing.startswith(f"{gone}: no such file or directory (a source of ")
     for line in (stale, missing):
         check(line)
-    assert ran("info", "--quiet", f"{grown}.mmx") == (1, "", f"{stale}\n")
     status, out, err = ran("info", "--json", f"{grown}.mmx")
     assert (status, err) == (1, "")
     assert json.loads(out)["indexes"][0]["sources"][0]["state"] == "stale"
@@ -242,30 +231,3 @@ def test_a_terminal_has_colours_and_every_column(write):
     plain = [line.rstrip() for line in COLOURS.sub("", text).splitlines()]
     piped = commands.mmapds("info", path, env={**os.environ, "FORCE_COLOR": "1"}).stdout
     assert plain == piped.splitlines()
-
-
-def test_a_damaged_column_is_described_as_it_is(write, ran):
-    """`info` describes; `verify` is what finds damage."""
-    path = write([{"n": 1}] * 10)
-    mmapds.build(path, length="n")
-    with open(f"{path}.mmx", "r+b") as file:
-        offset = Index(f"{path}.mmx").sections["offsets"].offset
-        file.seek(offset + 8)
-        file.write(b"\xff" * 16)
-    assert ran("info", path)[0] == 0
-    assert ran("verify", path)[0] == 1
-
-
-def test_sizes_of_compressed_sources_say_which_they_are(tmp_path):
-    data = b'{"n": 1}\n' * 1000
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(gzip.compress(data))
-    size = path.stat().st_size
-    line = f"{path}.mmx: 1,000 records, {size} bytes, 9,000 decoded, 9.0 bytes a record (9 to 9)"
-    assert commands.command(path, "--force").stdout.startswith(line)
-    shown = commands.mmapds("info", path).stdout
-    assert re.search(rf"\n  bytes +{size}\b", shown)
-    assert re.search(r"\n  decoded +9,000 \(9.0 kB\)\n", shown)
-    (tmp_path / "b.jsonl").write_bytes(data)
-    mmapds.build(tmp_path / "b.jsonl")
-    assert "decoded" not in commands.mmapds("info", tmp_path / "b.jsonl").stdout

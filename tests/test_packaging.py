@@ -22,7 +22,8 @@ def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_one_version_is_named_everywhere():
+def test_one_version_is_named_everywhere_and_no_extra_is_for_developers():
+    assert not {"dev", "docs", "test", "audit"} & set(project()["project"]["optional-dependencies"])
     cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE).group(1)
     assert project()["project"]["version"] == mmapds.__version__ == cited
 
@@ -49,11 +50,6 @@ def test_the_changelog_keeps_to_its_form():
     for section in re.split(r"^## .*$", CHANGELOG, flags=re.MULTILINE)[1:]:
         kinds = re.findall(r"^### (.*)$", section, re.MULTILINE)
         assert kinds == sorted(set(kinds), key=KINDS.index)
-
-
-def test_no_extra_is_for_developers_alone():
-    """What a wheel declares is for those who use it; groups of dependencies are not part of it."""
-    assert not {"dev", "docs", "test", "audit"} & set(project()["project"]["optional-dependencies"])
 
 
 WITHOUT = """
