@@ -1,4 +1,4 @@
-"""The command that a message names mends what the message is about: each is run, and the index is verified after it."""
+"""The command that a message names mends what the message is about: each is run as it is printed."""
 
 import bz2
 import lzma
@@ -8,140 +8,169 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import mmapds
+from mmapds.convert import convert
+from mmapds.errors import printable, tool
+from mmapds.index import verify as verify_module
 from mmapds.index.__main__ import main
 from mmapds.storage.index_file import Index
 from tests.support.bounds import bounds_of, forge_bounds
+from tests.support.commands import mmapds as command
+from tests.support.commands import run
 from tests.support.files import flip, patched
 from tests.support.index_file import verify
+from tests.support.messages import check
 from tests.support.tars import archive
+from tests.support.worlds import world
+
+RECORDS = 12_000
+BETWEEN = 10_000  # a record between the blocks of the fingerprint
 
 
 def run_remedy(error):
     """Run the command that a message ends with, which may be followed by a remark in parentheses."""
     found = re.fullmatch(r".*; run: python -m mmapds\.index (.*?)(?: \([^()]*(\(.*\))?[^()]*\))?", str(error), re.S)
     assert found, error
+    check(str(error))
     assert main(shlex.split(found[1])) == 0
 
 
 @pytest.fixture
 def corpus(write):
-    path = write([{"n": number % 7 + 1, "text": "x" * (number % 40)} for number in range(2000)])
+    """Records of 40 bytes, more than a fingerprint sees."""
+    path = write(b"".join(b'{"n":%d,"id":%26d}\n' % (number % 7 + 1, number) for number in range(RECORDS)))
     mmapds.build(path, length="n")
     return path
 
 
-def offset(index, name):
-    return Index(index).sections[name].offset
+def section(index, name, at=0):
+    return Index(index).sections[name].offset + at
 
 
-def grow(path, line='{"n": 5}\n'):
+def grow(path, line='{"n":5}\n'):
     with open(path, "a") as file:
         file.write(line)
 
 
 def touched(path):
-    flip(path, 6)
+    flip(path, 5)
     os.utime(path)
 
 
-def forged(path, name, data):
-    """Write other bytes to a section, whose checksum is not looked at when it is opened."""
-    patched(f"{path}.mmx", offset(f"{path}.mmx", name), data)
+def with_a_computed_column(path):
+    mmapds.add_column(path, "square", np.arange(RECORDS) ** 2)
+    flip(f"{path}.mmx", section(f"{path}.mmx", "offsets"))
+
+
+def moved(path):
+    """Let a line end one byte earlier."""
+    with open(path, "rb") as file:
+        line = file.readlines()[BETWEEN - 1]
+    patched(path, 40 * (BETWEEN - 1), line.replace(b"  ", b" ", 1) + b" ")
+
+
+def in_index(at):
+    """What flips a bit of the index, in a section or at a place."""
+    return lambda path: flip(f"{path}.mmx", section(f"{path}.mmx", at, 5) if isinstance(at, str) else at)
 
 
 DAMAGE = {
     "a source that grew": (grow, "STALE: train.jsonl was [0-9]+ bytes when indexed and is [0-9]+ now"),
     "other content of the same time": (
-        lambda path: flip(path, 6),
-        "STALE: .*train.jsonl has other .*, same time, fing",
+        lambda path: flip(path, 5),
+        "STALE: .*other content .same size, same time, fing",
     ),
     "other content of another time": (touched, "STALE: .*train.jsonl has other content .same size, another time, fing"),
-    "a header": (lambda path: flip(f"{path}.mmx", 30), "DAMAGED: "),
-    "the first bytes": (lambda path: flip(f"{path}.mmx", 3), "NOT AN INDEX: expected .* at byte 0, found "),
-    "metadata": (lambda path: flip(f"{path}.mmx", os.path.getsize(f"{path}.mmx") - 10), "DAMAGED: header and metadata"),
+    "a number between the blocks": (
+        lambda path: flip(path, 40 * BETWEEN + 5),
+        r"DAMAGED: column:length\[10000\] = 5, expected 4 \(record 10000 of .*jsonl\)",
+    ),
+    "a line end between the blocks": (
+        moved,
+        r"DAMAGED: record 10000 of .* begins at byte 400000, expected byte 399999",
+    ),
+    "a header": (in_index(30), "DAMAGED: "),
+    "the first bytes": (in_index(3), "NOT AN INDEX: expected .* at byte 0, found "),
+    "metadata": (lambda path: in_index(os.path.getsize(f"{path}.mmx") - 10)(path), "DAMAGED: header and metadata"),
+    "an index cut short": (lambda path: os.truncate(f"{path}.mmx", 5000), "DAMAGED: expected "),
+    "a computed column": (with_a_computed_column, r"--force \(which loses 'square', computed in Python\)$"),
     **{
-        f"section {name}": (
-            lambda path, name=name: flip(f"{path}.mmx", offset(f"{path}.mmx", name) + 5),
-            f"DAMAGED: section '{name}' does not match its checksum",
-        )
+        f"section {name}": (in_index(name), f"DAMAGED: section '{name}' does not match its checksum")
         for name in ("offsets", "column:length", "length_order")
     },
 }
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_an_index_that_is_stale_or_damaged(corpus, name):
+def test_an_index_that_is_stale_or_damaged(corpus, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(verify_module, "_RECORDS", 1000)  # whose bounds are compared at a time
     damage, message = DAMAGE[name]
     damage(corpus)
     with pytest.raises((mmapds.StaleIndexError, mmapds.FormatError), match=message) as error:
         verify(Index(f"{corpus}.mmx"))
+    assert sorted(os.listdir(tmp_path)) == ["train.jsonl", "train.jsonl.mmx"]
     run_remedy(error.value)
     verify(Index(f"{corpus}.mmx"))
     ds = mmapds.open(corpus)
-    assert len(ds) == (2001 if damage is grow else 2000)
-    assert name in ("a header", "the first bytes", "metadata") or ds.columns == ["length"]
+    assert len(ds) == RECORDS + (damage is grow)
+    assert name in ("a header", "the first bytes", "metadata", "an index cut short") or ds.columns == ["length"]
 
 
-@pytest.mark.parametrize(
-    ("line", "flipped", "options", "message"),
-    [
-        (b"1\n", 500_001, {}, r"record 250001 of .*train.jsonl begins at byte 500002, expected byte 500004"),
-        (
-            b'{"n": 1}\n',
-            450_006,
-            {"length": "n"},
-            r"column:length\[50000\] = 1, expected 0 \(record 50000 of .*jsonl\)",
-        ),
-    ],
-    ids=["a line end", "a number"],
-)
-def test_a_change_that_the_fingerprint_does_not_see(write, line, flipped, options, message):
-    path = write(line * 400_000)
-    mmapds.build(path, **options)
-    flip(path, flipped)
-    with pytest.raises(mmapds.FormatError, match=f"DAMAGED: {message}") as error:
-        verify(Index(f"{path}.mmx"))
+def read_in_order(path):
+    batches = list(mmapds.TokenBudgetBatchSampler(mmapds.open(path), 100))
+    return sorted(record for batch in batches for record in batch) == list(range(RECORDS))
+
+
+UNCHECKED = {  # sections, whose checksums are not looked at when an index is opened
+    "offsets": (
+        b"\xff" * 64,
+        lambda path: mmapds.open(path)[0]["n"] == 1,
+        r"record 0 of .*: expected bytes within 0 to",
+    ),
+    "length_order": (b"\xff" * 8000, read_in_order, "section 'length_order'"),
+    "key_records": (b"\n\0\0\0" * 10, lambda path: mmapds.open(path).find("3") == 3, r"key_records\[\d\] = 10 is out"),
+}
+
+
+@pytest.mark.parametrize("name", UNCHECKED)
+def test_sections_that_are_found_damaged_when_they_are_read(corpus, write, name):
+    data, reads, message = UNCHECKED[name]
+    if name == "key_records":
+        corpus = write(archive([(f"{number}.txt", b"x") for number in range(10)]), "a.tar")
+        mmapds.build(corpus)
+    patched(f"{corpus}.mmx", section(f"{corpus}.mmx", name), data)
+    with pytest.raises(mmapds.FormatError, match=f"{corpus}.mmx: DAMAGED: {message}") as error:
+        reads(corpus)
     run_remedy(error.value)
-    verify(Index(f"{path}.mmx"))
+    assert reads(corpus)
 
 
-def test_bytes_of_an_index_that_are_not_checked_when_it_is_opened(corpus, tmp_path):
-    forged(corpus, "offsets", b"\xff" * 64)
-    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record 0 of .*: expected bytes within 0 to \d+,") as error:
-        mmapds.open(corpus)[0]
-    run_remedy(error.value)
-    assert mmapds.open(corpus)[0]["n"] == 1
-
-    forged(corpus, "length_order", b"\xff" * 8000)
-    with pytest.raises(mmapds.FormatError, match=f"{corpus}.mmx: DAMAGED: ") as error:
-        next(iter(mmapds.TokenBudgetBatchSampler(mmapds.open(corpus), 100)))
-    run_remedy(error.value)
-    batches = mmapds.TokenBudgetBatchSampler(mmapds.open(corpus), 100)
-    assert sorted(record for batch in batches for record in batch) == list(range(2000))
-
-    path = tmp_path / "a.tar"
-    path.write_bytes(archive([(f"{number}.txt", b"x") for number in range(10)]))
+@pytest.mark.parametrize("text", [b'{"n":1}\n{"n":2}\n{"n":3}\n', b'\xef\xbb\xbf{"n":1}\r\n{"n":2}\r\n{"n":3}'])
+def test_a_bound_inside_a_record_is_not_blamed_on_the_data(write, text):
+    path = write(text)
     mmapds.build(path)
-    forged(path, "key_records", b"\n\0\0\0" * 10)
-    with pytest.raises(mmapds.FormatError, match=r"key_records\[\d\] = 10 is out of range for 10 rec") as error:
-        mmapds.open(path).find("3")
+    first, second, *others = bounds_of(f"{path}.mmx")
+    forge_bounds(f"{path}.mmx", [first, second + 3, *others])
+    for on_error in ("raise", "skip"):
+        with pytest.raises(mmapds.FormatError, match=r"record 1 of .*: expected a whole line, found ") as error:
+            mmapds.open(path, on_error=on_error).take([1, 2])
     run_remedy(error.value)
-    assert mmapds.open(path).find("3") == 3
+    assert list(mmapds.open(path)) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
 def test_an_index_of_several_sources(write, tmp_path):
     """Only the user knows the sources, where the list of them is damaged."""
     paths, out = [write([1, 2], "a b.jsonl"), write([3], "b.jsonl")], str(tmp_path / "all.mmx")
     mmapds.build(paths, out=out)
-    flip(out, offset(out, "offsets"))
+    flip(out, section(out, "offsets"))
     with pytest.raises(mmapds.FormatError, match="DAMAGED: section 'offsets'") as error:
         verify(Index(out))
     run_remedy(error.value)
@@ -156,35 +185,17 @@ def test_an_index_of_several_sources(write, tmp_path):
     assert list(mmapds.open(out)) == [1, 2, 3, 4]
 
 
-def test_an_index_with_a_column_that_was_computed_in_python(corpus):
-    """Its command refuses to lose the column, except with --force."""
-    mmapds.add_column(corpus, "square", np.arange(2000) ** 2)
-    flip(f"{corpus}.mmx", offset(f"{corpus}.mmx", "offsets"))
-    with pytest.raises(mmapds.FormatError, match=r"--force \(which loses 'square', computed in Python\)$") as error:
-        verify(Index(f"{corpus}.mmx"))
-    run_remedy(error.value)
-    assert mmapds.open(corpus).columns == ["length"]
-
-
-def test_missing_indexes(write):
-    paths = [write([1], "a b-0.jsonl"), write([2], "-n.jsonl")]
-    for find, wanted in ((lambda: mmapds.open(paths), [1, 2]), (lambda: mmapds.open(paths[0]), [1])):
-        with pytest.raises(mmapds.IndexMissingError, match="not indexed yet") as error:
-            find()
-        run_remedy(error.value)
-        assert list(find()) == wanted
-        os.unlink(f"{paths[0]}.mmx")
-
-
-def test_a_source_by_a_name_that_looks_like_an_option(write, tmp_path, monkeypatch):
-    write([1], "-n.jsonl")
+def test_missing_indexes(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(mmapds.IndexMissingError, match=r"run: python -m mmapds.index \./-n\.jsonl") as error:
-        mmapds.open("-n.jsonl")
-    run_remedy(error.value)
-
-
-NEEDS_UNZIP = pytest.mark.skipif(not shutil.which("unzip"), reason="this machine has no unzip")
+    for number, name in enumerate(("a b-0.jsonl", "-n.jsonl")):
+        write([number], name)
+    for given, wanted in ((["a b-0.jsonl", "-n.jsonl"], [0, 1]), ("a b-0.jsonl", [0]), ("-n.jsonl", [1])):
+        with pytest.raises(mmapds.IndexMissingError, match="not indexed yet") as error:
+            mmapds.open(given)
+        run_remedy(error.value)
+        assert list(mmapds.open(given)) == wanted
+        for index in tmp_path.glob("*.mmx"):
+            index.unlink()
 
 
 def zipped(data):
@@ -195,7 +206,7 @@ def zipped(data):
 
 
 def parquet(_):
-    pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2]}), "a b.parquet")
+    pq.write_table(pa.table({"n": [1, 2]}), "a b.parquet")
     with open("a b.parquet", "rb") as file:
         return file.read()
 
@@ -205,7 +216,7 @@ def parquet(_):
     [
         ("a b.jsonl.bz2", bz2.compress, "a b.plain.jsonl"),
         ("a b.jsonl.xz", lzma.compress, "a b.plain.jsonl"),
-        pytest.param("a b.zip", zipped, "a.jsonl", marks=NEEDS_UNZIP),
+        pytest.param("a b.zip", zipped, "a.jsonl", marks=pytest.mark.skipif(not shutil.which("unzip"), reason="unzip")),
         ("a b.parquet", parquet, "a b.mma"),
     ],
 )
@@ -215,30 +226,72 @@ def test_a_source_that_must_be_converted(tmp_path, monkeypatch, name, make, foun
     (tmp_path / name).write_bytes(data)
     with pytest.raises((mmapds.SourceError, mmapds.FormatError), match=r"compressed \(|is not read in place") as error:
         mmapds.build(name)
-    command = re.sub("^python ", f"{sys.executable} ", str(error.value).rpartition("; run: ")[2])
-    ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    line = re.sub("^python ", f"{sys.executable} ", str(error.value).rpartition("; run: ")[2])
+    ran = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert list(mmapds.open(found, build=True)) == [{"n": 1}, {"n": 2}]
     assert (tmp_path / name).read_bytes() == data
 
 
-def test_an_index_that_was_cut_while_it_was_open(corpus):
-    ds = mmapds.open(corpus)
-    os.truncate(f"{corpus}.mmx", 100)
-    with pytest.raises(mmapds.FormatError, match=r"expected \d+ bytes, as when .* found fewer$"):
-        list(ds)
+# ---- commands as they are printed ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", [b'{"n": 1}\n{"n": 2}\n{"n": 3}\n', b'\xef\xbb\xbf{"n": 1}\r\n{"n": 2}\r\n{"n": 3}'])
-def test_a_bound_inside_a_record_is_not_blamed_on_the_data(write, text):
-    path = write(text)
-    mmapds.build(path)
-    first, second, *others = bounds_of(f"{path}.mmx")
-    forge_bounds(f"{path}.mmx", [first, second + 3, *others])
-    for on_error in ("raise", "skip"):
-        with pytest.raises(
-            mmapds.FormatError, match=r"DAMAGED: record 1 of .*: expected a whole line, found "
-        ) as error:
-            mmapds.open(path, on_error=on_error).take([1, 2])
-    run_remedy(error.value)
-    assert list(mmapds.open(path)) == [{"n": 1}, {"n": 2}, {"n": 3}]
+@pytest.mark.parametrize("name", ["$HOME`x` it's.jsonl", "-n.jsonl"])
+def test_a_printed_command_can_be_pasted(write, tmp_path, name):
+    write([1], name)
+    line = command("head", f"./{name}", cwd=tmp_path).stderr.rpartition("; run: ")[2].rstrip()
+    assert printable(line) == line
+    env = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, check=True)
+    assert (tmp_path / f"{name}.mmx").exists()
+
+
+def test_commands_are_those_of_the_tool_that_runs(write, tmp_path, monkeypatch):
+    write([1], "a.jsonl")
+    assert "; run: python -m mmapds.index a.jsonl" in command("head", "a.jsonl", cwd=tmp_path).stderr
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "t.parquet")
+    script = os.path.join(sysconfig.get_path("scripts"), "mmapds")
+    for given, said in (("head a.jsonl", "mmapds index a.jsonl"), ("index t.parquet", "mmapds convert t.parquet")):
+        ran = subprocess.run([script, *given.split()], capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert f"; run: {said}" in ran.stderr
+    monkeypatch.delattr(sys, "argv")
+    assert tool("index") == "python -m mmapds.index"
+
+
+def test_a_conversion_that_is_run_again_keeps_the_lengths(tmp_path):
+    pq.write_table(pa.table({"tokens": [[1], [1, 2]], "n": [5, 6]}), tmp_path / "t.parquet")
+    for options, kept, lengths in (
+        ({"length": "tokens"}, None, [1, 2]),
+        ({}, "tokens", [1, 2]),
+        ({"length": "n"}, None, [5, 6]),
+    ):
+        assert convert(tmp_path / "t.parquet", **options).kept_length == kept
+        assert mmapds.open(tmp_path / "t.mma").lengths.tolist() == lengths
+    assert convert(tmp_path / "t.parquet", fields=["tokens"]).kept_length is None, "the field is gone"
+
+
+def test_a_source_tree_that_is_not_built_says_so(tmp_path):
+    tree, source = tmp_path / "tree", os.path.dirname(mmapds.__file__)
+    (tree / "mmapds/storage").mkdir(parents=True)
+    for name in ("__init__.py", "errors.py", "storage/__init__.py"):
+        shutil.copy(os.path.join(source, name), tree / "mmapds" / name)
+    found = run("-S", "-c", "import mmapds", cwd=tree)  # without a hook for editable installs, which finds the core
+    assert f"ImportError: {tree}/mmapds: the core is not built here; run: pip install -e {tree} (" in found.stderr
+
+
+def test_a_shuffling_loader_of_several_processes_needs_a_sampler(tmp_path):
+    code = """
+loader = DataLoader(range(8), 2, shuffle=True)
+say(len(list(loader)))
+begin()
+say(tried(lambda: list(loader)))
+import torch.utils.data
+for sampler in (DistributedSampler(range(8)), torch.utils.data.RandomSampler(range(8))):
+    say(sum(map(len, DataLoader(range(8), 2, sampler=sampler))))
+say(sum(map(len, DataLoader(range(8), 2))))
+"""
+    for said in world(code, tmp_path):
+        assert said[0] == 4
+        assert said[1].startswith("shuffle = True, expected a sampler that shares the samples among the 2 processes")
+        check(said[1])
+        assert said[2:] == [4, 8, 8]

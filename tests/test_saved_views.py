@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import mmapds
-from mmapds import TokenBudgetBatchSampler
 from mmapds.dataset import saving
 from mmapds.dataset.saving import examine_view
 from mmapds.errors import ColumnError, FormatError, IndexMissingError, KeyMissingError, SourceError, StaleIndexError
@@ -52,40 +51,6 @@ def grow(folder, name="a"):
         file.write('{"n": 7, "id": "x"}\n')
 
 
-VIEWS = {
-    "bits": lambda folder: many(folder)[many(folder).lengths < 30],
-    "array": lambda folder: whole(folder)[[5, 900, 5, 3]],
-    "split": lambda folder: many(folder).split([0.2, 0.8])[1],
-    "view of a view": lambda folder: whole(folder)[whole(folder).lengths < 30][20:400],
-    "all": many,
-    "none": lambda folder: whole(folder)[5:5],
-}
-
-
-@pytest.mark.parametrize("name", VIEWS)
-def test_a_saved_view_is_the_view(folder, name):
-    view = VIEWS[name](folder)
-    view.save(folder / "v.mmx")
-    saved = mmapds.open(folder / "v.mmx")
-    assert list(saved) == list(view)
-    assert (saved.columns, saved.fingerprint, saved.source_starts.tolist()) == (
-        view.columns,
-        view.fingerprint,
-        [0, len(view)],
-    )
-    for column in view.columns:
-        assert np.array_equal(saved.column(column), view.column(column))
-        assert saved.column(column).dtype == view.column(column).dtype
-    for i in range(0, len(view), 97):
-        assert (saved.where(i), saved.place(i), saved.raw(i)) == (view.where(i), view.place(i), view.raw(i))
-    assert arrays(saved.length_order)[0].tolist() == np.argsort(-view.lengths.astype(int), kind="stable").tolist()
-    if len(view):
-        assert list(TokenBudgetBatchSampler(saved, 300)) == list(TokenBudgetBatchSampler(view, 300))
-    assert list(pickle.loads(pickle.dumps(saved))) == list(view)
-    assert len(pickle.dumps(saved)) < 1500
-    assert not examine_view(SavedView(str(folder / "v.mmx"))).problems
-
-
 def test_saved_views_open_among_others(folder):
     base = whole(folder)
     base[base.lengths < 30].save(folder / "v.mmx")
@@ -109,11 +74,13 @@ def test_keys_are_found_in_views(tmp_path):
         saved = mmapds.open(tmp_path / f"{name}.mmx")
         for view in (saved, saved[::-1], ds[key], ds[key].map(len), ds[::-1], ds + ds):
             assert view.raw(view.find("k100")) == ds.raw(100)
-    assert [mmapds.zip(a=ds[1:], b=ds[:-1]).find("k100"), (ds + ds).find("k100")] == [99, 100]
-    assert ds[[3, 3, 1]].find("k3") == 0
-    for wrong, error in (("k99", KeyMissingError), (3, TypeError)):
-        with pytest.raises(error, match=f"^['\"]?key = {wrong!r}, expected "):
-            saved.find(wrong)
+    assert [mmapds.zip(a=ds[1:], b=ds[:-1]).find("k100"), (ds + ds).find("k100"), ds[[3, 3, 1]].find("k3")] == [
+        99,
+        100,
+        0,
+    ]
+    with pytest.raises(KeyMissingError, match="key = 'k99', expected the key of one of the 3 records"):
+        saved.find("k99")
 
 
 # ---- bases that move, change or are missing ------------------------------------------------------------------------
@@ -133,12 +100,6 @@ def test_a_view_moves_with_its_base_and_leads_to_no_other_files(folder, tmp_path
     assert list(mmapds.open(view, roots=moved)) == list(many(moved)[::7])
     mmapds.open(moved / "all.mmx")[:5].save(moved / "v.mmx")
     assert len(mmapds.open(moved / "v.mmx")) == 5
-    (moved / ".hidden").mkdir()
-    shutil.copy(moved / "all.mmx", moved / ".hidden" / "all.mmx")
-    hidden = {"path": ".hidden/all.mmx"}
-    rewrite(moved / "v.mmx", metadata=lambda found: {**found, "bases": [{**found["bases"][0], **hidden}]})
-    with pytest.raises(SourceError, match="not hidden"):
-        mmapds.open(moved / "v.mmx")
 
 
 @pytest.mark.parametrize("build", [False, True])
@@ -192,12 +153,10 @@ def test_info_and_verify_say_what_became_of_a_view(folder, index):
     assert "b.jsonl.mmx: 700 records; unchanged" in shown
     document = json.loads(index("--info", "--json", path).stdout)["indexes"][0]
     assert (document["format"], document["records"], list(document["columns"])) == ("view", 50, ["length", "size"])
-    assert [base["state"] for base in document["indexes"]] == ["unchanged"] * 3
     assert index("--verify", path).returncode == 0
     grow(folder, "b")
     with pytest.raises(StaleIndexError) as error:
         mmapds.open(path)
-    check(str(error.value))
     found = index("--verify", path)
     assert (found.returncode, found.stdout.count("; 1 problem\n"), found.stderr) == (1, 1, f"{error.value}\n")
     document = json.loads(index("--verify", "--json", path).stdout)["indexes"][0]
@@ -206,7 +165,6 @@ def test_info_and_verify_say_what_became_of_a_view(folder, index):
     assert [base["state"] for base in document["indexes"]] == ["unchanged", "stale", "unchanged"]
     found = index("--info", path)
     assert (found.returncode, found.stderr) == (1, f"{error.value}\n")
-    assert f"{folder}/a.jsonl.mmx: 700 records; unchanged" in found.stdout
     assert f"{folder}/b.jsonl.mmx: 700 records; STALE: b.jsonl was" in found.stdout
     os.unlink(folder / "c.jsonl")
     assert "c.jsonl: no such file" in index("--info", path).stdout
@@ -217,19 +175,12 @@ def test_info_and_verify_say_what_became_of_a_view(folder, index):
 # ---- what is refused -----------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_saved_or_replaced(folder):
+def test_a_saved_view_replaces_no_other_file(folder):
     ds = mmapds.open(folder / "a.jsonl")
     before = (folder / "a.jsonl.mmx").read_bytes()
-    for view, name, message in [
-        (ds, "a.jsonl.mmx", "expected a new path, or a saved view to replace, found another file"),
-        (ds, "all.mmx", "expected a new path, or a saved view to replace, found another file"),
-        (ds, "v.view", "expected a file name that ends in .mmx"),
-        (ds, "none/v.mmx", "cannot write the view here"),
-        (ds.map(str), "v.mmx", "save: expected a dataset of mmapds.open, found a MappedDataset$"),
-        (mmapds.zip(x=ds), "v.mmx", "save: expected a dataset of mmapds.open, found a ZippedDataset$"),
-    ]:
-        with pytest.raises(mmapds.Error, match=message):
-            view[:5].save(folder / name)
+    for name in ("a.jsonl.mmx", "all.mmx"):
+        with pytest.raises(mmapds.Error, match="expected a new path, or a saved view to replace, found another file"):
+            ds[:5].save(folder / name)
     assert (folder / "a.jsonl.mmx").read_bytes() == before
     assert not [path for path in folder.iterdir() if "tmp" in path.name]
     ds[:5].save(folder / "v.mmx")
@@ -258,7 +209,6 @@ def test_what_wants_an_index_refuses_a_view(folder):
     shutil.copy(view, place)
     for call in (
         lambda: mmapds.build(view),
-        lambda: mmapds.build(folder / "d.jsonl"),
         lambda: mmapds.build(folder / "b.jsonl", out=place),
         lambda: mmapds.open(folder / "d.jsonl", build=True),
     ):
@@ -274,11 +224,14 @@ def test_what_wants_an_index_refuses_a_view(folder):
 # ---- damage --------------------------------------------------------------------------------------------------------
 
 
+RANKS = "section 'row_ranks': expected "
+
+
 @pytest.mark.parametrize(
     ("key", "section", "numbers", "message"),
     [
         ([5, 3], "rows", [5, 2100], "section 'rows': record 2100 is out of range for 2100 records$"),
-        (slice(0, 2000), "row_bits", None, "section 'row_ranks': expected the counts of 'row_bits', found others"),
+        (slice(0, 2000), "row_bits", None, f"{RANKS}the counts of 'row_bits', found others"),
         (slice(0, 2000), "column:length", None, r"column:length\[0\] = 2147483648, expected "),
         (slice(0, 2000), "length_order", None, r"length_order\[0\]"),
     ],
@@ -286,30 +239,29 @@ def test_what_wants_an_index_refuses_a_view(folder):
 def test_sections_of_a_view_that_are_damaged(folder, key, section, numbers, message):
     path = folder / "v.mmx"
     mmapds.open(folder / "all.mmx")[key].save(path)
-    described = SavedView(str(path)).sections[section]
-    numbers = np.full(described.items, 2**31, described.dtype) if numbers is None else np.array(numbers, "<u4")
-    forge_section(path, section, numbers)
+    last, described = len(mmapds.open(path)) - 1, SavedView(str(path)).sections[section]
+    forge_section(path, section, np.array(numbers or [2**31] * described.items, described.dtype))
     problems = "\n".join(str(problem.error) for problem in examine_view(SavedView(str(path))).problems)
     assert f"section {section!r} does not match its checksum" in problems
     assert re.search(message, problems, re.MULTILINE), problems
-    saved, last = mmapds.open(path), len(mmapds.open(path)) - 1
     if "row" in section:  # no other record is read
-        for read in (lambda: saved[last], lambda: saved.take([0, last]), lambda: list(saved), lambda: saved[[last]]):
+        for read in (lambda ds: ds[last], lambda ds: ds.take([0, last]), list, lambda ds: ds[[last]]):
             with pytest.raises(FormatError, match=f"v.mmx: DAMAGED: {message}"):
-                read()
+                read(mmapds.open(path))
 
 
-def test_ranks_of_bits_that_are_damaged(folder):
-    base = whole(folder)
-    base[base.lengths < 30].save(folder / "v.mmx")
-    count = len(mmapds.open(folder / "v.mmx"))
-    for ranks, message in (
-        ([1, count, count], "expected the counts of 'row_bits', found others"),
-        ([0, count, 7], "expected .* records of 2100 at its end, found 7"),
-    ):
-        forge_section(folder / "v.mmx", "row_ranks", np.array(ranks, np.uint64))
-        with pytest.raises(FormatError, match=f"v.mmx: DAMAGED: section 'row_ranks': {message}"):
-            _ = mmapds.open(folder / "v.mmx")[0]
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([1, 2000, 2000], "the counts of 'row_bits', found others"),
+        ([0, 2000, 7], "2000 records of 2100 at its end, fou"),
+    ],
+)
+def test_ranks_of_bits_that_are_damaged(folder, ranks, message):
+    mmapds.open(folder / "all.mmx")[:2000].save(folder / "v.mmx")
+    forge_section(folder / "v.mmx", "row_ranks", np.array(ranks, np.uint64))
+    with pytest.raises(FormatError, match=f"v.mmx: DAMAGED: {RANKS}{message}"):
+        _ = mmapds.open(folder / "v.mmx")[0]
 
 
 BASES = "expected 1 to 2.*63 - 1 records of 1 base or more, found "
@@ -326,7 +278,6 @@ BASES = "expected 1 to 2.*63 - 1 records of 1 base or more, found "
         (None, {"records": 2**62}, f"{BASES}{2**63}"),
         (None, {"records": -1}, "malformed metadata"),
         (None, {"path": "a\0b"}, "malformed metadata"),
-        (None, {"path": "\ud800"}, "malformed metadata"),
         (None, {"mark": "\ud800"}, "malformed metadata"),
     ],
 )
