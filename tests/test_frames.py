@@ -1,7 +1,6 @@
 """Prefixed records and TFRecord: read back as others wrote them, and what is refused."""
 
 import os
-import pickle
 import re
 import struct
 from contextlib import suppress
@@ -9,7 +8,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-import tfrecord
 from google.protobuf.internal.encoder import _VarintBytes as varint_bytes
 from google.protobuf.json_format import ParseDict
 from google.protobuf.proto import serialize_length_prefixed
@@ -20,10 +18,10 @@ from tfrecord import example_pb2
 import mmapds
 from mmapds import _native
 from mmapds.dataset.payloads import tf_example
+from mmapds.formats.frames import Prefixed
 from mmapds.storage.index_file import Index
 from tests.support.files import flip
 from tests.support.index_file import verify
-from tests.support.pieces import prefixed_in_pieces
 from tests.support.samples import write_tfrecords
 
 PREFIXES = {
@@ -69,7 +67,6 @@ def options(name):
 def test_checksums_of_every_length_and_alignment(variant):
     # RFC 3720, B.4, and the check value of the catalogues
     known = {bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43, b"123456789": 0xE3069283, b"": 0}
-    known |= {bytes(range(32)): 0x46DD794E, bytes(range(31, -1, -1)): 0x113FDB5C}
     for data, wanted in known.items():
         assert _native.crc32c(variant, 0, data) == wanted == crc_bit_by_bit(data)
     data = np.random.default_rng(0).integers(0, 256, 200, np.uint8)
@@ -121,44 +118,29 @@ def test_records_are_found_whatever_the_steps_and_wherever_they_are_cut(tmp_path
 
 
 @pytest.mark.parametrize("name", FRAMINGS)
-def test_records_of_every_framing_read_back(write, name):
+def test_records_of_every_framing_read_back(write, monkeypatch, name):
     payloads = [b"", b"a", b"\n" * 5, os.urandom(127), os.urandom(128), b"", os.urandom(20_000)] * 3
-    data = b"".join(framed(payload, name) for payload in payloads)
-    path = write(data, "x.records")
-    mmapds.build(path, length="bytes()", columns={"again": "bytes()"}, **options(name))
-    ds = mmapds.open(path)
-    assert list(ds) == payloads
-    assert ds.take([3, 0, -1]) == [payloads[3], b"", payloads[-1]]
-    assert ds.lengths.tolist() == ds.column("again").tolist() == list(map(len, payloads))
-    assert data[ds.where(3).offset :][: ds.where(3).size] == payloads[3]
-    assert list(pickle.loads(pickle.dumps(ds[2:5]))) == payloads[2:5]
-    assert list(mmapds.open(path, decode=len)) == list(map(len, payloads))
-    verify(Index(f"{path}.mmx"))
+    for room, step in ((2, 1 << 20), (100, 50)):  # records and bytes in a piece of the scan
+        monkeypatch.setattr(Prefixed, "room", room)
+        monkeypatch.setattr(Prefixed, "step", step)
+        path = write(b"".join(framed(payload, name) for payload in payloads), "x.records")
+        ds = mmapds.open(mmapds.build(path, length="bytes()", force=True, **options(name)))
+        assert list(ds) == payloads
+        assert ds.lengths.tolist() == list(map(len, payloads))
+        verify(Index(f"{path}.mmx"))
 
 
-def test_more_records_than_a_piece_has_room_for(write, tmp_path):
-    files = [[os.urandom(i % 11) for i in range(count)] for count in (0, 1, 7, 100, 14, 0)]
-    paths = [write(b"".join(framed(p, "u32le") for p in payloads), f"{i}.x") for i, payloads in enumerate(files)]
-    small = prefixed_in_pieces(room=7, step=50)
-    ds = mmapds.open(mmapds.build(paths, out=tmp_path / "all.mmx", format=small, length="bytes()", workers=4))
-    flat = [payload for payloads in files for payload in payloads]
-    assert list(ds) == flat
-    assert ds.lengths.tolist() == list(map(len, flat))
-
-
-def test_a_size_larger_than_the_file(write, index):
-    for name, size in product(FRAMINGS, (10, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)):
-        size = min(size, 2**32 - 1) if name.startswith("u32") else size
+@pytest.mark.parametrize("name", FRAMINGS)
+def test_a_size_larger_than_the_file(write, index, name):
+    for size in {min(size, 2**32 - 1 if name[1:3] == "32" else size) for size in (10, 2**32 - 1, 2**63, 2**64 - 1)}:
         path = write(framed(b"x", name) + head(size, name) + b"123456789", "x.records")
         expected = rf"record 1 \(byte \d+\): expected a payload of {size} bytes, found the end of the file \d+ bytes"
-        with pytest.raises(
-            mmapds.FormatError, match=rf"{expected} into the record; leave it out with truncated='drop'$"
-        ):
+        expected += " into the record; leave it out with truncated='drop'$"
+        with pytest.raises(mmapds.FormatError, match=expected):
             mmapds.build(path, force=True, truncated="error", **options(name))
         mmapds.build(path, truncated="drop", force=True, **options(name))
         assert list(mmapds.open(path)) == [b"x"]
-    verified = index("--verify", path)
-    assert (verified.returncode, "; 1 record left out" in verified.stdout) == (0, True)
+    assert "; 1 record left out" in index("--verify", path).stdout
     assert index(path, "--force", "--truncated", "error").stderr.endswith("; leave it out with --truncated drop\n")
 
 
@@ -197,34 +179,28 @@ def test_checksums_that_are_wrong(write):
 # ---- what others wrote, and tf.train.Example ---------------------------------------------------------------------
 
 
-def test_tfrecords_of_another_library(tmp_path):
-    rng, wanted, raw = np.random.default_rng(0), [], []
-    for shard in range(3):
-        path = tmp_path / f"train.tfrecord-{shard:05}-of-00003"
-        names = [[f"ünïcode {i}".encode(), b""][: i % 3] for i in range(20 * shard)]
-        wanted += [{"ids": rng.integers(-(2**63), 2**63 - 1, k), "name": each} for k, each in enumerate(names)]
-        shown = wanted[-len(names) :] if names else []
-        write_tfrecords(path, ({"ids": (e["ids"].tolist(), "int"), "name": (e["name"], "byte")} for e in shown))
-        raw += [bytes(record) for record in tfrecord.reader.tfrecord_iterator(str(path))]
-    mmapds.build(tmp_path, out=tmp_path / "all.mmx")
-    assert list(mmapds.open(tmp_path / "all.mmx")) == raw
-    for found, sample in zip(mmapds.open(tmp_path / "all.mmx", decode="tf_example"), wanted, strict=True):
-        assert (found["ids"] == sample["ids"]).all()
-        assert (found["ids"].dtype, found["name"]) == (np.int64, sample["name"])
+def test_shards_of_examples_of_another_library(tmp_path):
+    rng = np.random.default_rng(0)
+    wanted = [{"ids": rng.integers(-(2**63), 2**63 - 1, k), "name": ["ü".encode(), b""][: k % 3]} for k in range(40)]
+    for shard, samples in enumerate(([], wanted[:15], wanted[15:])):
+        examples = ({"ids": (each["ids"].tolist(), "int"), "name": (each["name"], "byte")} for each in samples)
+        write_tfrecords(tmp_path / f"train.tfrecord-{shard:05}-of-00003", examples)
+    ds = mmapds.open(mmapds.build(tmp_path, out=tmp_path / "all.mmx"), decode="tf_example")
+    for found, sample in zip(ds, wanted, strict=True):
+        assert (found["ids"].tolist(), found["name"]) == (sample["ids"].tolist(), sample["name"])
+        assert found["ids"].dtype == np.int64
     verify(Index(str(tmp_path / "all.mmx")))
 
 
 def test_delimited_protobufs_of_protobuf_itself(tmp_path):
-    messages = [example_pb2.Example()]
-    for size in range(0, 300, 7):
-        numbers = {"int64List": {"value": list(range(size))}}
-        messages.append(ParseDict({"features": {"feature": {"n": numbers}}}, example_pb2.Example()))
+    numbers = [{"int64List": {"value": list(range(size))}} for size in range(0, 300, 7)]
+    messages = [ParseDict({"features": {"feature": {"n": each}}}, example_pb2.Example()) for each in numbers]
     with open(tmp_path / "x.pb", "wb") as file:
         for message in messages:
             serialize_length_prefixed(message, file)
     mmapds.build(tmp_path / "x.pb", format="prefixed", prefix="varint")
     assert list(mmapds.open(tmp_path / "x.pb", decode=example_pb2.Example.FromString)) == messages
-    assert mmapds.open(tmp_path / "x.pb", decode="tf_example")[3]["n"].tolist() == list(range(14))
+    assert mmapds.open(tmp_path / "x.pb", decode="tf_example")[2]["n"].tolist() == list(range(14))
 
 
 LISTS = st.one_of(

@@ -96,18 +96,14 @@ def expected(record, measure, path):
             return MISSING, None
         if not isinstance(value, dict):
             return TYPE, None
-        if key not in value:
-            return MISSING, None
-        value = value[key]
+        value = value.get(key)
     if value is None:
         return MISSING, None
     if measure == NUMBER:
         return (OK, value) if type(value) in (int, float) else (TYPE, None)
-    if measure == ITEMS:
-        return (OK, len(value)) if isinstance(value, list) else (TYPE, None)
-    if not isinstance(value, str):
+    if not isinstance(value, list if measure == ITEMS else str):
         return TYPE, None
-    return OK, len(value) if measure == CHARS else len(value.encode())
+    return OK, len(value.encode() if measure == BYTES else value)
 
 
 def measured(variant, record, measure, path):
@@ -243,11 +239,10 @@ def test_floats_at_the_edges_of_each_way():
     for mantissa, exponent in product(mantissas, exponents):
         check(f"{mantissa}e{exponent}")
     for size, last in product((18, 19, 20, 21, 799, 800, 801, 2000), "0156"):
-        check(f"0.{'9' * size}{last}")
+        for text in (f"0.{'9' * size}{last}", f"9007199254740993.{'0' * size}{last}", f"0.{'0' * size}{last}e{size}"):
+            check(text)
         check(f"{'1' * size}{last}e-{size}")
-        check(f"9007199254740993.{'0' * size}{last}")
-        check(f"0.{'0' * size}{last}e{size}")
-    for text in ("0.0", "-0.0", "0e999999999999999999999", "1e-999999999999999999999", "1e999999999999999999999"):
+    for text in ("0.0", "-0.0", *(f"{digit}e{sign}{'9' * 21}" for digit in "01" for sign in ("", "-"))):
         check(text)
     for text in (
         "1.7976931348623157e308",

@@ -3,13 +3,13 @@
 import os
 import pickle
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mmapds
-from mmapds.storage.index_file import Index
 
 ROWS = [{"n": n} for n in range(15)]
 
@@ -60,14 +60,6 @@ def test_a_file_and_its_index_renamed_or_copied(source):
         assert list(mmapds.open(path)) == ROWS
 
 
-def test_the_index_of_another_file_does_not_say_that_this_one_may_be_truncated(write):
-    path, other = (write(b"\x01" * size, name) for name, size in (("a.bin", 6), ("b.bin", 5)))
-    mmapds.build(path, format="fixed", dtype="uint16", shape=[2], truncated="drop")
-    shutil.copy(f"{path}.mmx", f"{other}.mmx")
-    with pytest.raises(mmapds.FormatError, match="truncated='drop'"):
-        mmapds.build(other)
-
-
 OTHERS = [
     (b"\x93NUMPY\x01\x00" + bytes(120), "found other text"),
     (b'[{"n": 1}, {"n": 2}]', "found one JSON array"),
@@ -76,42 +68,33 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_another_kind_of_file_in_the_place_of_lines(source, force):
-    for content, found in OTHERS:
-        before = Path(f"{source}.mmx").read_bytes()
-        Path(source).write_bytes(content)
+@pytest.mark.parametrize(("content", "found"), OTHERS)
+def test_another_kind_of_file_in_the_place_of_lines(source, content, found, force):
+    before = Path(f"{source}.mmx").read_bytes()
+    Path(source).write_bytes(content)
+    message = f"expected a JSON value a line, {found}; give format='jsonl' to"
+    for build in (mmapds.build, partial(mmapds.build, force=force), partial(mmapds.open, build=True)):
         for path in (source, f"{source}.mmx"):
-            with pytest.raises(
-                mmapds.FormatError, match=f"expected a JSON value a line, {found}; give format='jsonl' to"
-            ):
-                mmapds.build(path, force=force)
-        with pytest.raises(mmapds.FormatError, match=found):
-            mmapds.open(source, build=True)
-        assert Path(f"{source}.mmx").read_bytes() == before
-        mmapds.build(source, format="jsonl", length="bytes()", force=force)
-        assert b"\n".join(mmapds.open(source, decode="bytes")) == content.rstrip(b"\n")
-        mmapds.open(source, build=True)  # an index that is up to date is not built
-    os.rename(source, "a.csv")
-    mmapds.build("a.csv", format="jsonl")
-    Path("a.csv").write_bytes(b"c,d\n1,2\n3,4\n")
-    mmapds.build("a.csv")  # lines by this name stay lines
-    assert list(mmapds.open("a.csv", decode="text")) == ["c,d", "1,2", "3,4"]
+            with pytest.raises(mmapds.FormatError, match=message):
+                build(path)
+    assert Path(f"{source}.mmx").read_bytes() == before
+    mmapds.build(source, format="jsonl", length="bytes()", force=force)
+    assert b"\n".join(mmapds.open(source, decode="bytes")) == content.rstrip(b"\n")
+    mmapds.open(source, build=True)  # an index that is up to date is not built
 
 
-def test_other_formats_in_the_place_of_an_index_of_lines():
+def test_columns_of_lines_are_not_asked_of_other_formats_in_their_place():
     with mmapds.Writer("x.mma", {"x": "int64"}, index=False) as writer:
         writer.write({"x": 1})
-    Path("a.jsonl").write_bytes(b'{"x": 1}\n')
-    for columns in ({}, {"x": "x"}):
-        mmapds.build("a.jsonl", out="t.mmx", columns=columns, force=True)
-        mmapds.build("x.mma", out="t.mmx")
-        assert mmapds.open("t.mmx").column("x").tolist() == [1]
-        os.remove("t.mmx")
-    mmapds.build("a.jsonl", out="t.mmx", columns={"x": "x", "y": "x"})
     np.save("a.npy", np.arange(3))
+    Path("a.jsonl").write_bytes(b'{"x": 1}\n')
+    for out in ("t.mmx", "u.mmx"):
+        mmapds.build("a.jsonl", out=out, columns={"x": "x"})
+    mmapds.build("x.mma", out="t.mmx")
+    assert mmapds.open("t.mmx").column("x").tolist() == [1]
     with pytest.raises(mmapds.ColumnError, match=r"column 'x': expected bytes\(\) for records that are not JSON"):
-        mmapds.build("a.npy", out="t.mmx")
-    mmapds.build("a.npy", out="t.mmx", columns={"x": "bytes()", "y": "bytes()"})
+        mmapds.build("a.npy", out="u.mmx")
+    mmapds.build("a.npy", out="u.mmx", columns={"x": "bytes()"})
 
 
 # ---- files by several names --------------------------------------------------------------------------------------
@@ -122,16 +105,13 @@ def test_links_and_directories_that_move(source, index):
     os.link(source, "d/hard.jsonl")
     shutil.copy(f"{source}.mmx", "d/hard.jsonl.mmx")
     os.symlink("d", "e")
-    names = ["d/link.jsonl", "d/hard.jsonl", "e/a.jsonl", "e/link.jsonl", os.path.abspath(source), "d/../d/a.jsonl"]
-    for name in names:
+    for name in ("d/link.jsonl", "d/hard.jsonl", "e/link.jsonl", os.path.abspath(source), "d/../d/a.jsonl"):
         assert list(mmapds.open(name)) == ROWS
     os.symlink("a.jsonl.mmx", "d/link.jsonl.mmx")
-    assert list(mmapds.open("d/link.jsonl")) == ROWS
     assert index("--verify", "e/link.jsonl").returncode == 0
-    os.rename("d", "f")
-    assert list(mmapds.open("f/a.jsonl")) == ROWS
-    mmapds.build("f/a.jsonl", force=True)
     os.unlink("e")
+    os.rename("d", "f")
+    mmapds.build("f/a.jsonl", force=True)
     os.rename("f", "g")
     assert list(mmapds.open("g/a.jsonl")) == list(mmapds.open("g/link.jsonl")) == ROWS
 
@@ -143,13 +123,10 @@ def test_sources_and_their_indexes_are_given_together_but_each_source_once(sourc
     assert len(files) == 4
     for given in (files, "d/*", files[1::2]):
         assert len(mmapds.open(given)) == 20
-    assert "20 records" in index(*files, tool="info").stdout
     assert index("-n", 16, *files, tool="head").stdout.count('"n"') == 16
     assert index("--verify", *files).stdout.count("verified") == 2
     mmapds.build([source, "d/b.jsonl"], out="d/all.mmx")
-    for name in ("1", "2"):  # which have a source in common themselves
-        mmapds.build("d/b.jsonl", out=f"d/{name}-of-b.mmx")
-    for given in ([source, "d/all.mmx"], [f"./{source}.mmx", source], [source, "d/*-of-b.mmx", "d/all.mmx"]):
+    for given in ([source, "d/all.mmx"], [f"./{source}.mmx", source]):
         with pytest.raises(mmapds.SourceError, match=r"expected each source once, found .*a\.jsonl by its name and as"):
             mmapds.open(given)
     assert len(mmapds.open(["d/all.mmx", f"{source}.mmx"])) == 35
@@ -161,6 +138,7 @@ def test_sources_and_their_indexes_are_given_together_but_each_source_once(sourc
 def test_an_index_that_was_moved_away_from_its_sources(write, index):
     sources = [write([1, 2], "m/a.jsonl"), write([3], "m/b.jsonl")]
     mmapds.build(sources, out="m/all.mmx")
+    mmapds.open("m/all.mmx")[1:].save("m/v.mmx")
     os.rename("m/all.mmx", "all.mmx")
     for roots in ([], ["m"]):
         with pytest.raises(mmapds.SourceError, match=r"a\.jsonl: no such file or directory \(a source of all\.mmx\)$"):
@@ -169,10 +147,9 @@ def test_an_index_that_was_moved_away_from_its_sources(write, index):
     mmapds.build(sources, out="i/all.mmx")
     assert list(mmapds.open("i/all.mmx", roots="m")) == [1, 2, 3]
     os.rename("all.mmx", "m/all.mmx")
-    mmapds.open("m/all.mmx")[1:].save("m/v.mmx")
     shutil.move("m", "n")
-    assert list(mmapds.open("n/all.mmx")) == [1, 2, 3]
-    os.rename("n/all.mmx", "gone")
+    assert (list(mmapds.open("n/all.mmx")), list(mmapds.open("n/v.mmx"))) == ([1, 2, 3], [2, 3])
+    os.unlink("n/all.mmx")
     with pytest.raises(mmapds.IndexMissingError, match=r"n/all\.mmx: no such index; run: .*index SOURCE\.\.\. -o \S+$"):
         mmapds.open("n/v.mmx")
     assert index("n/a.jsonl", "n/b.jsonl", "-o", "n/all.mmx").returncode == 0
@@ -189,5 +166,3 @@ def test_an_index_that_is_gone_names_the_command(write, index):
             attempt()
     assert index("a.jsonl", "b.jsonl", "-o", "all.mmx").returncode == 0
     assert list(pickle.loads(pickled)) == [1, 2]
-    with pytest.raises(mmapds.IndexMissingError, match=r"^a.jsonl.mmx: no such index; run: .* a.jsonl$"):
-        Index("a.jsonl.mmx")

@@ -4,7 +4,6 @@ import io
 import os
 import pickle
 import struct
-import tarfile
 import zipfile
 import zlib
 from functools import partial
@@ -15,9 +14,9 @@ import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 import mmapds
-from mmapds.cli.commands import main
 from mmapds.convert import convert
 from tests.support.commands import run
 from tests.support.samples import npz
@@ -59,7 +58,7 @@ def tiff(side, tile):
 def test_images_of_many_pixels(write, monkeypatch, decode):
     """A tile would be read whole, however small the image is."""
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 2000)
-    for side in (45, 64, 90):  # of which Pillow itself refuses the last one alone
+    for side in (45, 90):  # of which Pillow itself refuses the last one alone
         refused(write, "png", image("png", side, side, "1"), r".*pixels", decode)
     assert member_of(write, "tiff", tiff(32, 32), decode)["tiff"].getpixel((9, 9)) in (7, (7, 7, 7))
     refused(write, "tiff", tiff(32, 65536), "expected up to 2000 pixels, found 4294967296", decode)
@@ -71,7 +70,7 @@ def test_images_of_another_type_than_their_extension_says(write):
     """Pillow runs Ghostscript for an EPS, whatever its extension."""
     for kind in ("jpeg", "gif", "bmp", "webp", "ppm", "tiff"):
         assert member_of(write, "png", image(kind))["png"].size == (3, 2)
-    for kind in ("eps", "pdf", "ico", "tga", "sgi"):
+    for kind in ("eps", "pdf", "ico"):
         refused(write, "jpg", image(kind), "expected an image of type JPEG, PNG, WEBP, GIF, BMP, PPM, TIFF, found")
 
 
@@ -139,14 +138,6 @@ def test_deep_json_and_long_numbers(write):
     refused(write, "cls", b"9" * 10**6, "Exceeds the limit")
 
 
-def test_a_member_that_says_it_is_large(write):
-    entry = tarfile.TarInfo("a.txt")
-    entry.size = 1 << 50
-    path = write(entry.tobuf(tarfile.GNU_FORMAT) + bytes(1024), "a.tar")
-    with pytest.raises(mmapds.FormatError, match=r"a\.tar: record 0 \(byte 0\)"):
-        mmapds.build(path)
-
-
 # ---- HDF5 ---------------------------------------------------------------------------------------------------------
 
 
@@ -162,43 +153,36 @@ def secret(tmp_path, monkeypatch):
     return tmp_path
 
 
-def external_link(file, secret):
-    file["x"] = h5py.ExternalLink(str(secret / "secret.h5"), "/key")
+def virtual(file, source, name):
+    layout = h5py.VirtualLayout((10,), "i8")
+    layout[:] = h5py.VirtualSource(str(source), name, (10,))
+    return file.create_virtual_dataset("x" if source != "." else "y", layout)
 
 
-def link_to_an_external_link(file, secret):
+def link_to_a_link(file, secret):
     file["hidden"] = h5py.ExternalLink(str(secret / "secret.h5"), "/")
     file["x"] = h5py.SoftLink("/hidden/key")
 
 
-def external_group(file, _):
-    file["x"] = h5py.ExternalLink("../secret.h5", "/deep")
-
-
-def external_storage(file, secret):
-    file.create_dataset("x", (200,), "u1", external=[(str(secret / "secret.txt"), 0, 200)])
-
-
-def virtual(file, secret):
-    layout = h5py.VirtualLayout((10,), "i8")
-    layout[:] = h5py.VirtualSource(str(secret / "secret.h5"), "key", (10,))
-    file.create_virtual_dataset("x", layout)
-
-
 def virtual_of_itself(file, secret):
-    external_link(file, secret)
-    layout = h5py.VirtualLayout((10,), "i8")
-    layout[:] = h5py.VirtualSource(".", "x", (10,))
-    file.create_virtual_dataset("y", layout)
+    file["x"] = h5py.ExternalLink(str(secret / "secret.h5"), "/key")
+    virtual(file, ".", "x")
 
 
-ELSEWHERE = [external_link, link_to_an_external_link, external_group, external_storage, virtual, virtual_of_itself]
+ELSEWHERE = {
+    "link": lambda file, secret: file.update(x=h5py.ExternalLink(str(secret / "secret.h5"), "/key")),
+    "link to a link": link_to_a_link,
+    "group": lambda file, _: file.update(x=h5py.ExternalLink("../secret.h5", "/deep")),
+    "storage": lambda file, secret: file.create_dataset("x", (200,), "u1", external=[(f"{secret}/secret.txt", 0, 200)]),
+    "virtual": lambda file, secret: virtual(file, secret / "secret.h5", "key"),
+    "virtual of itself": virtual_of_itself,
+}
 
 
 @pytest.mark.parametrize("lead", ELSEWHERE)
 def test_hdf5_that_leads_to_other_files(secret, lead):
     with h5py.File("a.h5", "w") as file:
-        lead(file, secret)
+        ELSEWHERE[lead](file, secret)
     for records in ("rows", "groups"):
         with pytest.raises(mmapds.FormatError, match=r"a\.h5: /\w+: expected data in this (group|file), found "):
             convert("a.h5", records=records)
@@ -219,56 +203,39 @@ def large(file, name, shape, chunks, dtype="f8", **options):
     return file.create_dataset(name, shape, dtype, chunks=chunks, compression="gzip", **options)
 
 
-def one_large(file):
-    large(file, "x", (1 << 10, 1 << 18), (1 << 10, 1 << 18))
+MANY = (1 << 10, 1 << 16)
+LARGE = {  # names and shapes of datasets, how they are chunked, and how large that is
+    "one": (["x"], (1 << 10, 1 << 18), (1 << 10, 1 << 18), {}, "found 2147483648, wh"),
+    "a chunk of a small one": (["x"], (1,), (2 << 30,), {"dtype": "i1", "maxshape": (None,)}, "found 2147483648, wh"),
+    "together": (["a", "b", "c"], MANY, MANY, {}, "found 1610612736,"),
+    "groups together": (["g/a", "g/b", "g/c"], (1 << 9, 1 << 17), (1, 1 << 17), {}, "found 1610612736,"),
+}
 
 
-def large_chunk_of_a_small_dataset(file):
-    """It is decompressed whole."""
-    large(file, "x", (1,), (2 << 30,), "i1", maxshape=(None,))
-
-
-def large_together(file):
-    for name in "abc":
-        large(file, name, (1 << 10, 1 << 16), (1 << 10, 1 << 16))
-
-
-def groups_large_together(file):
-    for name in "abc":
-        large(file, f"g/{name}", (1 << 9, 1 << 17), (1, 1 << 17))
-
-
-@pytest.mark.parametrize(
-    ("make", "records", "found"),
-    [
-        (one_large, "rows", "found 2147483648, wh"),
-        (one_large, "groups", "found 2147483648, wh"),
-        (large_chunk_of_a_small_dataset, "rows", "found 2147483648, wh"),
-        (large_together, "rows", "found 1610612736,"),
-        (groups_large_together, "groups", "found 1610612736,"),
-    ],
-)
+@pytest.mark.parametrize("case", LARGE)
 @pytest.mark.usefixtures("secret")
-def test_hdf5_that_says_it_is_large(make, records, found):
+def test_hdf5_that_says_it_is_large(case):
+    names, shape, chunks, options, found = LARGE[case]
     with h5py.File("a.h5", "w") as file:
-        make(file)
+        for name in names:
+            large(file, name, shape, chunks, **options)
     assert os.path.getsize("a.h5") < 10_000
     with pytest.raises(mmapds.FormatError, match=rf"chunks and records of up to 1073741824 bytes, {found}"):
-        convert("a.h5", records=records)
+        convert("a.h5", records="groups" if "/" in names[0] else "rows")
 
 
-@pytest.mark.parametrize("link", [lambda group: group, lambda group: h5py.SoftLink(group.name)], ids=["hard", "soft"])
 @pytest.mark.usefixtures("secret")
-def test_groups_of_hdf5_that_share_groups_are_not_walked_on_each_of_a_billion_paths(link):
-    with h5py.File("a.h5", "w") as file:
-        group = file.create_group("30")
-        for level in reversed(range(30)):
-            above = file.create_group(str(level))
-            above["a"] = above["b"] = link(group)
-            group = above
-    for records in ("rows", "groups"):
-        with pytest.raises(mmapds.FormatError, match=r"expected groups that have one name each|found a link to "):
-            convert("a.h5", records=records, group="0")
+def test_groups_of_hdf5_that_share_groups_are_not_walked_on_each_of_a_billion_paths():
+    for link in (lambda group: group, lambda group: h5py.SoftLink(group.name)):
+        with h5py.File("a.h5", "w") as file:
+            group = file.create_group("30")
+            for level in reversed(range(30)):
+                above = file.create_group(str(level))
+                above["a"] = above["b"] = link(group)
+                group = above
+        for records in ("rows", "groups"):
+            with pytest.raises(mmapds.FormatError, match=r"expected groups that have one name each|found a link to "):
+                convert("a.h5", records=records, group="0")
 
 
 @pytest.mark.usefixtures("secret")
@@ -300,37 +267,32 @@ sys.exit(main(['convert', {path!r}, '-o', 'out.mma', '--quiet']))
 @limits_memory
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_a_value_that_does_not_fit_into_memory_is_an_error(tmp_path, kind):
-    table = pa.table({"s": pa.array(["x" * (200 << 20)])})
-    path = str(tmp_path / f"a.{kind}")
+    table, path = pa.table({"s": pa.array(["x" * (200 << 20)])}), str(tmp_path / f"a.{kind}")
     if kind == "parquet":
-        pq.write_table(
-            table, path, compression="zstd", store_schema=False, use_dictionary=False, write_statistics=False
-        )
+        options = {"store_schema": False, "use_dictionary": False, "write_statistics": False}
+        pq.write_table(table, path, compression="zstd", **options)
     else:
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, table.schema, options=options) as writer:
-            writer.write_table(table)
+        feather.write_feather(table, path, compression="zstd")
     del table
-    ran = run(
-        "-c", UNDER_A_LIMIT.format(memory=GIB, path=path), cwd=tmp_path, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    )
+    code, env = UNDER_A_LIMIT.format(memory=GIB, path=path), {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    ran = run("-c", code, cwd=tmp_path, env=env)
     assert (ran.returncode, ran.stderr.count("\n")) == (1, 1), ran
     assert f"a.{kind}: " in ran.stderr
     assert "too large to read here" in ran.stderr or "expected a record that fits into memory" in ran.stderr
     assert not (tmp_path / "out.mma").exists()
 
 
-@pytest.mark.parametrize(
-    ("use", "names"),
-    [
-        ("convert", ["a.parquet", "a.arrow", "a.feather", "a.h5"]),
-        *((use, ["a.jsonl.gz"]) for use in ("show", "head", "report", "bench", "seekable", "index")),
-    ],
-)
-def test_a_pipe_is_not_waited_for(tmp_path, monkeypatch, capsys, use, names):
+PIPES = {
+    "convert": ["a.parquet", "a.arrow", "a.feather", "a.h5"],
+    **{use: ["a.jsonl.gz"] for use in ("show", "head", "report", "bench", "seekable", "index")},
+}
+
+
+@pytest.mark.parametrize("use", PIPES)
+def test_a_pipe_is_not_waited_for(tmp_path, monkeypatch, index, use):
     monkeypatch.chdir(tmp_path)
-    for name in names:
+    for name in PIPES[use]:
         os.mkfifo(name)
-        assert main([use, name, *{"convert": ["-o", "b.mma"], "show": ["0"]}.get(use, [])]) == 1
-        assert f"{name}: expected a regular file, found a FIFO" in capsys.readouterr().err
-    assert sorted(os.listdir()) == sorted(names)
+        ran = index(name, *{"convert": ["-o", "b.mma"], "show": ["0"]}.get(use, []), tool=use)
+        assert (ran.returncode, f"{name}: expected a regular file, found a FIFO" in ran.stderr) == (1, True)
+    assert sorted(os.listdir()) == sorted(PIPES[use])

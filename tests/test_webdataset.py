@@ -15,7 +15,6 @@ from PIL import Image
 import mmapds
 from mmapds import _native
 from mmapds.dataset.decode import takes_location
-from mmapds.formats import tar
 from mmapds.storage.index_file import Index
 from tests.support.commands import python
 from tests.support.files import patched
@@ -93,77 +92,64 @@ ARRAYS = [
     npy_of(np.zeros(2, [("ü", "f4"), ("漢", ">i2")])),  # of version 3.0
     npy_of(np.array(5.5)),
     npy_of(np.empty((3, 0))),
-    npy_of(np.array(["ab", "c"])),
     npy_of(np.array(["2020-01-01"], "M8[D]")),
     THREE + b"more",
     *(THREE[:-1], THREE.replace(b"(3,)", b"(-1,)"), THREE.replace(b"\x93NUMPY\1", b"\x93NUMPY\x09")),
 ]
 
 
-def test_arrays_are_those_of_numpy(write):
-    refused = 0
-    for number, data in enumerate(ARRAYS):
-        both = io.BytesIO()
-        with zipfile.ZipFile(both, "w") as parts:
-            for name, part in ("x.npy", data), ("note.txt", b"text"):
-                parts.writestr(name, part)
-        path = write(archive([("a.npy", data), ("a.npz", both.getvalue())]), f"{number}.tar")
-        ds = mmapds.open(path, build=True, decode="wds")
-        try:
-            wanted = np.load(io.BytesIO(data), allow_pickle=False)
-        except ValueError:
-            refused += 1
-            with pytest.raises(mmapds.DecodeError, match="member 'npy' of sample 'a': "):
-                ds[0]
-            continue
-        assert ds[0]["npz"]["note.txt"] == b"text"
-        for found in ds[0]["npy"], ds[0]["npz"]["x"]:
-            assert (found.dtype, found.shape, found.strides) == (wanted.dtype, wanted.shape, wanted.strides)
-            assert found.flags.writeable
-            assert np.array_equal(found, wanted)
-    assert refused == 3
+@pytest.mark.parametrize("data", ARRAYS)
+def test_arrays_are_those_of_numpy(write, data):
+    both = io.BytesIO()
+    with zipfile.ZipFile(both, "w") as parts:
+        parts.writestr("x.npy", data)
+        parts.writestr("note.txt", b"text")
+    ds = mmapds.open(write(archive([("a.npy", data), ("a.npz", both.getvalue())]), "a.tar"), build=True, decode="wds")
+    try:
+        wanted = np.load(io.BytesIO(data), allow_pickle=False)
+    except ValueError:
+        assert data in ARRAYS[-3:]
+        with pytest.raises(mmapds.DecodeError, match="member 'npy' of sample 'a': "):
+            ds[0]
+        return
+    assert ds[0]["npz"]["note.txt"] == b"text"
+    for found in ds[0]["npy"], ds[0]["npz"]["x"]:
+        assert (found.dtype, found.shape, found.strides) == (wanted.dtype, wanted.shape, wanted.strides)
+        assert found.flags.writeable
+        assert np.array_equal(found, wanted)
 
 
-IMAGES = {  # by extension, how Pillow calls the type and the modes that it saves
+IMAGES = {  # by extension, how Pillow calls the type and modes that it saves
     "png": ("png", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"]),
-    "jpg": ("jpeg", ["L", "RGB", "CMYK"]),
+    "jpg": ("jpeg", ["L", "CMYK"]),
     **dict.fromkeys(("jpeg", "jpe", "jfif"), ("jpeg", ["RGB"])),
-    "webp": ("webp", ["RGB", "RGBA"]),
-    "gif": ("gif", ["L", "P"]),
-    "bmp": ("bmp", ["1", "L", "P", "RGB"]),
-    "ppm": ("ppm", ["RGB"]),
-    "pbm": ("ppm", ["1"]),
-    **dict.fromkeys(("pgm", "pnm"), ("ppm", ["L"])),
+    "webp": ("webp", ["RGBA"]),
+    "gif": ("gif", ["P"]),
+    "bmp": ("bmp", ["RGB"]),
+    **dict.fromkeys(("ppm", "pbm", "pgm", "pnm"), ("ppm", ["L"])),
     "tif": ("tiff", ["L"]),
-    "tiff": ("tiff", ["1", "L", "P", "RGB", "RGBA", "CMYK", "I;16", "F"]),
+    "tiff": ("tiff", ["1", "CMYK", "F"]),
 }
 
 
 def test_images_are_in_rgb_for_pil_and_else_as_their_file_has_them(write):
-    files, modes = [], []
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 4)).astype(np.uint8)
-    for extension, (kind, each) in IMAGES.items():
-        for mode in each:
-            image = Image.fromarray(pixels, "CMYK" if mode == "CMYK" else "RGBA")
-            if mode in ("I;16", "F"):
-                image = Image.fromarray(pixels[:, :, 0].astype(np.uint16 if mode == "I;16" else np.float32))
-            elif mode == "P":
-                image = image.convert("RGB").convert("P")  # without transparency, of which Pillow warns
-            else:
-                image = image.convert(mode)
+    grey = {"I;16": pixels[:, :, 0].astype(np.uint16), "F": pixels[:, :, 0].astype(np.float32)}
+    files = []
+    for extension, (kind, modes) in IMAGES.items():
+        for mode in modes:
+            opaque = Image.fromarray(pixels).convert("RGB")  # with transparency, Pillow warns of palettes
+            image = Image.fromarray(grey[mode]) if mode in grey else opaque.convert(mode)
             out = io.BytesIO()
             image.save(out, kind)
             files.append((f"{len(files)}.{extension}", out.getvalue()))
-            modes.append((extension, mode))
-    path = write(archive(files), "pictures.tar")
-    mmapds.build(path)
-    raw, rgb, own = (mmapds.open(path, decode=decode) for decode in ("files", "pil", "wds"))
-    assert len(rgb) == len(modes) > 30
-    for (extension, mode), encoded, one, other in zip(modes, raw, rgb, own, strict=True):
-        wanted = Image.open(io.BytesIO(encoded[extension]))
-        assert (one[extension].mode, np.asarray(one[extension]).shape) == ("RGB", (8, 8, 3)), mode
-        assert one[extension].tobytes() == wanted.convert("RGB").tobytes(), (extension, mode)
-        assert (other[extension].mode, other[extension].tobytes()) == (wanted.mode, wanted.tobytes()), (extension, mode)
+    path = mmapds.build(write(archive(files), "pictures.tar"))
+    rgb, own = (mmapds.open(path, decode=decode) for decode in ("pil", "wds"))
+    for (name, encoded), one, other in zip(files, rgb, own, strict=True):
+        extension, wanted = name.rpartition(".")[2], Image.open(io.BytesIO(encoded))
+        assert (one[extension].mode, np.asarray(one[extension]).shape) == ("RGB", (8, 8, 3)), name
+        assert one[extension].tobytes() == wanted.convert("RGB").tobytes(), name
+        assert (other[extension].mode, other[extension].tobytes()) == (wanted.mode, wanted.tobytes()), name
 
 
 def test_without_pillow_images_keep_their_bytes_and_rgb_is_refused(write):
@@ -200,9 +186,7 @@ def test_decoders_that_take_the_location(shard):
     ds = mmapds.open(shard, decode=size_and_place)
     wanted = [(len(ds.raw(i)), ds.where(i)) for i in range(20)]
     assert list(ds) == wanted
-    assert ds.__getitems__([3, -1]) == [wanted[3], wanted[-1]]
-    assert list(ds[5:8]) == wanted[5:8]
-    assert ds[5:8].__getitems__([0, -1]) == [wanted[5], wanted[7]]
+    assert list(ds[5:8]) == ds.take([5, 6, 7]) == ds[5:8].take([0, 1, 2]) == wanted[5:8]
 
 
 def test_an_index_of_another_file_gives_errors_and_no_samples(shard):
@@ -232,17 +216,8 @@ def test_a_view_finds_the_first_position_that_shows_a_key(shard, write):
     keys = [sample["__key__"] for sample in ds]
     again = mmapds.open(write(archive([(f"{key}.x", b"") for key in "abac"]), "1.tar"), build=True)
     two, shuffled = mmapds.concat([ds[15:], ds[[1, 3, 1]]]), ds.split([0.3, 0.7])[1]
-    views = [
-        ds,
-        ds[::-1],
-        ds[3:17:2],
-        ds[[5, 5, 2]],
-        *ds.split([0.3, 0.7]),
-        *ds.split([0.5, 0.5], seed=None),
-        two,
-        two[2:],
-    ]
-    views += [shuffled[[9, 2, 4]], shuffled[2:9], two.split([0.5, 0.5])[0], shuffled.split([0.5, 0.5])[1]]
+    views = [ds, ds[::-1], ds[3:17:2], ds[[5, 5, 2]], *ds.split([0.3, 0.7]), *ds.split([0.5, 0.5], seed=None)]
+    views += [shuffled[[9, 2, 4]], shuffled[2:9], two, two[2:], two.split([0.5, 0.5])[0]]
     views += [again, again[1:], again[::-1], mmapds.concat([again[[3, 2]], again[[1, 0]]])]
     for view in views:
         shown = [sample["__key__"] for sample in view]
@@ -254,26 +229,20 @@ def test_a_view_finds_the_first_position_that_shows_a_key(shard, write):
                     view.find(key)
 
 
-def test_keys_that_are_not_there(shard, write):
+def test_keys_that_are_not_there(shard):
     ds = mmapds.open(shard)
-    for key in ("", "s", "s00030", "S0003", "漢", "\ud800", "x" * 1000):
-        with pytest.raises(mmapds.KeyMissingError):
+    for key in ("", "s", "s00030", "S0003", "漢", "\ud800", "x" * 1000, "no"):
+        with pytest.raises(KeyError) as error:
             ds.find(key)
-    with pytest.raises(KeyError) as error:
-        ds.find("no")
+        assert isinstance(error.value, mmapds.KeyMissingError)
     assert str(error.value) == "key = 'no', expected the key of one of the 20 records"
-    with pytest.raises(mmapds.FormatError, match=r"expected records with keys \(format 'tar'\), found format 'jsonl'"):
-        mmapds.open(write([1]), build=True).find("1")
 
 
-def test_many_keys_are_stored_by_their_hash(write, monkeypatch):
-    monkeypatch.setattr(tar, "_AT_ONCE", 500)  # samples in a piece of a scan
+def test_many_keys_are_stored_by_their_hash(write):
     keys = [f"{i * 2654435761 % 2**32:08x}" for i in range(2300)]
     header = b"".join(sized(f"{key}.x", b"").tobuf(tarfile.USTAR_FORMAT) for key in keys)
     path = write(header, "a.tar")
-    mmapds.build(path, length="bytes()")
-    ds = mmapds.open(path)
-    assert ds.lengths.tolist() == [512] * 2300
+    ds = mmapds.open(path, build=True)
     assert [ds.find(key) for key in keys[::97]] == [*range(0, 2300, 97)]
     index = Index(path + ".mmx")
     hashes = np.frombuffer(index.section("key_hashes"), np.uint32)
@@ -291,23 +260,20 @@ def test_many_keys_are_stored_by_their_hash(write, monkeypatch):
 
 
 def test_shards_in_one_index_and_in_many(tmp_path):
-    samples = [{"json": {"i": i}, "cls": i % 7, "npy": np.full(i, i), "txt": "é" * i} for i in range(100)]
-    encoders = {"json": lambda v: json.dumps(v).encode(), "cls": lambda v: b"%d" % v, "npy": npy, "txt": str.encode}
+    samples = [{"json": {"i": i}, "cls": i % 7, "txt": "é" * i} for i in range(100)]
+    encoders = {"json": lambda v: json.dumps(v).encode(), "cls": lambda v: b"%d" % v, "txt": str.encode}
     for shard in range(4):
         rows = range(100)[shard * 30 : (shard + 1) * 30]
         files = [(f"k{i:03}.{name}", encode(samples[i][name])) for i in rows for name, encode in encoders.items()]
         (tmp_path / f"shards-{shard:06}.tar").write_bytes(archive([*files, ("again.txt", b"%d" % shard)]))
     shards = f"{tmp_path}/shards-{{000000..000003}}.tar"
     mmapds.build(shards)
-    separate = mmapds.open(shards)
-    ds = mmapds.open(mmapds.build(shards, out=tmp_path / "all.mmx", length="bytes()"))
-    assert list(separate) == [dict(sample) for sample in ds] == by_tarfile(*ds.sources)
-    assert ds[-1]["__url__"] == f"{tmp_path}/shards-000003.tar"
-    assert ds.lengths.tolist() == [len(ds.raw(i)) for i in range(104)]
+    separate, one = mmapds.open(shards), mmapds.open(mmapds.build(shards, out=tmp_path / "all.mmx"))
+    assert list(separate) == [dict(sample) for sample in one] == by_tarfile(*one.sources)
+    assert one[-1]["__url__"] == f"{tmp_path}/shards-000003.tar"
     places = [i + i // 30 for i in range(100)]
     for found, wanted in zip(mmapds.open(tmp_path / "all.mmx", decode="wds").take(places), samples, strict=True):
-        assert (found.pop("npy") == wanted["npy"]).all()
-        assert {key: found[key] for key in found if key[0] != "_"} == {k: v for k, v in wanted.items() if k != "npy"}
-    for each in (ds, separate):
-        assert [each.find(f"k{i:03}") for i in range(100)] == places
-        assert (each.find("again"), each[31:].find("again")) == (30, 30)
+        assert {key: found[key] for key in found if key[0] != "_"} == wanted
+    for ds in (one, separate):
+        assert [ds.find(f"k{i:03}") for i in range(100)] == places
+        assert (ds.find("again"), ds[31:].find("again")) == (30, 30)

@@ -1,42 +1,117 @@
-"""A source of every format, indexed."""
+"""A source of every format, which the contract in tests/test_formats.py is held against.
 
+A new format needs a function here that writes some records and returns what they are as samples, and a line in `KINDS`.
+"""
+
+import json
 import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+import tfrecord
 
 import mmapds
+from mmapds import formats
+from mmapds.formats.frames import Prefixed
+from mmapds.formats.jsonl import JsonLines
+from mmapds.formats.megatron import Megatron
 from tests.support.array_files import store
 from tests.support.samples import npy, write_pair, write_tfrecords
-from tests.support.tars import archive, members_of
+from tests.support.tars import archive, by_tarfile, members_of
 
 COUNT = 300
 
 
-def write_all(directory, count=COUNT, longest=900):
-    """Write and index a source of each format, none with a zero byte at its end; return format name to path."""
-    paths = {name: str(directory / f"a.{name}") for name in ("jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar")}
+class Records(NamedTuple):
+    """What the records of a source are made of, in the formats of bytes and in those of numbers."""
+
+    texts: list[bytes]
+    tokens: np.ndarray  # int32, shape (records, 50)
+
+
+def jsonl(path, records):
+    samples = [{"id": number, "text": text.hex()} for number, text in enumerate(records.texts)]
+    path.write_bytes(b"".join(json.dumps(sample).encode() + b"\n" for sample in samples))
+    return samples
+
+
+def fixed(path, records):
+    records.tokens.tofile(path)
+    return list(records.tokens)
+
+
+def npy_file(path, records):
+    path.write_bytes(npy(records.tokens))
+    return list(records.tokens)
+
+
+def prefixed(path, records):
+    path.write_bytes(b"".join(struct.pack("<I", len(text)) + text for text in records.texts))
+    return records.texts
+
+
+def tfrecords(path, records):
+    write_tfrecords(path, ({"text": (text, "byte")} for text in records.texts))
+    return [bytes(record) for record in tfrecord.reader.tfrecord_iterator(str(path))]
+
+
+def tar(path, records):
+    path.write_bytes(archive(members_of(len(records.texts))))
+    return by_tarfile(path)
+
+
+def megatron(path, records):
+    sequences = [row[: 1 + number % 50] for number, row in enumerate(records.tokens)]
+    write_pair(path, sequences, "int32")
+    return sequences
+
+
+def array_file(path, records):
+    samples = [{"tokens": row[: 1 + number % 50], "name": f"n{number}"} for number, row in enumerate(records.tokens)]
+    schema = {"tokens": ("int32", (None,)), "name": "str"}
+    store(path.parent, samples, schema, path.name, length="tokens", index=False)
+    return samples
+
+
+class Kind(NamedTuple):
+    """A format."""
+
+    write: Callable[..., list[Any]]
+    name: str  # of its file
+    place: Any  # what has the attribute `room`
+    room: str  # how many records, or bytes, are in a piece of a scan
+    options: dict[str, Any] = {}  # of `mmapds.build`
+    drops: bool = True  # `truncated="drop"` leaves out an incomplete last record
+    grows: bool = False  # a scan goes on where another one ended
+    behind: int = 0  # bytes of a record behind its payload
+
+
+ONE_SIZE = {"format": "fixed", "dtype": "int32", "shape": "50", "length": "bytes()"}
+KINDS = {
+    "jsonl": Kind(jsonl, "a.jsonl", JsonLines, "part_size", {"length": "chars(text)"}, drops=False, grows=True),
+    "fixed": Kind(fixed, "a.fixed", formats.fixed, "_STEP", ONE_SIZE),
+    "npy": Kind(npy_file, "a.npy", formats.fixed, "_STEP"),
+    "prefixed": Kind(prefixed, "a.prefixed", Prefixed, "room", {"format": "prefixed", "prefix": "u32le"}, grows=True),
+    "tfrecord": Kind(tfrecords, "a.tfrecord", Prefixed, "room", grows=True, behind=4),
+    "tar": Kind(tar, "a.tar", formats.tar, "_AT_ONCE"),
+    "megatron": Kind(megatron, "b.bin", Megatron, "step"),
+    "arrays": Kind(array_file, "a.mma", formats.mma, "_AT_ONCE", drops=False),
+}
+
+
+def write_source(directory, kind, count=COUNT, longest=900):
+    """Write a source of a format, with no zero byte at its end but in a tar; return its path and its samples."""
     rng = np.random.default_rng(0)
     texts = [bytes(rng.integers(1, 255, rng.integers(1, longest), dtype=np.uint8)) for _ in range(count)]
-    with open(paths["jsonl"], "wb") as file:
-        for number, text in enumerate(texts):
-            file.write(b'{"id": %d, "text": "%s"}\n' % (number, text.hex().encode()))
-    tokens = rng.integers(2**30, 2**31, (count, 50), dtype=np.int32)
-    tokens.tofile(paths["fixed"])
-    with open(paths["npy"], "wb") as file:
-        file.write(npy(tokens))
-    with open(paths["prefixed"], "wb") as file:
-        for text in texts:
-            file.write(struct.pack("<I", len(text)) + text)
-    write_tfrecords(paths["tfrecord"], ({"text": (text, "byte")} for text in texts))
-    with open(paths["tar"], "wb") as file:
-        file.write(archive(members_of(count)))
-    paths["megatron"] = write_pair(directory / "b.bin", [row[: 1 + k % 50] for k, row in enumerate(tokens)], "int32")
-    paths["arrays"] = store(
-        directory, ({"tokens": row[: 1 + k % 50], "name": f"n{k}"} for k, row in enumerate(tokens)), length="tokens"
-    )
-    mmapds.build(paths["jsonl"], length="chars(text)")
-    mmapds.build(paths["fixed"], format="fixed", dtype="int32", shape="50", length="bytes()")
-    mmapds.build(paths["prefixed"], format="prefixed", prefix="u32le")
-    for name in ("npy", "tfrecord", "tar", "megatron"):
-        mmapds.build(paths[name])
-    return {name: str(path) for name, path in paths.items()}
+    tokens = np.random.default_rng(1).integers(2**30, 2**31, (count, 50), dtype=np.int32)
+    path = directory / KINDS[kind].name
+    return str(path), KINDS[kind].write(path, Records(texts, tokens))
+
+
+def write_all(directory, count=COUNT, longest=900):
+    """Write and index a source of each format; return format name to path."""
+    paths = {kind: write_source(directory, kind, count, longest)[0] for kind in KINDS}
+    for kind, path in paths.items():
+        mmapds.build(path, **KINDS[kind].options)
+    return paths
