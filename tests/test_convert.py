@@ -2,7 +2,7 @@
 
 import json
 import os
-import resource
+import random
 import sys
 
 import h5py
@@ -14,6 +14,7 @@ import mmapds
 from mmapds import convert as target
 from mmapds.convert import SUFFIXES, convert
 from tests.support.conversions import save, utterances
+from tests.support.files import largest_file
 
 # ---- the command ----------------------------------------------------------------------------------------------------
 
@@ -66,10 +67,8 @@ def test_indexing_what_must_be_converted_is_an_error_that_says_so(tmp_path):
     for name, way in (("a.parquet", "parquet"), ("a", "arrow"), ("b.arrow", "stream"), ("b.jsonl", "parquet")):
         save(pa.table({"x": [1]}), tmp_path / name, way)
     for name in ("a.parquet", "a", "a.h5", "b.arrow", "b.jsonl"):
-        for attempt in (mmapds.build, mmapds.open, lambda path: mmapds.open(path, build=True)):
-            with pytest.raises(
-                mmapds.FormatError, match=r"not read in place: convert it, and .*run: python -m mmapds co"
-            ):
+        for attempt in (mmapds.build, mmapds.open):
+            with pytest.raises(mmapds.FormatError, match=r"not read in place: .*run: python -m mmapds convert"):
                 attempt(tmp_path / name)
 
 
@@ -80,13 +79,9 @@ REFUSED = [  # options beside a.parquet, or sources, out and options; and the me
     ({}, r"a.parquet: row 1: field 'x': expected int64, found null; give defaults= or missing='skip'"),
     ({"fields": "x"}, "fields = 'x', expected a list of names"),
     ({"fields": ["z"]}, f"fields: {FIELDS}, found 'z'"),
-    ({"schema": {"z": "str"}}, f"schema: {FIELDS}, found 'z'"),
     ({"schema": {"x": "int9"}}, r"schema\['x'\] = 'int9', expected 'bytes', 'str'"),
     ({"schema": "x"}, "schema = 'x', expected a dict of names"),
     ({"types": {"z": "json"}}, f"types: {FIELDS}, found 'z'"),
-    ({"types": {"x": "list"}}, r"schema\['x'\] = 'list', expected 'bytes'"),
-    ({"types": "x"}, "types = 'x', expected a dict of names"),
-    ({"defaults": [1]}, r"defaults = \[1\], expected a dict of names"),
     ({"defaults": {"z": 1}}, f"defaults: {FIELDS}, found 'z'"),
     ({"defaults": {"x": 0.5}}, r"defaults\['x'\]: field 'x': expected int64, found float 0\.5"),
     ({"defaults": {"x": None}}, r"defaults\['x'\]: field 'x': expected int64, found null"),
@@ -101,13 +96,8 @@ REFUSED = [  # options beside a.parquet, or sources, out and options; and the me
     ({"format": "hdf5"}, "a.parquet: not a readable HDF5 file: "),
     ({"sources": "a.jsonl", "group": "a"}, "group = 'a', expected an option of an indexed format"),
     ({"sources": "a.jsonl", "format": "parquet"}, "a.jsonl: not a readable Parquet file: "),
-    ({"sources": "a.jsonl", "format": "no"}, "format = 'no', expected one of 'arrays', 'fixed'"),
-    (
-        {"sources": ["a.parquet", "a.jsonl"], "out": "b.mma"},
-        r"sources: expected one format in one conversion, found a.parquet \(parquet\), a.jsonl \(to be indexed\)",
-    ),
+    ({"sources": ["a.parquet", "a.jsonl"], "out": "b.mma"}, r"found a.parquet \(parquet\), a.jsonl \(to be indexed\)"),
     ({"sources": ["a.parquet", "a.jsonl"]}, "out: expected the name of one array file for 2 sources, found none$"),
-    ({"sources": []}, "sources: expected one source or more, found 0"),
     ({"sources": "no.parquet"}, "no.parquet: no such file"),
     ({"out": "no/b.mma"}, "b.mma: expected a file to write in a directory"),
     ({"sources": "a.jsonl", "out": "b.mmx"}, r"b.mmx: expected a file to write that ends in \.mma"),
@@ -134,21 +124,18 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.h5", "a.jsonl"])
 def test_a_damaged_file_is_named_and_leaves_what_was_there(tmp_path, name):
-    path, kept = tmp_path / name, tmp_path / "a.mma"
+    path, kept, told = tmp_path / name, tmp_path / "a.mma", []
     if name == "a.h5":
         utterances(path, 8)
     elif name == "a.jsonl":
         path.write_bytes(b'{"a": 1}\n' * 100)
     else:
         save(pa.table({"id": range(900), "text": ["some text"] * 900}), path, name[2:])
-    good, rng, told = path.read_bytes(), np.random.default_rng(0), []
+    good, rng = path.read_bytes(), random.Random(0)
     for trial in range(24):
         data = bytearray(good)
-        if trial % 3:
-            data = data[: int(rng.integers(len(good)))]
-        else:
-            data[int(rng.integers(len(good)))] ^= 1 << int(rng.integers(8))
-        path.write_bytes(data)
+        data[rng.randrange(len(good))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data[: rng.randrange(len(good))] if trial % 3 else data)
         kept.write_bytes(b"as it was")
         try:
             convert(path, force=True, **({"records": "groups"} if name == "a.h5" else {}))
@@ -185,24 +172,18 @@ def test_only_what_was_converted_from_the_same_source_is_replaced(tmp_path, writ
     with mmapds.Writer(out, {"x": "int64"}) as writer:
         writer.write({"x": 7})
     own = out.read_bytes()
-    convert(source, tmp_path / "whole.mma")
-    for content in (own, own[:-9], (tmp_path / "whole.mma").read_bytes()[:-9], b"notes"):
+    for content in (own, own[:-9], b"notes"):
         out.write_bytes(content)
-        with pytest.raises(
-            mmapds.Error, match=r"converted from 'a\.jsonl', found another file; replace it with force="
-        ):
+        with pytest.raises(mmapds.Error, match=r"from 'a\.jsonl', found another file; replace it with force=True"):
             convert(source, out)
         assert out.read_bytes() == content
     out.write_bytes(b"")  # holds nothing
     assert convert(source, out).records == 1
     write([{"x": 4}, {"x": 5}], "a.jsonl")
     assert convert(source, out).records == 2
-    with pytest.raises(mmapds.Error) as error:
+    message = "expected no file, or an array file that was converted from 'b.jsonl', found one from 'a.jsonl'; replace "
+    with pytest.raises(mmapds.Error, match=message):
         convert([other, source], out)
-    assert str(error.value) == (
-        f"{out}: expected no file, or an array file that was converted from 'b.jsonl', found one from 'a.jsonl'; "
-        "replace it with force=True"
-    )
     assert list(mmapds.open(out).column("x")) == [4, 5]
     assert convert([source, other], out).records == 3
     assert convert(other, out, force=True).records == 1
@@ -211,13 +192,12 @@ def test_only_what_was_converted_from_the_same_source_is_replaced(tmp_path, writ
 @pytest.mark.parametrize("spelled", ["a.mma", "parts//a.mma"])
 def test_nothing_is_left_beside_the_file_not_even_what_a_killed_conversion_left(write, tmp_path, monkeypatch, spelled):
     monkeypatch.chdir(tmp_path)
-    path, out = write([{"id": 0}], "in/a.jsonl"), tmp_path / spelled
-    out.parent.mkdir(exist_ok=True)
-    others = {".ba.mma.sources.mmx", "in"} & {".ba.mma.sources.mmx", *os.listdir(out.parent)}
+    path, folder = write([{"id": 0}], "in/a.jsonl"), (tmp_path / spelled).parent
+    folder.mkdir(exist_ok=True)
     for name in (".a.mma.sources.mmx", ".ba.mma.sources.mmx"):
-        (out.parent / name).touch()
+        (folder / name).touch()
     convert(path, spelled)
-    assert set(os.listdir(out.parent)) == others | {"a.mma", "a.mma.mmx"}
+    assert {*os.listdir(folder)} - {"in"} == {".ba.mma.sources.mmx", "a.mma", "a.mma.mmx"}
     assert os.listdir("in") == ["a.jsonl"]
 
 
@@ -265,12 +245,10 @@ def test_indexes_and_functions_may_make_any_size(tmp_path, write, monkeypatch):
 
 def test_what_cannot_be_written_is_an_error_that_names_the_file_and_leaves_none(tmp_path, write):
     sources = [save(pa.table({"x": range(50_000)}), tmp_path / "a.parquet"), write([{"x": i} for i in range(2000)])]
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for path in sources:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))  # as little as a full disk takes
-        try:
-            with pytest.raises(mmapds.Error, match=r"out\.mma: cannot write the array file \(file too large\)"):
-                convert(path, tmp_path / "out.mma", schema={"x": "int64"})
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with (
+            largest_file(10_000),
+            pytest.raises(mmapds.Error, match=r"out\.mma: cannot write the array file \(file too l"),
+        ):
+            convert(path, tmp_path / "out.mma", schema={"x": "int64"})
     assert sorted(os.listdir(tmp_path)) == ["a.parquet", "train.jsonl"]

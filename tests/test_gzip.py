@@ -5,7 +5,6 @@ import itertools
 import random
 import sys
 import zlib
-from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
@@ -43,12 +42,11 @@ def member(data, *, level=6, strategy=zlib.Z_DEFAULT_STRATEGY, flush=None, step=
     return b"".join([*out, packer.flush()])
 
 
-def members_of_all_sizes(data):
-    """Small members, large ones, and empty ones, side by side; zeros behind."""
-    third = len(data) // 3
-    parts = [many_members(data[:third])[:-100], one_member(b""), member(data[third : 2 * third])]
-    parts += [one_member(b"") * 3, bgzf(data[2 * third : -90_000]), member(data[-90_000:], flush=zlib.Z_FULL_FLUSH)]
-    return b"".join(parts) + bytes(300_000)
+THIRD = len(LINES) // 3
+MIXED = [many_members(LINES[:THIRD])[:-100], one_member(b""), member(LINES[THIRD : 2 * THIRD]), one_member(b"") * 3]
+MIXED += [bgzf(LINES[2 * THIRD : -90_000]), member(LINES[-90_000:], flush=zlib.Z_FULL_FLUSH), bytes(300_000)]
+MIXED = b"".join(MIXED)
+"""Small members, large ones, and empty ones, side by side; zeros behind."""
 
 
 def build(write, data, **options):
@@ -73,16 +71,13 @@ def blocks_of(path):
 # ---- every record ---------------------------------------------------------------------------------------------------
 
 
+KINDS = [*({"level": level} for level in (0, 1, 9)), {"strategy": zlib.Z_FIXED}, {"flush": zlib.Z_BLOCK, "step": 17}]
+
+
 def test_every_record_is_read_from_blocks_that_begin_at_any_bit(write, monkeypatch):
     expected, bits = LINES.splitlines(), set()
     rows = random.Random(1).sample(range(len(expected)), 200)
-    kinds = [*({"level": level} for level in (0, 1, 6, 9)), {"strategy": zlib.Z_FIXED}]
-    kinds += [{"strategy": zlib.Z_HUFFMAN_ONLY}, {"flush": zlib.Z_BLOCK, "step": 17}]
-    for packed in (
-        *(member(LINES, **kind) for kind in kinds),
-        isal_zlib.compress(LINES, 2, 31),
-        members_of_all_sizes(LINES),
-    ):
+    for packed in (*(member(LINES, **kind) for kind in KINDS), isal_zlib.compress(LINES, 2, 31), MIXED):
         path = build(write, packed, length="chars(text)")
         for module in (sys.modules["isal"], None):
             monkeypatch.setitem(sys.modules, "isal", module)
@@ -138,29 +133,21 @@ def test_members_and_blocks_of_any_kind(tmp_path_factory, layout, zeros):
 
 
 @pytest.mark.parametrize("module", MODULES)
-@pytest.mark.parametrize("read", [100, 5000])
-def test_what_a_decoder_held_back_is_read_though_there_is_no_more_input(monkeypatch, module, read):
+@pytest.mark.parametrize(("piece", "read"), [(4096, 100), (4096, 5000), (4096, 1 << 18), (1, 3), (1, 7)])
+def test_what_a_decoder_held_back_is_read_and_what_it_gives_back_goes_to_the_next(monkeypatch, module, piece, read):
     """isal may have read all of its input when it has given as much as was asked for."""
+    monkeypatch.setattr(gzip_codec, "_PIECE", piece)
     monkeypatch.setattr(gzip_codec, "_READ", read)
-    monkeypatch.setattr(gzip_codec, "_PIECE", 4096)
     for seed in range(8):
-        chosen = random.Random(seed)
-        words = [chosen.randbytes(4).hex().encode() for _ in range(200)]
-        size = 4096 * chosen.randint(1, 5) + chosen.choice((1, 2, 3, 100))
-        data = b" ".join(chosen.choice(words) for _ in range(size // 4))[:size]
+        random_ = random.Random(seed)
+        words = [random_.randbytes(4).hex().encode() for _ in range(200)]
+        size = piece * random_.randint(1, 5) + random_.choice((0, 1, 2, 3, 100))
+        data = b" ".join(random_.choice(words) for _ in range(size))[:size]
         packer = isal_zlib.compressobj(0, isal_zlib.DEFLATED, 31)
         packed = packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)
         assert decode(module, packed, Edges(end_crc=zlib.crc32(data))) == data
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_a_member_that_ends_soon_after_a_full_piece_gives_back_what_follows(monkeypatch, module):
-    """The decoder has then been given bytes of the next member already."""
-    for more, (piece, read) in itertools.product((0, 1, 10, 1000), ((4096, 100), (4096, 1 << 18), (1, 3), (1, 7))):
-        monkeypatch.setattr(gzip_codec, "_PIECE", piece)
-        monkeypatch.setattr(gzip_codec, "_READ", read)
-        for data in (b"7" * (piece + more), random.Random(more).randbytes(piece + more)):
-            assert decode(module, member(data) + member(data[::-1]) + member(b"")) == data + data[::-1]
+        for first in (data, b"7" * size, random_.randbytes(size)):
+            assert decode(module, member(first) + member(data) + member(b"")) == first + data
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -171,32 +158,10 @@ def test_headers_of_any_kind_may_lie_anywhere_in_what_is_read(write, monkeypatch
     for flags, fields in itertools.product((0, 2), headers):  # 2: a checksum of the header
         head = b"\x1f\x8b\x08" + bytes([flags | fields]) + bytes(6) + headers[fields]
         packed += head + (zlib.crc32(head) & 0xFFFF).to_bytes(2, "little") * bool(flags) + one_member(plain)[10:]
-    assert gzip.decompress(packed) == plain * 10
     assert b"".join(map(mmapds.open(build(write, packed)).raw, range(3))) in plain.replace(b"\n", b"")
     for read in (gzip_codec._READ, 5, 11):
         monkeypatch.setattr(gzip_codec, "_READ", read)
-        assert decode(module, packed) == plain * 10
-
-
-def test_a_block_of_tiny_members_is_read_once():
-    """What follows each of them is not copied for it."""
-    given = []
-
-    class Counting:
-        def __init__(self, *arguments):
-            self.decoder = zlib.decompressobj(*arguments)
-
-        def decompress(self, data, most):
-            given.append(len(data))
-            return self.decoder.decompress(data, most)
-
-        def __getattr__(self, name):
-            return getattr(self.decoder, name)
-
-    parts = [b"%d\n" % number if number % 3 == 0 else b"" for number in range(20_000)]
-    data = b"".join(map(gzip.compress, parts))
-    assert decode(SimpleNamespace(**{**vars(zlib), "decompressobj": Counting}), data) == b"".join(parts)
-    assert sum(given) < 2 * len(data) + 4096 * len(parts)
+        assert decode(module, packed) == gzip.decompress(packed) == plain * 10
 
 
 # ---- damage ---------------------------------------------------------------------------------------------------------
@@ -206,9 +171,9 @@ def test_a_block_of_tiny_members_is_read_once():
 def test_damaged_blocks_are_refused_or_have_their_content(write, module):
     """Whatever is changed in the bytes of a block: what is decoded is what was written."""
     random_, caught, blocks = random.Random(5), 0, []
-    for packed in (member(LINES), member(LINES, level=0), members_of_all_sizes(LINES)):
+    for packed in (member(LINES), member(LINES, level=0), MIXED):
         blocks += blocks_of(build(write, packed))
-    for _ in range(500):
+    for _ in range(300):
         data, edges = random_.choice(blocks)
         bad = bytearray(data)
         for _ in range(random_.choice([1, 1, 2, 9])):
@@ -221,26 +186,24 @@ def test_damaged_blocks_are_refused_or_have_their_content(write, module):
             caught += 1
         else:
             assert found == good or len(found) != len(good), "the reader compares the size"
-    assert caught > 330
+    assert caught > 180
 
 
 def test_windows_and_checksums_that_lie_are_refused(write):
     caught = 0
     for data, edges in blocks_of(build(write, member(LINES))):
         good, window = decode(zlib, data, edges), edges.window
-        for other in (b"", bytes(len(window)), window[::-1], window[100:], window + b"x", bytes(WINDOW)) * bool(window):
+        for other in (b"", window[::-1], window[100:], window + b"x", bytes(WINDOW)) * bool(window):
             try:
                 assert decode(zlib, data, edges._replace(window=other)) == good, "it may look back at few bytes"
             except BlockError:
                 caught += 1
-        lies = [edges._replace(crc=edges.crc ^ 1)] if window else []
-        if edges.end_crc is not None:
-            lies.append(edges._replace(end_crc=edges.end_crc ^ 1))
-            with pytest.raises(BlockError, match="a member is truncated"):
-                decode(zlib, data, edges._replace(end_crc=None))
+        lies = [{"crc": edges.crc ^ 1}] if window else []
+        lies += [{"end_crc": edges.end_crc ^ 1}, {"end_crc": None}] if edges.end_crc is not None else []
         for lie in lies:
-            with pytest.raises(BlockError, match="expected content with checksum"):
-                decode(zlib, data, lie)
+            message = "a member is truncated" if lie == {"end_crc": None} else "expected content with checksum"
+            with pytest.raises(BlockError, match=message):
+                decode(zlib, data, edges._replace(**lie))
     assert caught > 20
 
 
@@ -252,12 +215,11 @@ GOOD, CHECKED = member(LINES), b"\x1f\x8b\x08\x02" + bytes(6) + b"\0\0" + member
 REFUSED = {
     "cut": ([GOOD[:-cut] for cut in (*range(1, 30), *range(31, len(GOOD) - 1, 5000))], "a member is truncated"),
     "garbage": ([GOOD + b"garbage", GOOD + LINES[:999], GOOD + b"\x1f\x8b\x09" + bytes(30)], "something .* at byte "),
-    "zeros, garbage": ([GOOD + bytes(size) + b"x" for size in (1, 600, 300_000)], "something that is not a member at "),
+    "zeros, garbage": ([GOOD + bytes(size) + b"x" for size in (1, 300_000)], "something that is not a member at "),
     "checksum": ([flipped(GOOD, -8), flipped(GOOD, -5)], r"expected content with checksum \w{8}, found \w{8}"),
     "size": ([flipped(GOOD, -4)], r"expected \d+ bytes of content, found \d+ \(modulo 2\^32\)"),
     "checksum of a header": ([GOOD + CHECKED], "a block of deflate is damaged"),
-    "a later member": ([many_members(LINES)[:-100][:-3], bgzf(LINES)[:-3]], "a member is truncated"),
-    "the first of many": ([many_members(LINES)[:700] + bytes(9) + many_members(LINES)[709:]], ""),
+    "a later member": ([many_members(LINES)[:-103], bgzf(LINES)[:-3]], "a member is truncated"),
 }
 
 

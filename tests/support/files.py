@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import resource
 import stat
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,17 @@ def same_time(path):
     before = os.stat(path)
     yield
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@contextmanager
+def largest_file(size):
+    """No file can be written beyond a size in this block, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def patched(path, at, data):

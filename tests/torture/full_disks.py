@@ -5,12 +5,10 @@ whole, and nothing else is left.
 """
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,7 @@ from mmapds.storage import current
 from mmapds.storage.index_file import Index
 from mmapds.storage.sources import Roots
 from tests.support.engines import Inline, small_tasks
-from tests.support.files import ROOT
+from tests.support.files import ROOT, largest_file
 from tests.support.index_file import verify
 from tests.support.tars import archive, members_of
 from tests.support.torture import HANGS, is_refused, repeat
@@ -82,17 +80,6 @@ def make_inputs(folder):
         (folder / name).write_bytes(b"".join(b'{"n":%d,"s":"%s"}\n' % (n % 97, b"x" * (n % 7)) for n in range(RECORDS)))
     (folder / "a.tar").write_bytes(archive(members_of(30)))
     mmapds.build(folder / "b.jsonl")
-
-
-@contextmanager
-def largest_file(size):
-    """No file can be written beyond a size in this block."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def contents(folder):
