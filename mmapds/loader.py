@@ -152,9 +152,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _get_iterator(self) -> Any:
         """Return a new iterator of torch's over this loader, whose processes end with this one."""
-        inner = copy.copy(self)
+        inner, drawn = copy.copy(self), Drawn(self._index_sampler, self._resumable, self._owns_sampler)
         indices = "sampler" if self.batch_sampler is None else "batch_sampler"
-        inner.__dict__ |= {indices: Drawn(self), "worker_init_fn": partial(start_process, self.worker_init_fn)}
+        inner.__dict__ |= {indices: drawn, "worker_init_fn": partial(start_process, self.worker_init_fn)}
         return torch.utils.data.DataLoader._get_iterator(inner)
 
     def set_epoch(self, epoch: int) -> None:

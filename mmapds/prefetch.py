@@ -73,9 +73,9 @@ class Drawn(Iterator[Any]):
 
     latest: "Drawn"
 
-    def __init__(self, loader: Any) -> None:
-        self._loader, self._sampler = loader, loader._resumable
-        self._in_batches = self._sampler is loader._index_sampler  # else this loader makes batches of steps
+    def __init__(self, indices: Any, sampler: Any, owned: bool) -> None:
+        self._indices, self._sampler, self._owned = indices, sampler, owned  # a loader would make a cycle
+        self._in_batches = sampler is indices  # else the loader makes batches of steps
         self._source: Iterator[Any] | None = None
         self._iteration: Iteration | None = None  # of a sampler of mmapds
         self._waiting: deque[Any] = deque()  # the indices of batches that were not settled yet
@@ -84,7 +84,7 @@ class Drawn(Iterator[Any]):
         """Whether the sampler raised an error."""
 
     def __iter__(self) -> "Drawn":
-        self.latest = Drawn(self._loader)
+        self.latest = Drawn(self._indices, self._sampler, self._owned)
         return self.latest
 
     def __next__(self) -> Any:
@@ -99,7 +99,7 @@ class Drawn(Iterator[Any]):
     def _begin(self) -> Any:
         cursor = getattr(self._sampler, "_cursor", None)
         before = cursor and cursor.latest
-        self._source = iter(self._loader._index_sampler)
+        self._source = iter(self._indices)
         indices = next(self._source)
         self._iteration = cursor.latest if cursor and cursor.latest is not before else None
         self._count(0)
@@ -117,12 +117,12 @@ class Drawn(Iterator[Any]):
         """Take note that the trainer was told that there is no more."""
         if self._iteration is not None and self._iteration.span is not None:
             self._count(self._iteration.span.steps)
-            if self._loader._owns_sampler:
-                self._loader.sampler.set_epoch(self._iteration.span.epoch + 1)
+            if self._owned:
+                self._sampler.set_epoch(self._iteration.span.epoch + 1)
 
     def _count(self, steps: int) -> None:
         if self._iteration is not None and self._iteration.span is not None:
-            total, batches = self._iteration.span.steps, self._loader._index_sampler
+            total, batches = self._iteration.span.steps, self._indices
             makes_no_batch = not self._in_batches and batches.drop_last and total - steps < batches.batch_size
             self._iteration.delivered = total if makes_no_batch else steps
 
@@ -136,7 +136,7 @@ class Loop(Iterator[Any]):
     def __init__(self, loader: Any, waits: Waits) -> None:
         self._loader = loader
         self._waits = waits
-        self._drawn = Drawn(loader)
+        self._drawn = Drawn(loader._index_sampler, loader._resumable, loader._owns_sampler)
         self._stall_after = float("inf") if loader.stall_after is None else loader.stall_after
         self._number = 0  # of the batch that is next
         self._process = os.getpid()

@@ -484,6 +484,9 @@ def test_spawned_processes_stay_for_the_next_epoch(opened):
     processes = set(active_children())
     assert list(loader) == list(loader) == whole
     assert set() < processes <= set(active_children())
+    gc.disable()
+    del loader
+    assert not active_children(), "they end with it, not when cycles are collected"
 
 
 # ---- the end of a loop, and of the process -------------------------------------------------------------------
