@@ -11,24 +11,22 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds import DistributedBatchSampler, DistributedSampler, StateError, TokenBudgetBatchSampler
 from tests.support.messages import check
-from tests.support.sampler_kinds import KINDS, LENGTHS, WORLD, N, epoch_of, every_kind
+from tests.support.sampler_kinds import KINDS, LENGTHS, WORLD, N, epoch_of, every_kind, records_in
 
 # Tests read passes of one epoch again, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")
 
 
-def given(iterator, steps):
-    """Take some steps of an iterator, as a loop does that is then dropped."""
-    return list(islice(iterator, steps))
+whole = functools.cache(lambda make, epoch: epoch_of(make, epoch, **WORLD))
 
 
-# ---- iterators -------------------------------------------------------------------------------------------------
+def given(sampler, steps):
+    """Take some steps, as a loop does that is then dropped."""
+    return list(islice(sampler, steps))
 
 
 @every_kind
@@ -36,24 +34,21 @@ def test_an_iterator_takes_its_epoch_and_position_with_its_first_step(make):
     sampler = make(**WORLD)
     first, second = iter(sampler), iter(sampler)
     sampler.set_epoch(3)
-    assert list(first) == list(second) == epoch_of(make, 3, **WORLD)
-    state = sampler.state_dict(step=2)
-    third = iter(sampler)
+    assert list(first) == list(second) == whole(make, 3)
+    third, state = iter(sampler), sampler.state_dict(step=2)
     sampler.load_state_dict(state)
-    assert list(third) == epoch_of(make, 3, **WORLD)[2:]
+    assert list(third) == whole(make, 3)[2:]
 
 
 @every_kind
 def test_steps_are_python_ints_and_fresh_lists(make):
     sampler = make()
     step = next(iter(sampler))
+    assert {type(record) for record in records_in([step])} == {int}
     if isinstance(step, list):
-        assert {type(record) for record in step} == {int}
         expected = list(step)
         step.clear()
         assert next(iter(sampler)) == expected
-    else:
-        assert type(step) is int
 
 
 # ---- epochs ----------------------------------------------------------------------------------------------------
@@ -103,7 +98,6 @@ CALLS = st.one_of(
     st.tuples(st.sampled_from(["take", "skip"]), PLACES),
     st.tuples(st.sampled_from([copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])),
 )
-whole = functools.cache(lambda make, epoch: epoch_of(make, epoch, **WORLD))
 
 
 @every_kind
@@ -130,7 +124,7 @@ def test_any_calls_in_any_order_follow_the_rules(make, start, calls):
             sampler.load_state_dict(json.loads(json.dumps(saved.state_dict(step=number))))
             rules.load(arguments[1], number)
         elif call == "take":
-            assert given(iter(sampler), number) == whole(make, rules.epoch)[rules.step :][:number]
+            assert given(sampler, number) == whole(make, rules.epoch)[rules.step :][:number]
             rules.take(number)
         else:
             sampler = call(sampler)
@@ -138,24 +132,11 @@ def test_any_calls_in_any_order_follow_the_rules(make, start, calls):
     assert list(sampler) == whole(make, rules.epoch)[rules.step :]
 
 
-def test_a_loop_over_epochs_has_no_empty_one_wherever_it_resumes():
-    for step, expected in ((3, [(1, 3, 6), (2, 0, 9)]), (9, [(2, 0, 9)])):
-        saved, sampler, read = DistributedSampler(range(9)), DistributedSampler(range(9)), []
-        saved.set_epoch(1)
-        sampler.load_state_dict(saved.state_dict(step=step))
-        for epoch in range(sampler.epoch, 3):
-            sampler.set_epoch(epoch)
-            read.append((epoch, sampler.first_step, len(list(sampler))))
-        assert read == expected
-
-
 def test_a_second_pass_without_set_epoch_warns_once_where_the_order_would_change():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         in_order, sampler = DistributedSampler(range(9), shuffle=False), DistributedSampler(range(9))
-        for _ in range(2):
-            list(in_order)
-        given(iter(sampler), 3)
+        list(in_order), list(in_order), given(sampler, 3)
         for epoch in (0, 1):
             sampler.set_epoch(epoch)
             list(sampler)
@@ -164,30 +145,27 @@ def test_a_second_pass_without_set_epoch_warns_once_where_the_order_would_change
         list(sampler)
 
 
-@pytest.mark.parametrize(("step", "expected"), [(3, 2), (9, 3)])
-def test_a_loop_that_starts_over_before_the_loaded_epoch_is_warned(step, expected):
-    saved, sampler = DistributedSampler(range(9)), DistributedSampler(range(9))
-    saved.set_epoch(2)
-    sampler.load_state_dict(saved.state_dict(step=step))
-    with pytest.warns(UserWarning, match=f"epoch = 0, expected {expected}, that of the loaded state") as said:
-        sampler.set_epoch(0)
-    check(str(said[0].message))
-    assert sampler.epoch == 0
+def test_a_loop_that_starts_over_before_the_loaded_epoch_is_warned():
+    for step, expected in ((3, 2), (9, 3)):
+        saved, sampler = DistributedSampler(range(9)), DistributedSampler(range(9))
+        saved.set_epoch(2)
+        sampler.load_state_dict(saved.state_dict(step=step))
+        with pytest.warns(UserWarning, match=f"epoch = 0, expected {expected}, that of the loaded state") as said:
+            sampler.set_epoch(0)
+        check(str(said[0].message))
+        assert sampler.epoch == 0
 
 
 def test_the_sampler_of_a_batch_sampler_is_a_face_of_the_same_cursor():
     """Lightning and accelerate reach a batch sampler only there."""
     for batches in (DistributedBatchSampler(range(N), 6), TokenBudgetBatchSampler(LENGTHS, 40)):
         batches.sampler.set_epoch(3)
-        batches.sampler.set_epoch(3)
         assert batches.epoch == batches.sampler.epoch == 3
-        given(iter(batches), 2)
+        given(batches, 2)
         state = batches.state_dict()
         batches.set_epoch(0)
-        assert batches.sampler.epoch == 0
         batches.load_state_dict(state)
         assert (batches.sampler.epoch, batches.first_step) == (3, 2)
-        assert not hasattr(batches, "generator")
     inner = DistributedSampler(range(N), 2, 1, seed=1)
     batches = DistributedBatchSampler(inner, 6)
     inner.set_epoch(2)
@@ -202,7 +180,7 @@ def test_the_sampler_of_a_batch_sampler_is_a_face_of_the_same_cursor():
 @every_kind
 def test_a_state_is_a_small_fresh_dict_of_json(make):
     sampler = make(**WORLD)
-    given(iter(sampler), 3)
+    given(sampler, 3)
     state = sampler.state_dict()
     assert set(state) == {"version", "epoch", "position", "epoch_size", "order", "dataset"}
     assert state["version"] == 2
@@ -238,17 +216,13 @@ REFUSED = [
     (lambda _: {}, "found one without dataset, epoch, epoch_size, order, position, version"),
     (lambda _: None, "^state: expected the dict that state_dict.. returned, found NoneType$"),
     (lambda s: s | {"order": s["order"] | {"seed": 7}}, "expected seed = 0, found 7; make the sampler with the arg"),
-    (lambda s: s | {"order": s["order"] | {"version": 99}}, r"expected version = \d, found 99"),
-    (lambda s: s | {"order": s["order"] | {"order": "mine"}}, "expected order = '.*', found 'mine'"),
     (lambda s: s | {"order": s["order"] | {"more": 1}}, "expected more = None, found 1"),
     (lambda s: s | {"order": s["order"] | {"ranks": 0}}, r"expected ranks = (None|2), found 0"),
     (lambda s: s | {"order": 3}, r"^state\['order'\] = 3, expected a dict$"),
     (lambda s: s | {"epoch_size": 10**6}, r"expected epoch_size = \d+, found 1000000"),
-    (lambda s: s | {"position": "7"}, r"^state\['position'\] = '7', expected an integer$"),
     (lambda s: s | {"position": -1}, r"^state\['position'\] = -1, expected an integer from 0 to"),
     (lambda s: s | {"position": 10**9}, r"^state\['position'\] = 1000000000, expected an integer from 0 to"),
     (lambda s: s | {"position": True}, r"^state\['position'\] = True, expected an integer"),
-    (lambda s: s | {"epoch": None}, r"^state\['epoch'\] = None, expected an integer$"),
     (lambda s: s | {"epoch": np.arange(3)}, r"^state\['epoch'\] = array.*, expected an integer$"),
     (lambda s: s | {"dataset": 5}, r"^state\['dataset'\] = 5, expected a dict or None$"),
 ]
@@ -259,7 +233,7 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing(change, messag
     for kind in ("mixture", "window"):
         sampler = KINDS[kind](**WORLD)
         sampler.set_epoch(2)
-        given(iter(sampler), 3)
+        given(sampler, 3)
         before = sampler.state_dict()
         with pytest.raises(StateError, match=message) as raised:
             sampler.load_state_dict(change(sampler.state_dict()))
@@ -281,90 +255,43 @@ OF_A_DATASET = {
 
 @pytest.fixture
 def made(write):
-    def made(name, first=0, n=40):
-        path = write([{"id": first + i, "n": 1 + i % 4} for i in range(n)], name)
+    def made(name, first=0):
+        path = write([{"id": first + i, "n": 1 + i % 4} for i in range(40)], name)
         mmapds.build(path, length="n")
         return mmapds.open(path)
 
     return made
 
 
-@pytest.mark.parametrize("kind", OF_A_DATASET)
-def test_a_state_is_of_its_records_wherever_they_lie(made, kind):
-    make, ds = OF_A_DATASET[kind], made("a.jsonl")
-    state = json.loads(json.dumps(make(ds).state_dict()))
-    for same in (ds[:], ds.map(str), ds[np.ones(len(ds), bool)], made("elsewhere/renamed.jsonl")):
-        make(same).load_state_dict(state)
-    others = [made("b.jsonl", first=100), ds[::-1], ds[np.roll(np.arange(40), 1)], made("c/a.jsonl", first=7)]
-    for other in others:
-        with pytest.raises(StateError, match=r"^state: of another dataset: expected ") as raised:
-            make(other).load_state_dict(state)
-        check(str(raised.value))
+def test_a_state_is_of_its_records_wherever_they_lie(made):
+    ds = made("a.jsonl")
+    alike = [ds[:], ds.map(str), ds[np.ones(len(ds), bool)], made("elsewhere/renamed.jsonl")]
+    others = [ds[::-1], ds[np.roll(np.arange(40), 1)], made("c/a.jsonl", first=7)]
+    for make in OF_A_DATASET.values():
+        state = json.loads(json.dumps(make(ds).state_dict()))
+        for same in alike:
+            make(same).load_state_dict(state)
+        for other in others:
+            with pytest.raises(StateError, match=r"^state: of another dataset: expected ") as raised:
+                make(other).load_state_dict(state)
+            check(str(raised.value))
 
 
 def test_data_without_a_fingerprint_are_not_compared_but_lengths_are(made):
     ds = made("a.jsonl")
-    state = DistributedSampler(ds, 1, 0).state_dict()
-    for same in (range(40), [0] * 40):
-        sampler = DistributedSampler(same, 1, 0)
-        assert sampler.state_dict()["dataset"] is None
-        sampler.load_state_dict(state)
+    sampler = DistributedSampler(range(40), 1, 0)
+    assert sampler.state_dict()["dataset"] is None
+    sampler.load_state_dict(DistributedSampler(ds, 1, 0).state_dict())
     state = TokenBudgetBatchSampler(ds.lengths, 60).state_dict()
     TokenBudgetBatchSampler(ds, 60).load_state_dict(state)
-    with pytest.raises(
-        StateError, match=r"^state: of another dataset: expected {'lengths': '\w+'}, found {'lengths': '\w+'}"
-    ):
+    with pytest.raises(StateError, match=r"of another dataset: expected {'lengths': '\w+'}, found {'lengths': '\w+'}"):
         TokenBudgetBatchSampler(ds.lengths[::-1], 60).load_state_dict(state)
 
 
 def test_forged_names_of_sources_are_shown_on_one_short_line(made):
     sampler = DistributedSampler(made("a.jsonl"), 1, 0)
-    for odd in ("x" * 5000, "\x1b[2J", 7, None, ["a"]):
+    for odd in ("x" * 5000, "\x1b[2J", 7, None):
         with pytest.raises(StateError) as raised:
             sampler.load_state_dict(sampler.state_dict() | {"dataset": {"fingerprint": "0", "sources": odd}})
         check(str(raised.value))
         assert len(str(raised.value)) < 700
-
-
-# ---- torchdata -------------------------------------------------------------------------------------------------
-
-
-def stateful(sampler, **options):
-    own = {"batch_sampler": sampler} if isinstance(sampler, BatchSampler) else {"sampler": sampler, "batch_size": 6}
-    return StatefulDataLoader(range(N), collate_fn=list, **own, **options)
-
-
-WAYS = {"alone": {}, "persistent": {"num_workers": 2, "persistent_workers": True}}
-
-
-@pytest.mark.parametrize(("kind", "way"), [("index", "alone"), ("bucket", "alone"), ("batch", "persistent")])
-def test_a_stateful_loader_is_exact_at_every_step_and_after_the_loop(kind, way):
-    make, epochs = KINDS[kind], []
-    for epoch in range(3):
-        sampler = make()
-        sampler.set_epoch(epoch)
-        epochs.append(list(stateful(sampler)))
-    steps = len(epochs[0])
-    for stop in [*range(1, steps, 1 if way == "alone" else steps // 3), steps, steps + 1]:  # one more is after the loop
-        sampler = make()
-        loader = stateful(sampler, **WAYS[way])
-        sampler.set_epoch(0)
-        for done, _ in enumerate(loader, 1):
-            if done == stop:
-                break
-        state, sampler = loader.state_dict(), make()
-        loader = stateful(sampler, **WAYS[way])
-        loader.load_state_dict(state)
-        read = []
-        for epoch in range(3):
-            sampler.set_epoch(epoch)
-            read.append(list(loader))
-        assert read == [epochs[0][stop:], *epochs[1:]], stop
-
-
-def test_rare_snapshots_are_followed_by_the_epoch_that_was_set():
-    loaders = [stateful(KINDS["batch"](), num_workers=2, snapshot_every_n_steps=7) for _ in range(2)]
-    list(loaders[0])
-    loaders[1].load_state_dict(loaders[0].state_dict())
-    loaders[1].batch_sampler.set_epoch(1)
-    assert list(loaders[1]) == epoch_of(KINDS["batch"], 1)

@@ -25,11 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pyte
 anywhere = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-MANY = 5000  # records that two workers share out
-
-
 class Interrupted(BaseException):
-    pass
+    """What a handler of a signal raises."""
 
 
 def interrupted(work, number):
@@ -184,7 +181,7 @@ DIED = "ColumnError column 'x': a worker process died, killed or out of memory; 
 
 @pytest.fixture
 def job(write, tmp_path):
-    path = write([{"n": number} for number in range(MANY)])
+    path = write([{"n": number} for number in range(5000)])
     mmapds.build(path)
     (tmp_path / "job.py").write_text(JOB)
     return path
@@ -210,5 +207,5 @@ def test_workers_end_with_the_process_that_started_them(job, tmp_path, number):
     _, said = process.communicate(timeout=SECONDS)  # the pipes are open as long as any of them lives
     assert began.startswith(b"began"), said
     assert Path(f"{job}.mmx").read_bytes() == before
-    mmapds.add_column(job, "x", np.arange(MANY))
+    mmapds.add_column(job, "x", np.arange(5000))
     assert sorted(os.listdir(tmp_path)) == ["job.py", "train.jsonl", "train.jsonl.mmx"]

@@ -41,49 +41,42 @@ def test_an_order_is_sorted_once_for_all_processes(path):
     for process in processes:
         process.start()
     assert [out.get() for _ in processes] == [(WANTED, False)] * 4
-    for process in processes:
-        process.join()
     assert os.listdir(os.path.dirname(path)) == ["lengths.order"]
-    inode = os.stat(path).st_ino
+    before = os.stat(path)
     assert batches(path) == WANTED
-    assert os.stat(path).st_ino == inode
-
-
-def damaged(whole):
-    """Copies of a cache, each cut short or with a flipped bit."""
-    chance = random.Random(0)
-    yield from (whole[:kept] for kept in (8, 63, 64, len(whole) // 2, len(whole) - 1))
-    for _ in range(150):
-        at = 8 + chance.randrange(len(whole) - 8 if chance.random() < 0.5 else 700)
-        yield whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :]
+    assert os.stat(path) == before
 
 
 def test_a_damaged_cache_is_made_again(path):
     batches(path)
     with open(path, "rb") as file:
         whole = file.read()
-    for content in damaged(whole):
+    chance, damaged = random.Random(0), [whole[:kept] for kept in (8, 63, 64, len(whole) // 2, len(whole) - 1)]
+    for _ in range(150):
+        at = 8 + chance.randrange(len(whole) - 8 if chance.random() < 0.5 else 700)
+        damaged.append(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :])
+    for content in damaged:
         with open(path, "wb") as file:
             file.write(content)
         assert batches(path) == WANTED
 
 
-@pytest.mark.parametrize("change", ["type of the order", "type of lengths", "too few records", "too few lengths"])
-def test_a_cache_of_other_numbers_than_an_order_has_is_made_again(path, change):
+def test_a_cache_of_other_numbers_than_an_order_has_is_made_again(path):
     """Its checksums hold, as anybody can write them."""
     lengths = LENGTHS.astype(np.uint32)
     order, values, counts = map(np.array, arrays(sorted_lengths(lengths, path)))
-    order, values, counts = {
-        "type of the order": (order.astype(np.float64), values, counts),
-        "type of lengths": (order.astype(np.uint32), values.astype(np.uint32), counts),
-        "too few records": (order[:1].astype(np.uint32), values[:1], counts[:1] * 0 + 1),
-        "too few lengths": (order.astype(np.uint32), values[1:], counts),
-    }[change]
-    with _CacheWriter(path) as writer:
-        for name, numbers in zip(LENGTH_SECTIONS, (order, values, counts), strict=True):
-            writer.write_array(name, numbers.dtype.str, np.ascontiguousarray(numbers).data.cast("B"))
-        writer.commit({"lengths": xxh3_64(lengths.data).hexdigest()}, len(lengths))
-    assert batches(path) == WANTED
+    small = order.astype(np.uint32)
+    for numbers in [
+        (order.astype(np.float64), values, counts),
+        (small, values.astype(np.uint32), counts),
+        (small[:1], values[:1], counts[:1] * 0 + 1),
+        (small, values[1:], counts),
+    ]:
+        with _CacheWriter(path) as writer:
+            for name, each in zip(LENGTH_SECTIONS, numbers, strict=True):
+                writer.write_array(name, each.dtype.str, np.ascontiguousarray(each).data.cast("B"))
+            writer.commit({"lengths": xxh3_64(lengths.data).hexdigest()}, len(lengths))
+        assert batches(path) == WANTED
 
 
 def test_a_cache_of_other_lengths_is_replaced(path):
@@ -92,7 +85,7 @@ def test_a_cache_of_other_lengths_is_replaced(path):
 
 
 def test_what_is_not_a_cache_is_left_alone(path, tmp_path):
-    for content in (b"", b"not a cache", b"\x09MMO\r\n\x1a\n", bytes(1000)):
+    for content in (b"", b"\x09MMO\r\n\x1a\n", bytes(1000)):
         (tmp_path / "lengths.order").write_bytes(content)
         with pytest.raises(OrderError, match="expected an order cache or a new path, found another file"):
             batches(path)
@@ -103,9 +96,8 @@ def test_what_is_not_a_cache_is_left_alone(path, tmp_path):
             batches(other)
     with pytest.raises(Error, match=r"no/x: cannot write the order cache here \(no such file or directory\)"):
         batches(tmp_path / "no" / "x")
-    for wrong in (b"order", 5, False):
-        with pytest.raises(OrderError, match=r"order_cache = .*, expected the path of a file"):
-            batches(wrong)
+    with pytest.raises(OrderError, match=r"order_cache = b'order', expected the path of a file"):
+        batches(b"order")
 
 
 def test_orders_of_wide_lengths_and_of_packs_are_cached(path, tmp_path):
@@ -113,6 +105,5 @@ def test_orders_of_wide_lengths_and_of_packs_are_cached(path, tmp_path):
     for _ in range(2):
         found = [each.tolist() for each in arrays(sorted_lengths(values, path))]
         assert found == [[0, 2, 1, 3], [2**63, 5, 0], [2, 1, 1]]
-    for _ in range(2):
         packs = PackingBatchSampler(LENGTHS, 16_384, order_cache=tmp_path / "order")
         assert list(packs) == list(PackingBatchSampler(LENGTHS, 16_384))

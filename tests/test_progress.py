@@ -54,19 +54,11 @@ def test_a_bar_never_goes_beyond_its_end(monkeypatch):
             assert bar._bar.tasks[0].completed == expected
 
 
-ADD = """
-import sys, mmapds
-mmapds.add_column(sys.argv[1], "x", len, workers=2)
-"""
-
-
 def test_a_column_that_is_computed_has_a_bar(write):
     path = write([[1]] * 9000)
     mmapds.build(path)
-    status, text = on_terminal("-c", ADD, path)
-    assert status == 0
-    assert "column 'x'" in text
-    assert "9000/9000" in text
+    status, text = on_terminal("-c", "import sys, mmapds; mmapds.add_column(sys.argv[1], 'x', len, workers=2)", path)
+    assert (status, "column 'x'" in text, "9000/9000" in text) == (0, True, True)
 
 
 def test_short_work_draws_nothing_and_loads_nothing(write):

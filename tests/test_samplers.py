@@ -32,7 +32,7 @@ from mmapds import (
 from tests.support import vectors
 from tests.support.budgets import log_normal
 from tests.support.messages import check
-from tests.support.sampler_kinds import KINDS, LENGTHS, WORLD, N, every_kind, ranks_of, records_in, union
+from tests.support.sampler_kinds import KINDS, LENGTHS, WORLD, N, epoch_of, every_kind, ranks_of, records_in, union
 
 EPOCHS = 3
 
@@ -44,6 +44,11 @@ def check_epoch(read, world):
     assert found.total() - N < world
 
 
+def at_all_steps(sampler):
+    """The steps of all ranks, as one of them says."""
+    return [tuple(each.tolist() for each in sampler.indices_at(step)) for step in range(len(sampler))]
+
+
 # ---- alone -----------------------------------------------------------------------------------------------------
 
 
@@ -53,12 +58,15 @@ def test_every_sample_comes_once_an_epoch_in_equal_steps_and_in_a_new_order(make
     samplers, before = ranks_of(make, world), None
     for epoch in range(EPOCHS):
         for sampler in samplers:
-            sampler.set_epoch(epoch)
-        of_ranks = [list(sampler) for sampler in samplers]
-        assert {len(steps) for steps in of_ranks} == {len(sampler) for sampler in samplers}
-        check_epoch([record for steps in of_ranks for record in records_in(steps)], world)
-        assert of_ranks[0] != before
-        before = of_ranks[0]
+            sampler.set_epoch(np.int64(epoch))
+        steps = list(zip(*samplers, strict=True))
+        assert {len(sampler) for sampler in samplers} == {len(steps)}
+        check_epoch([record for step in steps for record in records_in(step)], world)
+        assert at_all_steps(samplers[0]) == steps != before
+        before = steps
+    for outside in (len(steps), -1):
+        with pytest.raises(IndexError, match=f"step {outside} is out of range for the {len(steps)} steps of an epoch"):
+            samplers[0].indices_at(outside)
 
 
 @every_kind
@@ -97,19 +105,6 @@ def test_a_job_stopped_twice_goes_on_in_any_world_with_any_batch_size(make, part
     assert (ended.epoch, ended.first_step) == (1, 0)
 
 
-@every_kind
-def test_indices_at_says_what_made_up_a_step(make):
-    for exclude in (None, [3, (10, 30)]):
-        samplers = [make(num_replicas=np.int64(3), rank=np.int8(rank), exclude=exclude) for rank in range(3)]
-        for sampler in samplers:
-            sampler.set_epoch(np.int64(2))
-        for number, step in enumerate(zip(*samplers, strict=True)):
-            assert [each.tolist() for each in samplers[0].indices_at(np.uint64(number))] == list(step)
-    for outside in (number + 1, -1):
-        with pytest.raises(IndexError, match=rf"step {outside} is out of range for the {number + 1} steps of an epoch"):
-            samplers[0].indices_at(outside)
-
-
 def test_indices_at_after_a_resume_in_another_world():
     state = DistributedSampler(range(100), 2, 0).state_dict(step=9)  # 18 positions, which are no whole steps of 4
     four = DistributedSampler(range(100), 4, 0)
@@ -139,20 +134,18 @@ PLANS = {
     "packs": (PackingBatchSampler, {}),
     "packs of chunks": (PackingBatchSampler, {"planner": "window"}),
 }
-HARD = [1, 28, 685, 737, 1374]  # seeds: in all of them a planner has a last step that is hard to fill
 
 
 def problems():
-    """Lengths, limits and worlds: all of up to five samples, and random ones of hundreds and of thousands."""
+    """Lengths, limits and worlds: all of up to five samples, and long ones whose last step is hard to fill."""
     for n in range(1, 6):
         for lengths in combinations_with_replacement((1, 2, 4), n):
             yield from ((lengths, 4, world) for world in range(1, n + 1))
-    hundreds = [(seed, (17, 300), (2, 3, 5, 8)) for seed in range(24)]
-    for seed, sizes, worlds in [*hundreds, *((seed, (1000, 5000), (7, 16, 32, 64)) for seed in HARD)]:
+    for seed in (1, 28, 685, 737, 1374):
         rng = np.random.default_rng(seed)
-        n = int(rng.integers(*sizes))
+        n = int(rng.integers(1000, 5000))
         lengths = log_normal(n, seed=rng, width=1) if rng.random() < 0.5 else rng.integers(1, 500, n)
-        world = int(rng.choice(worlds))
+        world = int(rng.choice((7, 16, 32, 64)))
         yield lengths, int(lengths.max() * rng.choice([1, 2, 4])), world
 
 
@@ -180,28 +173,28 @@ class Loop:
     """A training loop over a loader, as the documents show it for that loader."""
 
     def __init__(self, sampler, load, size, saved):
-        self._sampler = sampler
+        self._sampler, self.saved = sampler, None
         self._in_batches = isinstance(sampler, BatchSampler)
-        self._first, self.saved = 0, None
         self.loader = load(batch_sampler=sampler) if self._in_batches else load(sampler=sampler, batch_size=size)
         self._is_plain = type(self.loader) is torch.utils.data.DataLoader
-        if saved is not None:
-            state, self._first = saved
+        state, self._first = saved or (None, 0)
+        if state:
             (sampler if self._is_plain else self.loader).load_state_dict(state)
 
     def run(self, stop):
-        """Yield epoch and records of each batch; after `stop` batches, keep what a checkpoint has."""
+        """Yield epoch and records of each batch; after `stop` of them, or "after" an epoch, keep a checkpoint."""
         for epoch in range(self._first, EPOCHS):
             self._sampler.set_epoch(epoch)
-            step = self._sampler.first_step
-            for batch in self.loader:
+            step, place = self._sampler.first_step, 0
+            for place, batch in enumerate(self.loader, 1):
                 step += 1 if self._in_batches else len(batch)
-                stop -= 1
                 yield epoch, batch
-                if stop == 0:
-                    state = self._sampler.state_dict(step=step) if self._is_plain else self.loader.state_dict()
-                    self.saved = state, epoch
-                    return
+                if place == stop:
+                    break
+            if stop in (place, "after"):
+                state = self._sampler.state_dict(step=step) if self._is_plain else self.loader.state_dict()
+                self.saved = state, epoch
+                return
 
 
 def over(cls, **options):
@@ -214,14 +207,12 @@ LOADERS = {
     "threads": over(mmapds.DataLoader, num_workers=2),
     "processes": over(mmapds.DataLoader, num_workers=2, workers="processes"),
     "torchdata": over(StatefulDataLoader),
-    "torchdata, 2 workers": over(StatefulDataLoader, num_workers=2),
+    "torchdata, 2 workers": over(StatefulDataLoader, num_workers=2, persistent_workers=True),
 }
 
 
 @pytest.mark.parametrize("load", LOADERS)
-@pytest.mark.parametrize(
-    ("kind", "first"), [("index", 7), ("batch", "end"), ("window", 7), ("packs in windows", "end")]
-)
+@pytest.mark.parametrize(("kind", "first"), [("index", 7), ("batch", "end"), ("window", "after"), ("packs", 1)])
 def test_a_loop_stopped_twice_reads_every_sample_once_an_epoch(kind, load, first):
     saved, read = None, []
     for world, size, stop in ((1, 4, first), (2, 3, 5), (1, 5, 0)):
@@ -234,51 +225,51 @@ def test_a_loop_stopped_twice_reads_every_sample_once_an_epoch(kind, load, first
         check_epoch([record for e, batch in read for record in batch if e == epoch], 2)
 
 
+def test_rare_snapshots_of_torchdata_are_followed_by_the_epoch_that_was_set():
+    load = over(StatefulDataLoader, num_workers=2, snapshot_every_n_steps=7)
+    loaders = [load(batch_sampler=KINDS["batch"]()) for _ in range(2)]
+    list(loaders[0])
+    loaders[1].load_state_dict(loaders[0].state_dict())
+    loaders[1].batch_sampler.set_epoch(1)
+    assert list(loaders[1]) == epoch_of(KINDS["batch"], 1)
+
+
 # ---- torch's own rules -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_counts_padding_and_order_are_torchs(drop_last):
-    for world in (1, 2, 3, 8, 40):
-        for n in range(1, 42):
-            for rank in range(world):
-                ours = DistributedSampler(range(n), world, rank, False, 0, drop_last)
-                theirs = TorchSampler(range(n), world, rank, False, 0, drop_last)
-                assert list(ours) == list(theirs)
-                for each in (ours, DistributedSampler(range(n), world, rank, True, 1, drop_last)):
-                    counts = len(each), each.num_samples, each.total_size
-                    assert counts == (len(theirs), theirs.num_samples, theirs.total_size)
-            if not drop_last:
-                everyone = union([DistributedSampler(range(n), world, rank, True, 1) for rank in range(world)])
-                first = everyone[:n]
-                assert first == list(DistributedSampler(range(n), 1, 0, True, 1)), "the sequence of a single process"
-                assert everyone == (first * math.ceil(len(everyone) / n))[: len(everyone)], "filled up from its start"
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_batches_are_those_of_a_batch_sampler_over_the_sampler(drop_last):
-    for world in (1, 2, 3):
-        for n in range(1, 30):
-            for batch in (1, 2, 3, 7, 40):
-                for rank in range(world if n >= world * batch or not drop_last else 0):
-                    ours = DistributedBatchSampler(range(n), batch, world, rank, drop_last=drop_last)
-                    theirs = list(BatchSampler(DistributedSampler(range(n), world, rank), batch, drop_last=False))
-                    theirs = theirs[: n // (world * batch)] if drop_last else theirs
-                    assert (list(ours), len(ours)) == (theirs, len(theirs))
+@pytest.mark.parametrize("world", [1, 2, 3, 8, 40])
+def test_counts_padding_order_and_batches_are_torchs(drop_last, world):
+    for n in range(1, 42):
+        for rank in range(world):
+            ours = DistributedSampler(range(n), world, rank, False, 0, drop_last)
+            theirs = TorchSampler(range(n), world, rank, False, 0, drop_last)
+            assert list(ours) == list(theirs)
+            for each in (ours, DistributedSampler(range(n), world, rank, True, 1, drop_last)):
+                counts = len(each), each.num_samples, each.total_size
+                assert counts == (len(theirs), theirs.num_samples, theirs.total_size)
+            for size in (1, 3, 7, 40) if rank < 2 else ():
+                batches = DistributedBatchSampler(range(n), size, world, rank, seed=1, drop_last=drop_last)
+                theirs = list(BatchSampler(DistributedSampler(range(n), world, rank, seed=1), size, False))
+                theirs = theirs[: n // (world * size)] if drop_last else theirs
+                assert (list(batches), len(batches)) == (theirs, len(theirs))
+        if not drop_last:
+            everyone = union([DistributedSampler(range(n), world, rank, True, 1) for rank in range(world)])
+            first = list(DistributedSampler(range(n), 1, 0, True, 1))
+            assert everyone == (first * math.ceil(len(everyone) / n))[: len(everyone)], "filled up from its start"
 
 
 def test_public_attributes_and_classes():
     sampler = DistributedSampler(range(10), 2, 1, seed=5)
     assert isinstance(sampler, TorchSampler)
-    assert (sampler.num_replicas, sampler.rank, sampler.epoch, sampler.seed) == (2, 1, 0, 5)
-    assert (sampler.shuffle, sampler.drop_last, sampler.dataset) == (True, False, range(10))
-    batches = DistributedBatchSampler(range(10), 4)
-    assert isinstance(batches, BatchSampler)
-    assert (batches.batch_size, batches.drop_last) == (4, False)
+    found = (sampler.num_replicas, sampler.rank, sampler.epoch, sampler.seed, sampler.shuffle, sampler.drop_last)
+    assert (*found, sampler.dataset) == (2, 1, 0, 5, True, False, range(10))
+    batches, budget = DistributedBatchSampler(range(10), 4), TokenBudgetBatchSampler([3] * 100, 30)
     assert isinstance(batches.sampler, DistributedSampler)
-    budget = TokenBudgetBatchSampler([3] * 100, 30)
-    assert isinstance(budget, BatchSampler)
-    assert budget.drop_last is False
+    for each in (batches, budget):
+        assert isinstance(each, BatchSampler)
+        assert each.drop_last is False
+    assert batches.batch_size == 4
     assert not hasattr(budget, "batch_size"), "trainers ask for it, and say what to do where there is none"
 
 
@@ -319,19 +310,20 @@ def test_without_padding_a_rank_that_lacks_the_last_step_waits_for_the_others():
 
 
 def test_the_world_comes_from_the_environment(monkeypatch):
-    assert (DistributedSampler(range(9)).num_replicas, DistributedSampler(range(9)).rank) == (1, 0)
+    def world(**given):
+        sampler = DistributedSampler(range(9), **given)
+        return sampler.num_replicas, sampler.rank
+
+    assert world() == (1, 0)
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")
-    found = DistributedSampler(range(9))
-    assert (found.num_replicas, found.rank) == (4, 3)
-    assert DistributedSampler(range(9), rank=0).rank == 0, "0 is a rank, not an omission"
-    assert DistributedSampler(range(9), num_replicas=5).rank == 3
+    assert (world(), world(rank=0), world(num_replicas=5)) == ((4, 3), (4, 0), (5, 3)), "0 is a rank, not an omission"
     monkeypatch.delenv("RANK")
     with pytest.raises(OrderError, match=r"rank = None, expected 0 to 1 .*; pass rank=, set RANK, or initialise"):
-        DistributedSampler(range(10), num_replicas=2)
+        world(num_replicas=2)
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(OrderError, match="num_replicas = 'two', expected an integer"):
-        DistributedSampler(range(10))
+        world()
 
 
 @pytest.mark.parametrize("kind", ["index", "batch", "bucket"])
@@ -366,11 +358,10 @@ EXCLUDE = [3, (10, 30), (12, 25), np.int64(100)]
 @every_kind
 def test_excluded_records_are_replaced_and_nothing_else_changes(make):
     for world in (1, 3):
-        plain, samplers = (
-            ranks_of(make, world),
-            [make(num_replicas=world, rank=r, exclude=EXCLUDE) for r in range(world)],
-        )
-        whole, found = ([step for sampler in each for step in sampler] for each in (plain, samplers))
+        plain = ranks_of(make, world)
+        samplers = [make(num_replicas=np.int64(world), rank=np.int8(r), exclude=EXCLUDE) for r in range(world)]
+        whole, found = union(plain), union(samplers)
+        assert [each for step in at_all_steps(samplers[0]) for each in step] == found
         assert set(range(N)) - set(records_in(found)) == EXCLUDED
         for before, after in zip(whole, found, strict=True):
             if not EXCLUDED & set(np.atleast_1d(before).tolist()):
@@ -424,16 +415,13 @@ class Own:
 def test_an_order_of_ones_own():
     for world in (1, 3):
         samplers = [DistributedSampler(range(100), world, rank, order=Own(100), exclude=[7]) for rank in range(world)]
-        expected = [*range(99, -1, -1)]
-        expected[92] = expected[42]
-        assert union(samplers)[:100] == expected
+        assert union(samplers)[:100] == [*range(99, 7, -1), 57, *range(6, -1, -1)]
     batches = DistributedBatchSampler(range(100), 8, order=Own(100), epoch_size=20)
     assert records_in(batches) == [*range(99, 79, -1)]
     budget = TokenBudgetBatchSampler([3] * 100, 9, planner="window", order=Own(100), shuffle=False)
     assert sorted(records_in(budget)) == list(range(100))
-    for dtype in (np.int32, np.uint64):
-        order = Own(6, lambda positions, dtype=dtype: positions[::-1].astype(dtype))
-        assert list(DistributedBatchSampler(range(6), 3, 1, 0, order=order)) == [[5, 4, 3], [2, 1, 0]]
+    order = Own(6, lambda positions: positions[::-1].astype(np.uint64))
+    assert list(DistributedBatchSampler(range(6), 3, 1, 0, order=order)) == [[5, 4, 3], [2, 1, 0]]
 
 
 def test_an_order_is_of_as_many_records_as_the_dataset():
@@ -478,13 +466,9 @@ def test_chunks_and_mixtures_follow_the_sources_of_a_dataset(write):
     assert set(np.searchsorted(ds.source_starts, list(mixed), side="right")) <= {1, 2, 4}
     assert list(ChunkedSampler(range(10), 3, shuffle=False)) == list(range(10))
     assert list(MixtureSampler([2, 2], [1, 1], shuffle=False, epoch_size=4)) in ([0, 2, 1, 3], [2, 0, 3, 1])
-
-
-def test_sizes_of_a_mixture_may_be_of_any_integer_type():
     expected = list(MixtureSampler([200, 100], [1, 1]))
     for kind in (np.uint8, np.array, torch.tensor, range):
-        assert list(MixtureSampler([kind(200), 100], [1, 1])) == expected
-    assert len(MixtureSampler([np.uint64(2**53 + 1), 4], [1, 1]).sampled) == 2**53 + 5
+        assert list(MixtureSampler([kind(200), 100], [1, 1])) == expected, "a size, or what has a length"
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------
@@ -503,11 +487,9 @@ BAD = [
             (5, r"exclude = 5, expected record numbers and ranges, as in \[17, \(500, 600\)\]"),
             ({"records": [1]}, r"exclude = \{'records': \[1\]\}, expected record numbers and ranges"),
             (np.ones(N, bool), r"exclude = a mask, expected record numbers and ranges"),
-            ([1.5], r"exclude\[0\] = 1\.5, expected a number, or \(begin, end\) with 0 <= begin <= end"),
-            ([1, True], r"exclude\[1\] = True, expected a number"),
+            ([1, True], r"exclude\[1\] = True, expected a number, or \(begin, end\) with 0 <= begin <= end"),
             ([(5, 3)], r"exclude\[0\] = \(5, 3\), expected"),
             ([[1, 2, 3]], r"exclude\[0\] = \[1, 2, 3\], expected"),
-            ([(-1, 3)], r"exclude\[0\] = \(-1, 3\), expected"),
             ([0, N], rf"exclude\[1\] = {N}, expected records below {N}, those of the dataset"),
             ([2**70], r"exclude\[0\] = 1180591620717411303424, expected a number"),
         )
@@ -518,17 +500,13 @@ BAD = [
             (lambda positions: positions.tolist(), "list of shape None"),
             (lambda positions: positions / 1, r"float64 of shape \(6,\)"),
             (lambda positions: positions[:3], r"int64 of shape \(3,\)"),
-            (lambda positions: positions[:, None], r"int64 of shape \(6, 1\)"),
         )
     ),
     (lambda: list(window(Own(10, lambda positions: positions / 1))), "order: expected at.. of Own to return an int64"),
     (lambda: DistributedSampler(range(10), 2, 2), r"rank = 2, expected 0 to 1 \(num_replicas = 2\)$"),
-    (lambda: DistributedSampler(range(10), 2, -1), "rank = -1, expected 0 to 1"),
-    *((lambda n=n: DistributedSampler(range(10), n, 0), "num_replicas = ") for n in (0, 1.5, "a", True)),
+    *((lambda n=n: DistributedSampler(range(10), n, 0), "num_replicas = ") for n in (0, True)),
     (lambda: DistributedSampler([]), "dataset: expected one sample or more, found 0 .the dataset or the view is empty"),
-    (lambda: DistributedSampler(range(10), 2, 0, start_step=-1), "start_step = -1, expected 0 to 5"),
     (lambda: DistributedSampler(range(10), 2, 0, start_step=6), "start_step = 6, expected 0 to 5"),
-    (lambda: DistributedSampler(range(10), epoch_size=0), "epoch_size = 0, expected 1 to 10"),
     (lambda: DistributedSampler(range(10), epoch_size=11), "epoch_size = 11, expected 1 to 10$"),
     (lambda: DistributedSampler(range(10), order=[1]), r"order: expected an order with at\(\), .*, found list"),
     (lambda: window([0, 1]), r"order: expected an order with at\(\), .*, found list"),
@@ -536,31 +514,20 @@ BAD = [
     (lambda: DistributedSampler(range(10), order=Own(10, None, 5)), "order: expected describe.. of Own .*, found 5$"),
     (lambda: window(Own(10, None, {"a": np.arange(2)})), "order: expected describe.. of Own .* can hold, found {'a': "),
     (lambda: DistributedSampler(range(9), exclude=[3], pad=False), "exclude: expected None with pad=False, .* a view"),
-    (
-        lambda: DistributedSampler(range(9), drop_last=True, pad=False),
-        "drop_last = True, expected False with pad=False",
-    ),
-    (lambda: ChunkedSampler(range(10), 0), "chunk_size = 0"),
+    (lambda: DistributedSampler([1], drop_last=True, pad=False), "drop_last = True, expected False with pad=False"),
     (lambda: ChunkedSampler(range(10), np.array([1, 2])), r"chunk_size = array\(\[1, 2\]\), expected an integer"),
     (lambda: MixtureSampler([10, 5], None), "weights = None, expected one number for each of 2 datasets$"),
     (lambda: MixtureSampler({1, 2}, [1]), "datasets: expected a list of datasets or sizes, found set"),
     (lambda: MixtureSampler([np.int64(5), 2**64], [1, 1]), r"sizes\[1\] = 18446744073709551616, expected an integer"),
-    (lambda: MixtureSampler([None, 3], [1, 1]), r"sizes\[0\] = None, expected an integer of 0 or more"),
     (lambda: MixtureSampler([[0], "c.jsonl"], [1, 1]), r"datasets\[1\] = 'c.jsonl', expected a dataset"),
     (lambda: DistributedBatchSampler(range(10), 0), "batch_size = 0, expected an integer of 1 or more"),
     (
-        lambda: DistributedBatchSampler(range(10), 2, sampler=range(10)),
-        "sampler: expected None, found range; make Ligh",
-    ),
-    (
-        lambda: DistributedBatchSampler(torch.utils.data.SequentialSampler(range(10)), 2),
+        lambda: DistributedBatchSampler(torch.utils.data.SequentialSampler([1]), 2),
         "sampler: expected None, found SequentialSampler; make Lightning's Trainer with use_distributed_sampler=False",
     ),
     (lambda: DistributedSampler(Path("c.jsonl")), "dataset = 'c.jsonl', expected a dataset; open it first"),
-    (lambda: DistributedBatchSampler(b"c.jsonl", 2), "dataset = b'c.jsonl', expected a dataset; open it first"),
     (lambda: ChunkedSampler("c.jsonl", 2), "dataset = 'c.jsonl', expected a dataset; open it first"),
     (lambda: DistributedSampler(range(10)).set_epoch("1"), "epoch = '1', expected an integer"),
-    (lambda: DistributedSampler(range(10)).indices_at(1.5), "step = 1.5, expected an integer"),
     (lambda: DistributedSampler(range(10)).skip(-1), "steps = -1, expected an integer of 0 or more"),
 ]
 

@@ -1,6 +1,5 @@
 """Token budgets: every batch within budget, every sample once, little padding, and other batches every epoch."""
 
-import json
 import pickle
 import re
 from collections import Counter, UserList
@@ -9,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Subset
 
@@ -65,8 +64,8 @@ def problems(draw):
     return lengths, budget, world, options, cost
 
 
-@given(problems(), st.integers(0, 3))
-def test_every_sample_once_within_budget_and_as_many_steps_everywhere(problem, epoch):
+@given(problems(), st.integers(0, 3), st.data())
+def test_every_sample_once_within_budget_in_equal_steps_and_any_world_goes_on_from_any_step(problem, epoch, data):
     lengths, budget, world, options, cost = problem
     steps = ranks(lengths, budget, world, epoch, **options)
     check(lengths, steps, cost, budget, options["max_batch_size"] or 2**31)
@@ -77,42 +76,15 @@ def test_every_sample_once_within_budget_and_as_many_steps_everywhere(problem, e
     assert len(seen) == max(len(lengths), world * len(steps))  # none comes twice but where ranks would have none
     assert len(set(flat(steps[:-1]))) == len(flat(steps[:-1]))
     sampler = TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=0, **options)
-    sampler.set_epoch(epoch)
-    at_steps = [sampler.indices_at(step) for step in range(len(steps))]
-    assert [[batch.tolist() for batch in step] for step in at_steps] == [list(step) for step in steps]
     summary = sampler.summary()
     assert summary.samples + summary.repeated == len(seen)
     assert (summary.steps, summary.batches) == (len(steps), world * len(steps))
-    rounded = [up(length, options["round_to"]) for length in lengths]
-    by_hand = ranks(rounded, budget, world, epoch, **options | {"round_to": 1})
-    assert len(by_hand) == len(steps)
-    if options["planner"] == "bucket":
-        assert [[len(batch) for batch in step] for step in by_hand] == sizes
-
-
-@given(problems(), st.integers(0, 2), st.data())
-def test_any_world_goes_on_from_any_step(problem, epoch, data):
-    lengths, budget, world, options, cost = problem
-    seen, state = [], None
-    for _ in range(3):
-        samplers = [
-            TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=rank, **options) for rank in range(world)
-        ]
-        for sampler in samplers:
-            if state is None:
-                sampler.set_epoch(epoch)
-            else:
-                sampler.load_state_dict(json.loads(json.dumps(state)))
-        first, steps = samplers[0].first_step, list(zip(*samplers, strict=True))
-        check(lengths, steps, cost, budget)
-        stop = data.draw(st.integers(0, max(len(steps) - 1, 0)))
-        state = samplers[0].state_dict(step=first + stop)
-        seen += flat(steps[:stop])
-        rest = flat(steps[stop:])
-        world = data.draw(st.integers(1, min(len(lengths), 7)))
-    assert set(seen + rest) == set(range(len(lengths)))
-    assert len(seen) == len(set(seen))
-    assert not set(seen) & set(rest)
+    stop, other = data.draw(st.integers(0, len(steps) - 1)), data.draw(st.integers(1, min(len(lengths), 7)))
+    sampler.set_epoch(epoch)
+    rest = ranks(lengths, budget, other, state=sampler.state_dict(step=stop), **options)
+    check(lengths, rest, cost, budget)
+    read, rest = set(flat(steps[:stop])), set(flat(rest))
+    assert (read | rest, read & rest) == (set(range(len(lengths))), set())
 
 
 @given(
@@ -133,14 +105,6 @@ def test_the_core_cuts_batches_by_the_cost_of_a_record(length, budget):
     lengths, records = rounded_up(np.array([length], np.uint64), budget.round_to), np.array([2**40], np.uint64)
     found = np.frombuffer(_native.plan_buckets(budget[:4], lengths, records, (1, 1, 0), False), np.uint64)
     assert found[3] == max(size, 1)
-
-
-@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 300), min_size=1), st.integers(1, 2**63 - 1))
-@example([9, 0], 8)
-def test_rounding_is_exact_up_to_what_64_bits_hold(lengths, step):
-    expected = [min(up(length, step), 2**64 - 1) for length in lengths]
-    assert rounded_up(np.array(lengths, np.uint64), step).tolist() == expected
-    assert [Budget(2**63, 1, 1, 0, step).cost(length) for length in lengths] == [up(each, step) for each in lengths]
 
 
 # ---- options -------------------------------------------------------------------------------------------------
@@ -191,8 +155,6 @@ def test_padded_batches_of_datasets_and_views_are_within_the_budget(write):
     path = write([{"id": i, "tokens": [1] * (1 + i * 7919 % 61)} for i in range(500)])
     mmapds.build(path, length="items(tokens)")
     ds = mmapds.open(path)
-    by_length = TokenBudgetBatchSampler(ds, 300)._contents.selection.by_length
-    assert np.shares_memory(by_length.values, ds.length_order.values)
 
     def largest(collate, workers=0, **options):
         sampler = TokenBudgetBatchSampler(ds, 300, **options)
@@ -204,34 +166,26 @@ def test_padded_batches_of_datasets_and_views_are_within_the_budget(write):
     assert largest(mmapds.pad_collate, workers=2) <= 300
     assert largest(rounding) > 300
     assert largest(rounding, round_to=8) <= 300
-    assert largest(rounding, round_to=8, planner="window") <= 300
     for view in (ds[ds.lengths < 20], ds[::2], ds[::-1], ds[[5, 5, 3]], pickle.loads(pickle.dumps(ds))):
         assert sorted(flat([TokenBudgetBatchSampler(view, 300)])) == list(range(len(view)))
 
 
-ORDER = "of another order: expected "
-
-
-@pytest.mark.parametrize(
-    ("saved", "options", "message"),
-    [
-        ({}, {"dataset_or_lengths": log_normal(500, seed=1)}, "of another dataset: expected "),
-        ({}, {"max_batch_size": 5}, f"{ORDER}max_batch_size = 5, found 2147483648; "),
-        ({}, {"group_size": 3}, f"{ORDER}group_size = 3, found 8; "),
-        ({"group_size": 2**62}, {"group_size": None}, f"{ORDER}group_size = 2, found 4611"),
-        ({}, {"planner": "window"}, f"{ORDER}order = 'token budget, windows', found"),
-        ({"planner": "window"}, {"sort_window": 99}, f"{ORDER}sort_window = 99, found"),
-    ],
-)
-def test_a_state_of_another_plan_is_refused_and_changes_nothing(saved, options, message):
-    own = {"dataset_or_lengths": log_normal(500), "max_tokens": 4096}
-    state = TokenBudgetBatchSampler(**own, num_replicas=8, rank=0, **saved).state_dict(step=3)
-    own |= {**saved, "num_replicas": 2, "rank": 0, "start_step": 5, **options}
-    sampler = TokenBudgetBatchSampler(**own)
-    with pytest.raises(StateError, match=f"^state: {message}") as error:
-        sampler.load_state_dict(state)
-    messages.check(str(error.value))
-    assert list(sampler) == list(TokenBudgetBatchSampler(**own))
+def test_a_state_of_another_plan_is_refused_and_changes_nothing():
+    own = {"dataset_or_lengths": log_normal(500), "max_tokens": 4096, **ALONE}
+    for saved, options, message in [
+        ({}, {"dataset_or_lengths": log_normal(500, seed=1)}, "dataset: expected "),
+        ({}, {"max_batch_size": 5}, "order: expected max_batch_size = 5, found 2147483648; "),
+        ({"num_replicas": 8}, {"group_size": 3}, "order: expected group_size = 3, found 8; "),
+        ({"group_size": 2**62}, {}, "order: expected group_size = 1, found 4611"),
+        ({}, {"planner": "window"}, "order: expected order = 'token budget, windows', found"),
+        ({"planner": "window"}, {"planner": "window", "sort_window": 99}, "order: expected sort_window = 99, found"),
+    ]:
+        state = TokenBudgetBatchSampler(**own | saved).state_dict(step=3)
+        sampler = TokenBudgetBatchSampler(**own | options, start_step=5)
+        with pytest.raises(StateError, match=f"^state: of another {message}") as error:
+            sampler.load_state_dict(state)
+        messages.check(str(error.value))
+        assert list(sampler) == list(TokenBudgetBatchSampler(**own | options, start_step=5))
 
 
 # ---- planners --------------------------------------------------------------------------------------------------
@@ -254,7 +208,6 @@ def epochs_of(sampler, count):
     [
         ("bucket", 200_000, 1, 0.003, 0.975, 1.005),
         ("bucket", 20_000, 64, 0.1, 0.85, 1.015),
-        ("bucket", 5_000, 1, 0.03, 0.94, 1.02),
         ("window", 200_000, 1, 0.012, 0.975, 1.025),
         ("window", 20_000, 64, 0.1, 0.85, 1.025),
     ],
@@ -281,7 +234,7 @@ def repeated_mates(one, other):
     return again / pairs
 
 
-@pytest.mark.parametrize(("planner", "n"), [("bucket", 300), ("bucket", 20_000), ("window", 3000), ("window", 30_000)])
+@pytest.mark.parametrize(("planner", "n"), [("bucket", 300), ("bucket", 20_000), ("window", 30_000)])
 def test_batches_and_their_order_are_others_in_the_next_epoch(planner, n):
     sampler = alone(log_normal(n), planner=planner)
     epochs = list(epochs_of(sampler, 4))
@@ -324,8 +277,6 @@ def test_windows_follow_their_order():
     place = np.argsort(order.at(0, np.arange(n)))
     batches = list(alone(lengths, planner="window", sort_window=2000, order=order))
     assert np.concatenate([place[batch].max() - place[batch] for batch in batches]).mean() < 3000
-    order = orders.Mixture([20, 30], [2, 3], epoch_size=50)  # in the proportions of its datasets
-    assert sorted(flat([alone([3] * 50, planner="window", order=order)])) == list(range(50))
 
 
 # ---- bad input -----------------------------------------------------------------------------------------------
@@ -333,27 +284,22 @@ def test_windows_follow_their_order():
 ONE_EACH = "lengths: expected integers of 1 or more, one for each record, found"
 
 
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [
-        ([3, -1], "lengths[1] = -1, expected 1 or more"),
+def test_what_cannot_be_lengths_is_named():
+    for lengths, message in [
         ([3, 0, 0], "lengths[1] = 0, expected 1 or more; leave such samples out with min_length=1 (samples of length"),
+        ([3, -1], "lengths[1] = -1, expected 1 or more"),
         ([3.5], f"{ONE_EACH} list (type float64"),
-        (["a"], f"{ONE_EACH} list (type <U1"),
         (torch.ones(2, requires_grad=True), f"{ONE_EACH} Tensor (Can't call"),
         ([[1, 2]], f"{ONE_EACH} list (type int64 of shape (1, 2)"),
         (np.ma.array([3, 4], mask=[0, 1]), f"{ONE_EACH} MaskedArray (masked; give array.filled"),
         ([], "lengths: expected one sample or more, found 0"),
         (7, f"{ONE_EACH} int"),
-        ({3: 4}, f"{ONE_EACH} dict"),
         (Subset([{"n": 3}], [0]), f"{ONE_EACH} Subset"),
         ("34", "dataset_or_lengths = '34', expected a dataset; open it first: mmapds.open('34')"),
-    ],
-)
-def test_what_cannot_be_lengths_is_named(lengths, message):
-    with pytest.raises(OrderError, match=f"^{re.escape(message)}") as error:
-        TokenBudgetBatchSampler(lengths, 10)
-    messages.check(str(error.value))
+    ]:
+        with pytest.raises(OrderError, match=f"^{re.escape(message)}") as error:
+            TokenBudgetBatchSampler(lengths, 10)
+        messages.check(str(error.value))
 
 
 OVER = "leave such samples out with oversize='drop' or max_length=N (samples over the limit: 2)"
@@ -362,6 +308,7 @@ NONE_LEFT = (
 )
 REPEATS = "order: expected one with every record once an epoch, found {}; give mmapds"
 WINDOW = {"planner": "window"}
+POSITIVE = ("max_tokens", "max_batch_size", "batch_size_multiple", "quadratic_length", "round_to", "sort_window")
 
 
 @pytest.mark.parametrize(
@@ -372,18 +319,12 @@ WINDOW = {"planner": "window"}
         ({"max_tokens": 2, "oversize": "drop"}, NONE_LEFT.format(0, 2)),
         ({"min_length": 9}, NONE_LEFT.format(9, 10)),
         ({"num_replicas": 3}, "num_replicas = 3, expected 1 to 2, the number of samples"),
-        *(
-            ({name: 0}, f"{name} = 0, expected an integer of 1 or more")
-            for name in ("max_tokens", "max_batch_size", "batch_size_multiple", "quadratic_length", "round_to")
-        ),
+        *((WINDOW | {name: 0}, f"{name} = 0, expected an integer of 1 or more") for name in POSITIVE),
         ({"group_size": 0}, "group_size = 0, expected an integer of 1 or more"),
-        (WINDOW | {"sort_window": 0}, "sort_window = 0, expected an integer of 1 or more"),
         ({"seed": 1.5}, "seed = 1.5, expected an integer"),
-        ({"start_step": 2}, "start_step = 2, expected 0 to 1"),
         ({"cost": "max"}, "cost = 'max', expected 'padded' or 'sum'"),
         ({"oversize": "skip"}, "oversize = 'skip', expected 'error' or 'drop' or 'single'"),
         ({"target_lengths": [1]}, "target_lengths: expected 2, one for each length, found 1"),
-        ({"target_lengths": [[1, 2], [3]]}, "target_lengths: expected integers of 1 or more, one for each record, "),
         ({"order": orders.Sequential(2)}, "order: expected None with planner='bucket', found an order"),
         (WINDOW | {"group_size": 2}, "group_size = 2, expected None with planner='window', which has no groups"),
         (WINDOW | {"order": orders.Sequential(3)}, "order: expected 2 positions, one for each record, found 3"),
@@ -397,26 +338,14 @@ def test_bad_options_are_named(options, message):
     messages.check(str(error.value))
 
 
-class Changed(orders.Sequential):
-    """Not a bijection."""
-
-    def __init__(self, records, change):
-        super().__init__(records)
-        self.change = change
-
-    def at(self, epoch, positions):
-        return self.change(super().at(epoch, positions))
-
-
-@pytest.mark.parametrize(
-    ("lengths", "change", "found"),
-    [
+def test_an_order_that_is_no_bijection_is_noticed():
+    for lengths, change, found in [
         (log_normal(2000), lambda records: records // 2, "one twice or out of range"),
         (log_normal(2000), lambda records: records * 2, "one twice or out of range"),
         ([50, 1] * 1000, lambda records: records | 1, "only some of them"),  # those of length 1 are not planned
-    ],
-)
-def test_an_order_that_is_no_bijection_is_noticed(lengths, change, found):
-    sampler = TokenBudgetBatchSampler(lengths, 4000, min_length=2, planner="window", order=Changed(2000, change))
-    with pytest.raises(OrderError, match=f"^order: expected each of 2000 records once, found {found}"):
-        list(sampler)
+    ]:
+        order = orders.Sequential(2000)
+        order.at = lambda _, positions, change=change: change(positions)
+        sampler = TokenBudgetBatchSampler(lengths, 4000, min_length=2, planner="window", order=order)
+        with pytest.raises(OrderError, match=f"^order: expected each of 2000 records once, found {found}"):
+            list(sampler)

@@ -12,13 +12,13 @@ def log_normal(n, longest=2048, seed=0, middle=5.5, width=0.8):
     return np.clip(lengths, 1, longest).astype(np.int64)
 
 
-def steps_of(kind, lengths, limit, world, epoch=0, **options):
-    """The batches of an epoch of samplers of a kind: a list for each step, of the batches of all ranks."""
+def steps_of(kind, lengths, limit, world, epoch=0, state=None, **options):
+    """The batches of samplers of a kind, in an epoch or after a state: of each step, those of all ranks."""
     samplers = [kind(lengths, limit, num_replicas=world, rank=rank, **options) for rank in range(world)]
     for sampler in samplers:
-        sampler.set_epoch(epoch)
+        sampler.set_epoch(epoch) if state is None else sampler.load_state_dict(state)
     steps = list(zip(*samplers, strict=True))
-    if "exclude" not in options:
+    if "exclude" not in options and state is None:
         assert all(len(sampler) == len(steps) for sampler in samplers)
     return steps
 

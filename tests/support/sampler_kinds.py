@@ -16,13 +16,13 @@ from mmapds import (
 N = 200
 LENGTHS = np.arange(N) % 13 + 1
 KINDS = {
-    "index": lambda **options: DistributedSampler(range(N), **options),
-    "chunked": lambda **options: ChunkedSampler(range(N), 7, **options),
-    "mixture": lambda **options: MixtureSampler([120, 80], [3, 2], epoch_size=N, **options),
-    "batch": lambda size=4, **options: DistributedBatchSampler(range(N), size, **options),
-    "bucket": lambda **options: TokenBudgetBatchSampler(LENGTHS, 40, **options),
-    "window": lambda **options: TokenBudgetBatchSampler(LENGTHS, 40, planner="window", **options),
-    "packs": lambda size=1, **options: PackingBatchSampler(LENGTHS, 40, packs_per_batch=size, **options),
+    "index": lambda n=N, **options: DistributedSampler(range(n), **options),
+    "chunked": lambda n=N, **options: ChunkedSampler(range(n), 7, **options),
+    "mixture": lambda n=N, **options: MixtureSampler([n - 80, 80], [3, 2], epoch_size=n, **options),
+    "batch": lambda n=N, size=4, **options: DistributedBatchSampler(range(n), size, **options),
+    "bucket": lambda n=N, budget=40, **options: TokenBudgetBatchSampler(LENGTHS[:n], budget, **options),
+    "window": lambda n=N, **options: TokenBudgetBatchSampler(LENGTHS[:n], 40, planner="window", **options),
+    "packs": lambda size=1, budget=40, **options: PackingBatchSampler(LENGTHS, budget, packs_per_batch=size, **options),
     "packs in windows": lambda **options: PackingBatchSampler(
         LENGTHS, 40, planner="window", order=orders.Chunked(N, 7, mix_chunks=3), **options
     ),
