@@ -5,7 +5,6 @@ import pickle
 import re
 import struct
 import sys
-import warnings
 from pathlib import Path
 
 import ml_dtypes
@@ -45,25 +44,23 @@ def test_records_come_back_as_views_of_the_file(tmp_path):
     assert all(sample["feats"].ctypes.data % 64 == 0 for sample in ds)
     assert equal(pickle.loads(pickle.dumps(ds[10:]))[0], records[10])
     assert sorted(os.listdir(tmp_path)) == ["a.mma", "a.mma.mmx"]
-
-
-def test_a_sample_keeps_its_file_alive(tmp_path):
-    path = store(tmp_path, [{"x": np.arange(10)}])
-    array = mmapds.open(path)[0]["x"]
+    tensors = pickle.loads(pickle.dumps(mmapds.open(path, decode="torch")))
+    assert tensors[3]["feats"].data_ptr() == tensors[3]["feats"].data_ptr()
+    batch = ds.take([0, 1])
     os.unlink(path)
-    assert array.tolist() == list(range(10))
+    del ds
+    assert equal(batch[1], records[1])
+    np.testing.assert_array_equal(feats, records[50]["feats"])  # a sample keeps its file alive, as a batch does
 
 
 DTYPES = [name for name in ITEM_BYTES if name not in EXTENDED]
 
 
-def scalars(dtype):
-    if dtype == "bool":
-        return st.booleans()
-    if dtype.startswith("float"):
-        return st.floats(width=int(dtype[5:]))
-    info = np.iinfo(dtype)
-    return st.integers(int(info.min), int(info.max))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
+    lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(), some, max_size=3),
+)
+RUNS = {"bytes": st.binary(max_size=100), "str": st.text(max_size=50), "json": JSON}
 
 
 @st.composite
@@ -71,26 +68,15 @@ def schemas_and_records(draw):
     """A schema, and records that fit it."""
     schema, values = {}, {}
     for name in draw(st.lists(st.sampled_from(["a", "b.c", "été", "x y", "#", "length_"]), max_size=6, unique=True)):
-        kind = draw(st.sampled_from(["bytes", "str", "json", "number", "array"]))
-        if kind == "number":
-            schema[name] = draw(st.sampled_from([dtype for dtype in DTYPES if not dtype.startswith("complex")]))
-            values[name] = scalars(schema[name])
-        elif kind == "array":
-            dtype = draw(st.sampled_from(DTYPES))
-            shape = draw(st.lists(st.none() | st.integers(0, 4), max_size=3))
-            schema[name] = (dtype, tuple(shape))
-            sizes = st.tuples(*(st.integers(0, 5) if axis is None else st.just(axis) for axis in shape))
-            values[name] = hnp.arrays(np.dtype(dtype), sizes)
+        kind = draw(st.sampled_from([*RUNS, "number", "array"]))
+        dtype, shape = draw(st.sampled_from(DTYPES)), draw(st.lists(st.none() | st.integers(0, 4), max_size=3))
+        if kind in RUNS:
+            schema[name], values[name] = kind, RUNS[kind]
+        elif kind == "number" and not dtype.startswith("complex"):
+            schema[name], values[name] = dtype, hnp.from_dtype(np.dtype(dtype))
         else:
-            schema[name] = kind
-            plain = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5)
-            values[name] = {
-                "bytes": st.binary(max_size=100),
-                "str": st.text(max_size=50),
-                "json": st.recursive(
-                    plain, lambda s: st.lists(s, max_size=3) | st.dictionaries(st.text(), s, max_size=3)
-                ),
-            }[kind]
+            sizes = st.tuples(*(st.integers(0, 5) if axis is None else st.just(axis) for axis in shape))
+            schema[name], values[name] = (dtype, tuple(shape)), hnp.arrays(np.dtype(dtype), sizes)
     return schema, draw(st.lists(st.fixed_dictionaries(values), max_size=5))
 
 
@@ -161,16 +147,18 @@ def test_columns_beside_those_of_the_file(tmp_path):
     names = [f"c{i}" for i in range(100)]  # more than JSON may have
     path = store(tmp_path, [dict.fromkeys(names, i) for i in range(3)], length="c99")
     mmapds.build(path, columns={"size": "bytes()"})
-    ds = mmapds.open(path)
-    assert ds.column("c98").tolist() == [0, 1, 2]
-    assert ds.column("size").tolist() == [ds.where(i).size for i in range(3)]
-    with pytest.raises(mmapds.ColumnError, match=r"column 'n': expected one of bytes\(\), c0.*, found 'bytes\(text\)'"):
-        mmapds.build(path, columns={"n": "bytes(text)"})
-    with pytest.raises(mmapds.ColumnError, match="validate = True, expected False for records of a binary format"):
-        mmapds.build(path, validate=True)
+    for message, refused in (
+        (r"column 'n': expected one of bytes\(\), c0.*, found 'bytes\(text\)'", {"columns": {"n": "bytes(text)"}}),
+        ("validate = True, expected False for records of a binary format", {"validate": True}),
+    ):
+        with pytest.raises(mmapds.ColumnError, match=message):
+            mmapds.build(path, **refused)
     with pytest.raises(mmapds.ColumnError, match="column 'c1' comes from the sources; give the new column another"):
         mmapds.add_column(path, "c1", [3, 4, 5])
     mmapds.add_column(path, "y", [3, 4, 5])
+    ds = mmapds.open(path)
+    assert (ds.column("c98").tolist(), ds.column("y").tolist()) == ([0, 1, 2], [3, 4, 5])
+    assert ds.column("size").tolist() == [ds.where(i).size for i in range(3)]
     verify(Index(f"{path}.mmx"))
 
 
@@ -192,19 +180,6 @@ def test_the_index_can_be_built_again(tmp_path):
 # ---- tensors and batches -------------------------------------------------------------------------------------
 
 
-def test_tensors_share_memory_with_the_file(tmp_path):
-    records = utterances(20)
-    path = store(tmp_path, records)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ds = mmapds.open(path, decode="torch")
-        for sample, record in zip(pickle.loads(pickle.dumps(ds)), records, strict=True):
-            assert torch.equal(sample["feats"], torch.from_numpy(record["feats"]))
-            assert sample["text"] == record["text"]
-    assert ds[3]["feats"].data_ptr() == ds[3]["feats"].data_ptr()
-    assert len(mmapds.concat([ds, mmapds.open(path, decode="torch")])) == 40
-
-
 @pytest.mark.parametrize("dtype", sorted(EXTENDED))
 def test_numbers_that_numpy_lacks(tmp_path, monkeypatch, dtype):
     tensor = torch.randn(5, 3).to(getattr(torch, dtype))
@@ -216,10 +191,6 @@ def test_numbers_that_numpy_lacks(tmp_path, monkeypatch, dtype):
     for sample in mmapds.open(path, decode="torch"):
         assert sample["x"].dtype is tensor.dtype
         assert torch.equal(sample["x"].float(), tensor.float())
-    if dtype == "bfloat16":
-        for decode in (None, "torch"):
-            batch = mmapds.pad_collate(mmapds.open(path, decode=decode).__getitems__([0, 1]))
-            assert torch.equal(batch["x"], torch.stack([tensor, tensor]))
     with pytest.raises(mmapds.FormatError, match=f"expected {dtype} of shape .*, found float32 of shape"):
         store(tmp_path, [{"x": tensor}, {"x": tensor.float()}])
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
@@ -229,36 +200,36 @@ def test_numbers_that_numpy_lacks(tmp_path, monkeypatch, dtype):
 
 # ---- damaged records -----------------------------------------------------------------------------------------
 
-WORDS = [  # of a record of x, t, j: its size, the axes of x, then the sizes of t and j
-    (0, 2**64 - 1, "its size does not fit its fields"),
-    (0, 33, "field 't' does not fit"),
-    (1, 6, "field 'x' does not fit"),
-    (1, 4, "its size does not fit its fields"),
-    (1, 2**62, "field 'x' does not fit"),
-    (1, 2**64 - 1, "field 'x' does not fit"),
-    (2, 2**63 - 1, "field 't' does not fit"),
-    (3, 2, "field 'j' does not fit|field 'j': expected JSON|its size"),
-]
 
-
-def test_a_damaged_record_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("word", "value", "message"),  # of a record of x, t, j: its size, the axes of x, then the sizes of t and j
+    [
+        (0, 2**64 - 1, "its size does not fit its fields"),
+        (0, 33, "field 't' does not fit"),
+        (1, 6, "field 'x' does not fit"),
+        (1, 4, "its size does not fit its fields"),
+        (1, 2**62, "field 'x' does not fit"),
+        (1, 2**64 - 1, "field 'x' does not fit"),
+        (2, 2**63 - 1, "field 't' does not fit"),
+        (3, 2, "field 'j' does not fit|field 'j': expected JSON|its size"),
+    ],
+)
+def test_a_damaged_record_is_named(tmp_path, word, value, message):
     path = store(tmp_path, [{"x": np.ones((5, 3)), "t": "text", "j": {"a": 1}}] * 3)
-    good, at = Path(path).read_bytes(), mmapds.open(path).where(1).offset
-    for word, value, message in WORDS:
-        patched(path, at + 8 * word, value.to_bytes(8, "little"))
-        for decode in (None, "torch"):
-            ds = mmapds.open(path, decode=decode)
-            assert ds[0]["t"] == ds[2]["t"] == "text"
-            for read in (
-                lambda ds=ds: ds[1],
-                lambda ds=ds: list(ds.take([0, 1])),
-                lambda ds=ds: mmapds.pad_collate(ds.take([0, 1])),
-                lambda ds=ds: list(ds[::-1].take([0, -2])),
-            ):
-                with pytest.raises(mmapds.FormatError, match=message) as damaged:
-                    read()
-                assert str(damaged.value).startswith(f"{path}: record 1 (byte {at}): ")
-        patched(path, at + 8 * word, good[at + 8 * word : at + 8 * word + 8])
+    at = mmapds.open(path).where(1).offset
+    patched(path, at + 8 * word, value.to_bytes(8, "little"))
+    for decode in (None, "torch"):
+        ds = mmapds.open(path, decode=decode)
+        assert ds[0]["t"] == ds[2]["t"] == "text"
+        for read in (
+            lambda ds=ds: ds[1],
+            lambda ds=ds: list(ds.take([0, 1])),
+            lambda ds=ds: mmapds.pad_collate(ds.take([0, 1])),
+            lambda ds=ds: list(ds[::-1].take([0, -2])),
+        ):
+            with pytest.raises(mmapds.FormatError, match=message) as damaged:
+                read()
+            assert str(damaged.value).startswith(f"{path}: record 1 (byte {at}): ")
 
 
 def within_a_dict(batch):
@@ -279,33 +250,33 @@ def test_a_batch_that_a_worker_sends_as_it_is_raises_where_it_is_read(tmp_path):
                     read(batch)
 
 
-def test_damaged_text_and_json(tmp_path):
+@pytest.mark.parametrize(
+    ("place", "text", "wanted", "message"),
+    [
+        (0, b"\xff", "t", r"field 't': expected UTF-8, found damaged bytes \('utf-8' codec .*\)"),
+        (4, b'7,"b":456', "j", "field 'j': expected JSON"),
+        (4, b"1}     \n", "j", "field 'j': expected JSON"),
+        (4, b'{"a":124]', "j.a", "field 'j': expected JSON"),
+        (4, b'["\xff", 1', "j.a", "field 'j': expected JSON"),
+    ],
+)
+def test_damaged_text_and_json(tmp_path, place, text, wanted, message):
     """Text that ends the object around it, and begins another field of it, is not JSON either."""
     path = store(tmp_path, [{"t": "text", "j": {"a": k}, "u": "more"} for k in (123, 124)])
-    good, at = Path(path).read_bytes(), mmapds.open(path).where(1).offset + 32
-    utf8, not_json = r"field 't': expected UTF-8, found damaged bytes \('utf-8' codec .*\)", "field 'j': expected JSON"
-    for place, text, message, wanted in (
-        (at, b"\xff", utf8, {"t": "str"}),
-        (at + 4, b'7,"b":456', not_json, {"j": "int64"}),
-        (at + 4, b"1}     \n", not_json, {"j": "int64"}),
-        (at + 4, b'{"a":124]', not_json, {"j.a": "int64"}),
-        (at + 4, b'["\xff", 11]'[:9], not_json, {"j.a": "int64"}),
-    ):
-        patched(path, place, text)
-        fields = mmapds.Fields(wanted, defaults={} if "t" in wanted else dict.fromkeys(wanted, 0))
-        ds = mmapds.open(path, decode=fields)
-        skipping = mmapds.open(path, decode=fields, on_error="skip")  # a damaged file is not skipped
+    patched(path, mmapds.open(path).where(1).offset + 32 + place, text)
+    what = {"t": "str"}.get(wanted, "int64")
+    for decode in (None, mmapds.Fields({wanted: what}, defaults={} if what == "str" else {wanted: 0})):
+        ds = mmapds.open(path, decode=decode)
+        skipping = mmapds.open(path, decode=decode, on_error="skip" if what == "str" else "raise")
         for read in (
-            lambda: mmapds.open(path)[1],
             lambda ds=ds: ds[1],
             lambda ds=ds: ds.take([0, 1])[1],
             lambda ds=ds: mmapds.pad_collate(ds.take([1])),
-            lambda ds=skipping if "t" in wanted else ds: list(ds.take([1])),
+            lambda ds=skipping: list(ds.take([1])),  # a damaged file is not skipped
         ):
             with pytest.raises(mmapds.FormatError, match=rf"a\.mma: record 1 \(byte \d+\): {message}"):
                 read()
-        assert mmapds.open(path, decode=mmapds.Fields({"u": "str"}))[1] == {"u": "more"}
-        patched(path, at, good[at : at + 16])
+    assert mmapds.open(path, decode=mmapds.Fields({"u": "str"}))[1] == {"u": "more"}
 
 
 # ---- damaged files -------------------------------------------------------------------------------------------
@@ -317,49 +288,42 @@ def test_damage_anywhere_gives_errors_at_most(tmp_path_factory, data):
     size = os.path.getsize(path)
     at = data.draw(st.integers(0, size - 8) | st.integers(0, 64) | st.integers(size - 600, size - 8))
     patched(path, at, data.draw(st.binary(min_size=1, max_size=8) | st.just(struct.pack("<q", -1))))
-    for work in (
-        lambda: list(mmapds.open(path)),
-        lambda: mmapds.build(path, force=True),
-        lambda: list(mmapds.open(path)),
-    ):
+    for work in (lambda: None, lambda: mmapds.build(path, force=True)):
         try:
             work()
+            list(mmapds.open(path))
         except mmapds.Error as error:
             assert path in str(error)  # noqa: PT017 - whether it raises depends on the damage
 
 
-def test_damage_outside_the_records_is_found_when_indexing(tmp_path):
-    path = store(tmp_path, utterances(20))
-    good = Path(path).read_bytes()
-
-    def build(at, data):
-        with open(path, "wb") as file:
-            file.write(good[:at] + data + good[at + len(data) :])
-        return mmapds.build(path, force=True)
-
-    for at, data, message in (
+@pytest.mark.parametrize(
+    ("at", "data", "message"),
+    [
         (0, b"x", r"NOT AN ARRAY FILE: expected b.* at byte 0 of 80 bytes or more, found b"),
         (8, b"\2", "VERSION: expected format 1, found 2; upgrade mmapds"),
         (16, b"\1", "DAMAGED: header and metadata do not match their checksum"),
         (40, b"\1", r"DAMAGED: expected \d+ bytes, as the header says, found \d+"),
-        (64, b"\xff" * 8, f"DAMAGED: expected a schema of {2**64 - 1} bytes .*, found {len(good) - 80} bytes"),
+        (64, b"\xff" * 8, rf"DAMAGED: expected a schema of {2**64 - 1} bytes .*, found \d+ bytes"),
         (90, b"\xff", "DAMAGED: expected a schema .* checksum 0x[0-9a-f]{16}, found .* 0x[0-9a-f]{16}; copy or"),
-        (len(good) - 3, b"x", "DAMAGED: header and metadata do not match"),
-    ):
-        with pytest.raises(mmapds.FormatError, match=message):
-            build(at, data)
-    offsets = good.rindex(b'"offsets"')
-    where = int(good[offsets:].split(b'"offset": ')[1].split(b",")[0])
-    with pytest.raises(mmapds.FormatError, match="DAMAGED: section 'offsets' does not match its checksum"):
-        build(where + 4, b"\7")
+        (-3, b"x", "DAMAGED: header and metadata do not match"),
+        (b'"offsets"', b"x", "DAMAGED: header and metadata do not match"),
+        (struct.pack("<3I", 256, 320, 384), b"\7", "DAMAGED: section 'offsets' does not match its checksum"),
+    ],
+)
+def test_damage_outside_the_records_is_found_when_indexing(tmp_path, at, data, message):
+    path = store(tmp_path, [{"n": n} for n in range(20)], index=False)
+    good = Path(path).read_bytes()
+    patched(path, good.rindex(at) if isinstance(at, bytes) else at % len(good), data)
+    with pytest.raises(mmapds.FormatError, match=message):
+        mmapds.build(path)
 
 
 def test_records_are_checked_by_verify_and_where_they_are_copied(tmp_path, monkeypatch):
     monkeypatch.setattr(array_file, "_AT_ONCE", 2)
     path = store(tmp_path, [{"x": np.full(70_000, i)} for i in range(3)])  # the fingerprint does not see the middle
-    verify(Index(f"{path}.mmx"))
     good, places = Path(path).read_bytes(), [mmapds.open(path).where(i) for i in range(3)]
     first, second, third = (place.offset for place in places)
+    end = third + places[2].size
 
     def refused(message):
         with mmapds.Writer(tmp_path / "b.mma", index=False) as writer, pytest.raises(mmapds.FormatError, match=message):
@@ -369,28 +333,24 @@ def test_records_are_checked_by_verify_and_where_they_are_copied(tmp_path, monke
 
     patched(path, third - 8, b"\7")
     refused(r"DAMAGED: section 'records' does not match its checksum: expected \w{16}, found \w{16}")
-    end = third + places[2].size
     for starts in ([second, first, third], [first, third, second], [first - 64, second, third], [first, second, end]):
         Path(path).write_bytes(good)
         numbers = np.array(starts, "<u4")
         forge_section(path, "offsets", numbers)
-        digest = {"xxh3": xxhash.xxh3_64(numbers.tobytes()).hexdigest()}
-        rewrite(path, metadata=with_section("offsets", digest))
+        rewrite(path, metadata=with_section("offsets", {"xxh3": xxhash.xxh3_64(numbers.tobytes()).hexdigest()}))
         refused("section 'offsets': expected numbers that ascend within 'records', found others")
 
 
 def test_a_file_that_is_cut_short(tmp_path):
     path = store(tmp_path, utterances(20), length="feats")
-    good, places = Path(path).read_bytes(), mmapds.open(path)
-    for size in (places.where(12).offset + 8, places.where(12).offset, len(good) - 1):
-        Path(path).write_bytes(good[:size])
+    size, place = os.path.getsize(path), mmapds.open(path).where(12).offset
+    for cut in (size - 1, place + 8, place):
+        os.truncate(path, cut)
         with pytest.raises(mmapds.StaleIndexError):
             mmapds.open(path)
-        with pytest.raises(mmapds.FormatError, match=f"expected a file of {len(good)} bytes, found {size}$"):
+        with pytest.raises(mmapds.FormatError, match=f"expected a file of {size} bytes, found {cut}$"):
             mmapds.build(path)
-        with pytest.raises(mmapds.FormatError, match="truncated = 'drop', expected no options for format 'arrays'"):
-            mmapds.build(path, truncated="drop")
-    Path(path).write_bytes(good[:70])
+    os.truncate(path, 70)
     with pytest.raises(mmapds.FormatError, match=r"NOT AN ARRAY FILE: expected .* of 80 bytes or more, found .* of 70"):
         mmapds.build(path)
 

@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
@@ -36,6 +34,14 @@ def test_it_agrees_with_every_variant_of_the_kernels(variant):
     assert python(code, env={**os.environ, "MMAPDS_SIMD": variant}).stdout == "True\n"
 
 
+def is_good(fields, record):
+    try:
+        fields(record)
+    except DecodeError:
+        return False
+    return True
+
+
 def test_batches_are_what_samples_are(tmp_path):
     make = json_records.Maker(5)
     texts = [make.record().replace(b"\n", b" ").replace(b"\r", b" ") for _ in range(300)]
@@ -52,33 +58,19 @@ def test_batches_are_what_samples_are(tmp_path):
     assert equal([batch.values(name) for name in batch.names], [[s[name] for s in batch] for name in batch.names])
 
 
-def is_good(fields, record):
-    try:
-        fields(record)
-    except DecodeError:
-        return False
-    return True
-
-
-def test_integers_are_exact_to_the_last():
-    for dtype in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
-        fields, limits = Fields({"x": dtype}), np.iinfo(dtype)
-        numbers = [n for n in (0, 1, 9, 10, 99, 999_999, 9_999_999, 12_345_678, 123_456_789) if n <= limits.max]
-        numbers += [limits.min, limits.max, limits.min + 1, limits.max - 1]
-        for text in (json.dumps(numbers), json.dumps(numbers * 50, indent=1), json.dumps(numbers).replace(" ", "")):
-            found = fields(f'{{"x":{text}}}'.encode())["x"]
-            assert found.dtype == dtype
-            assert found.tolist() == json.loads(text)
-        for beyond in (limits.min - 1, limits.max + 1):
-            for text in (
-                f"[{beyond}]",
-                f"[1,{beyond},1,2,3,4,5,6,7]",
-                f"{[*[1] * 200, beyond, *[1] * 50]}",
-                f"{beyond}",
-            ):
-                where = f"found {beyond} at byte {text.find(str(beyond)) + 5} "
-                with pytest.raises(DecodeError, match=f"^expected {dtype} at `x`, {where}"):
-                    fields(f'{{"x":{text}}}'.encode())
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_integers_are_exact_to_the_last(dtype):
+    fields, limits = Fields({"x": dtype}), np.iinfo(dtype)
+    numbers = [n for n in (0, 1, 9, 10, 99, 999_999, 9_999_999, 12_345_678, 123_456_789) if n <= limits.max]
+    numbers += [limits.min, limits.max, limits.min + 1, limits.max - 1]
+    for text in (json.dumps(numbers), json.dumps(numbers * 50, indent=1), json.dumps(numbers).replace(" ", "")):
+        found = fields(f'{{"x":{text}}}'.encode())["x"]
+        assert (found.dtype, found.tolist()) == (dtype, json.loads(text))
+    for beyond in (limits.min - 1, limits.max + 1):
+        for text in (f"{beyond}", f"[{beyond}]", f"[1,{beyond},1,2,3,4,5,6,7]", f"{[*[1] * 200, beyond, *[1] * 50]}"):
+            where = f"found {beyond} at byte {text.find(str(beyond)) + 5} "
+            with pytest.raises(DecodeError, match=f"^expected {dtype} at `x`, {where}"):
+                fields(f'{{"x":{text}}}'.encode())
 
 
 def test_runs_of_tokens_of_every_length_at_every_place_in_a_block():
@@ -94,62 +86,37 @@ def test_runs_of_tokens_of_every_length_at_every_place_in_a_block():
                 assert np.array_equal(each(f'{{"pad": "{padding}", "x": [{listed}]}}'.encode())["x"], wanted)
 
 
-def test_floats_are_those_of_numpy_and_torch_by_their_bits():
+@pytest.mark.parametrize(
+    ("dtype", "beyond"),
+    [("float16", "65520"), ("float32", "3.4028236e38"), ("bfloat16", "3.3962e38"), ("float64", "1e309")],
+)
+def test_floats_are_those_of_numpy_and_torch_by_their_bits(dtype, beyond):
     numbers = [*np.random.default_rng(0).standard_normal(300).tolist(), 0.0, -0.0, 5e-324, 2.0**-24, 2.0**-25, 65504.0]
     numbers += [2.0**-14, 2.0**-14 - 2.0**-26, 1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-24, 1 + 3 * 2.0**-24, 65519.0]
     numbers += [3 * 2.0**-25, *np.float64(np.arange(0, 65504, 16.1)).tolist()]
-    for dtype, beyond in (
-        ("float16", "65520"),
-        ("float32", "3.4028236e38"),
-        ("bfloat16", "3.3962e38"),
-        ("float64", None),
-    ):
-        fields, numpys = Fields({"x": dtype}), np.float32 if dtype == "bfloat16" else dtype
-        found = np.asarray(fields(json.dumps({"x": numbers}).encode())["x"])
-        wanted = torch.from_numpy(np.array(numbers).astype(numpys)).to(getattr(torch, dtype))
-        assert found.tobytes() == wanted.view(torch.uint8).numpy().tobytes()
-        one = fields(b'{"x": 0.1}')["x"]
-        assert (type(one), one) == (float, wanted.new_tensor(np.array(0.1, numpys)).item())
-        for text in [beyond, f"-{beyond}"] * (beyond is not None):
-            with pytest.raises(DecodeError, match=f"expected {dtype} at `x`, found {text} at byte"):
-                fields(f'{{"x": [1, {text}]}}'.encode())
+    fields, numpys = Fields({"x": dtype}), np.float32 if dtype == "bfloat16" else dtype
+    found = np.asarray(fields(json.dumps({"x": numbers}).encode())["x"])
+    wanted = torch.from_numpy(np.array(numbers).astype(numpys)).to(getattr(torch, dtype))
+    assert found.tobytes() == wanted.view(torch.uint8).numpy().tobytes()
+    one = fields(b'{"x": 0.1}')["x"]
+    assert (type(one), one) == (float, wanted.new_tensor(np.array(0.1, numpys)).item())
+    for text in (beyond, f"-{beyond}"):
+        with pytest.raises(DecodeError, match=rf"expected {dtype} at `x`, found {text} at byte|number is infinity"):
+            fields(f'{{"x": [1, {text}]}}'.encode())
 
 
 # ---- values of JSON ---------------------------------------------------------------------------------------------
 
 
-def test_kinds_of_values():
-    schema = {"n": "int32", "list": "int16", "matrix": "float32", "zero": ("uint8", ()), "fixed": ("int64", (2,))}
-    schema |= {"ragged": ("int8", "ragged"), "flag": "bool", "flags": "bool", "a.b": "str", r"c\.d": "int32"}
-    record = {"n": 5, "list": [1, 2], "matrix": [[1, 2], [3, 4.5]], "zero": 3, "fixed": [7, 8]}
-    record |= {"ragged": [[1], [], [2, 3]], "flag": True, "flags": [False, True], "a": {"b": 'é"😀', "c": 1}}
-    record |= {"c.d": 9, "more": [{"n": "x"}]}
-    fields = Fields(schema)
-    found = fields(json.dumps(record).encode())
-    arrays = {"list": ([1, 2], np.int16), "matrix": (record["matrix"], np.float32), "zero": (3, np.uint8)}
-    arrays |= {"fixed": ([7, 8], np.int64), "flags": ([False, True], bool)}
-    wanted = {"n": 5, "flag": True, "a.b": 'é"😀', r"c\.d": 9}
-    wanted |= {name: np.array(*each) for name, each in arrays.items()}
-    wanted["ragged"] = [np.array(row, np.int8) for row in record["ragged"]]
-    assert list(found) == list(schema)
-    assert equal(found, {name: wanted[name] for name in schema})
-    found["list"][0] = 7  # the arrays are the sample's own
-    assert fields(json.dumps(record).encode())["list"].tolist() == [1, 2]
-    empty = Fields(
-        {"a": "int32", "b": ("float32", (None, 80)), "c": ("int8", (None, None, 2)), "d": ("bool", "ragged")}
-    )
-    found = empty(b'{"a":[], "b":[ ], "c":[], "d":[]}')
-    assert [found[name].shape for name in "abc"] == [(0,), (0, 80), (0, 0, 2)]
-    assert found["d"] == []
-    assert empty(b'{"a":[[],[]], "b":[], "c":[], "d":[[],[]]}')["a"].shape == (2, 0)
-
-
-def test_the_last_of_duplicate_keys_counts_and_keys_may_have_escapes():
-    fields = Fields({"x": "int32", "a.b": "int32"}, defaults={"a.b": 0})
-    assert fields(b'{"x":"no","x":[1.5],"x":3,"a":{"b":"no","b":4}}') == {"x": 3, "a.b": 4}
-    assert fields(b'{"\\u0078":[1],"\\u0061":{"\\u0062":2}}')["a.b"] == 2
-    assert fields(b'{"x":1,"a":{"b":1},"a":{}}') == {"x": 1, "a.b": 0}
-    assert fields(b'{"x":1,"a":7,"a":null}') == {"x": 1, "a.b": 0}
+def test_the_last_of_duplicate_keys_counts_and_keys_may_have_dots_and_escapes():
+    fields = Fields({"x": "int32", "a.b": "int32", r"c\.d": "str"}, defaults={"a.b": 0, r"c\.d": "none"})
+    for record, *wanted in (
+        (b'{"x":"no","x":[1.5],"x":3,"a":{"b":"no","b":4}}', 3, 4, "none"),
+        (b'{"\\u0078":1,"\\u0061":{"\\u0062":2},"c.d":"\xc3\xa9","c":{"d":"no"}}', 1, 2, "é"),
+        (b'{"x":1,"a":{"b":1},"a":{}}', 1, 0, "none"),
+        (b'{"x":1,"a":7,"a":null,"c.d":null}', 1, 0, "none"),
+    ):
+        assert list(fields(record).values()) == wanted
     with pytest.raises(DecodeError, match=r"^expected int32 at `x`, which has no default, found nothing or null$"):
         fields(b'{"x":1,"x":null}')
 
@@ -176,10 +143,7 @@ def test_a_million_numbers_in_one_record_and_rows_without_numbers(tmp_path):
         (["x"], None, r"^schema = \['x'\], expected a dict$"),
         ({"x": "int32"}, ["x"], r"^defaults = \['x'\], expected a dict$"),
         ({"x": "int"}, None, r"^schema\['x'\] = 'int', expected 'str', a dtype among"),
-        ({"x": ("str", (None,))}, None, r"^schema\['x'\] = \('str', \(None,\)\), expected"),
         ({"x": ["int32", None, 3]}, None, r"^schema\['x'\] = \['int32', None, 3\], expected 'str', a dtype among"),
-        ({"x": ("int32", (-1,))}, None, r"^schema\['x'\] = .*, expected up to 8 axes, each None or 0 to"),
-        ({"": "int32"}, None, r"^schema: '' is not a valid path: expected 1 to 16 keys"),
         ({7: "int32"}, None, r"^schema: 7 is not a valid path"),
         ({".".join("a" * 17): "int32"}, None, r"^schema: 'a.* is not a valid path"),
         ({"x": "int32"}, {"y": 1}, r"^defaults: expected fields among 'x', found 'y'$"),
@@ -199,7 +163,6 @@ REFUSED = [
     ("int32", b'{"x":1,"y":"\xff"}', "not JSON: "),
     ("int32", b'{"id":1}', f"{INT32}which has no default, found nothing or null"),
     ("int32", b'{"x":[1,"7"]}', f"{INT32}found a string at byte 8 of the record"),
-    ("int32", b'{"x":[1,null]}', f"{INT32}found null at byte 8 of the record"),
     ("int32", b'{"x":[1,1e2]}', f"{INT32}found 1e2 at byte 8 of the record"),
     ("int32", b'{"x":[[1],2]}', f"{INT32}found 2 at byte 10"),
     ("int32", b'{"x":' + b"[" * 9 + b"1" + b"]" * 9 + b"}", f"{INT32}found another shape at byte"),
@@ -222,25 +185,12 @@ def test_records_that_are_refused(what, record, message):
 
 
 @pytest.mark.parametrize(("what", "record", "message"), REFUSED[:2])
-def test_a_record_of_a_batch_that_is_refused_is_named_or_skipped(tmp_path, what, record, message):
-    fields = Fields({"x": what})
-    ds = dataset(tmp_path / "a.jsonl", [b'{"x":1}', b'{"x":2}', record, b'{"x":3}'], fields)
+def test_a_refused_record_of_a_batch_is_named(tmp_path, what, record, message):
+    ds = dataset(tmp_path / "a.jsonl", [b'{"x":1}', b'{"x":2}', record, b'{"x":3}'], Fields({"x": what}))
     for read in (lambda: ds[2], lambda: ds.take([0, 2, 1]), lambda: ds[::-1].take([1])):
         with pytest.raises(DecodeError) as refused:
             read()
         assert str(refused.value).startswith(f"{tmp_path}/a.jsonl:3 (byte 16): {message}")
-    skipping = mmapds.open(tmp_path / "a.jsonl", decode=fields, on_error="skip")
-    with pytest.warns(RuntimeWarning, match=r"a\.jsonl:3 \(byte 16\): .*; left out"):
-        batch = skipping.take([0, 2, 3])
-    assert pad_collate(batch)["x"].tolist() == [1, 3]
-    assert skipping.skipped == [2]
-
-
-@pytest.mark.filterwarnings("ignore:.*; left out:RuntimeWarning")
-def test_records_are_skipped_where_one_was_ever_read(tmp_path):
-    ds = dataset(tmp_path / "a.jsonl", [b'{"id":1}', *[b'{"n":1}'] * 150], Fields({"id": "int32"}), on_error="skip")
-    assert [sample["id"] for sample in ds] == [1]
-    assert ds.skipped == list(range(1, 151))
 
 
 # ---- batches ----------------------------------------------------------------------------------------------------
@@ -281,35 +231,21 @@ def test_views_maps_zips_and_loaders(ds):
     assert ds[::-1].map(lambda sample: sample["n"]).take([0, 1]) == [49, 48]
     assert pad_collate(mmapds.zip(a=ds, b=ds).take([1, 2]))["a"]["n"].tolist() == [1, 2]
     for workers in ("threads", "processes"):
-        loader = mmapds.DataLoader(ds, batch_size=10, num_workers=2, collate_fn=pad_collate, workers=workers)
-        assert [n for batch in loader for n in batch["n"].tolist()] == list(range(50))
-    again = pickle.loads(pickle.dumps(ds))
-    assert equal(again[7], ds[7])
-    assert repr(again).endswith("decode=Fields(ids, feats, n, exact, flag, text, bf, rows, big)>")
+        loader = mmapds.DataLoader(ds, batch_size=2, num_workers=2, collate_fn=pad_collate, workers=workers)
+        for k, batch in enumerate(loader):
+            assert same_batch(batch, pad_collate([ds[2 * k], ds[2 * k + 1]]))
+    assert repr(pickle.loads(pickle.dumps(ds))).endswith(f"decode=Fields({', '.join(BATCHED)})>")
 
 
 def test_it_compares_by_schema_and_defaults(tmp_path):
-    one, other = Fields({"x": "int32", "y": "str"}), Fields({"x": "int32", "y": "str"})
+    schema = {"x": "int32", "y": "str"}
+    one, other = Fields(schema), Fields(schema)
     assert one == other == pickle.loads(pickle.dumps(one))
     assert hash(one) == hash(other)
-    assert one != Fields({"x": "int64", "y": "str"})
+    assert one not in (Fields(schema | {"x": "int64"}), Fields(schema, defaults={"x": 1}))
     assert one != Fields({"y": "str", "x": "int32"})
-    assert one != Fields({"x": "int32", "y": "str"}, defaults={"x": 1})
-    a = dataset(tmp_path / "a.jsonl", [{"x": 1, "y": "a"}], one)
-    b = dataset(tmp_path / "b.jsonl", [{"x": 2, "y": "b"}], other)
-    assert [sample["x"] for sample in (a + b).take([0, 1])] == [1, 2]
-
-
-def test_threads_read_different_batches_at_once(ds):
-    wanted = pad_collate(list(ds.take(range(50))))
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            for found in pool.map(lambda _: pad_collate(ds.take(range(50))), range(60)):
-                assert same_batch(found, dict(wanted))
-    finally:
-        sys.setswitchinterval(before)
+    both = dataset(tmp_path / "a.jsonl", [{"x": 1, "y": "a"}], one) + dataset(tmp_path / "b.jsonl", [b"{}"], other)
+    assert both[0] == {"x": 1, "y": "a"}
 
 
 def same_batch(one, other):
@@ -323,9 +259,6 @@ def test_other_formats_that_hold_json(tmp_path):
     mmapds.build(tmp_path / "a.bin", format="prefixed")
     ds = mmapds.open(tmp_path / "a.bin", decode=Fields({"x": "int32"}))
     assert pad_collate(ds.take([4, 0]))["x"].tolist() == [[1, 2, 4], [1, 2, 0]]
-    np.save(tmp_path / "a.npy", np.zeros((3, 4)))
-    with pytest.raises(DecodeError, match=r"a\.npy: record 0 \(byte 128\): not JSON"):
-        mmapds.open(tmp_path / "a.npy", decode=Fields({"x": "int32"}), build=True).take([0, 1])
 
 
 # ---- array files ------------------------------------------------------------------------------------------------
@@ -424,23 +357,22 @@ def test_an_array_file_gives_fields_by_the_rules_of_paths(tmp_path):
             mmapds.open(path, decode=Fields(refused))
 
 
-def test_stored_arrays_have_the_shape_that_is_wanted(tmp_path, monkeypatch):
+def test_stored_arrays_have_the_shape_that_is_wanted(tmp_path):
     rows = torch.tensor([[1.5, 2], [3, 4]], dtype=torch.bfloat16)
     path = store(tmp_path, [{"x": rows, "y": 1.501}] * 2, {"x": ("bfloat16", (None, 2)), "y": "float64"})
+
+    def batch(dtype, shape):
+        return mmapds.open(path, decode=Fields({"x": (dtype, shape), "y": "bfloat16"})).take([0, 1])
+
     for shape in ((None, 2), (2, 2), (2, None)):
-        batch = mmapds.open(path, decode=Fields({"x": ("bfloat16", shape), "y": "bfloat16"})).take([0, 1])
-        assert (batch[0]["x"].shape, batch[0]["y"]) == ((2, 2), 1.5)
-        assert torch.equal(pad_collate(batch)["x"], torch.stack([rows] * 2))
-    ds = mmapds.open(path, decode=Fields({"x": ("bfloat16", "ragged")}))
-    assert [[float(number) for number in row] for row in ds[1]["x"]] == rows.tolist()
+        found = batch("bfloat16", shape)
+        assert (found[0]["x"].shape, found[0]["y"]) == ((2, 2), 1.5)
+        assert torch.equal(pad_collate(found)["x"], torch.stack([rows] * 2))
+    assert [row.astype(float).tolist() for row in batch("bfloat16", "ragged")[1]["x"]] == rows.tolist()
     for what in (("bfloat16", (3, None)), ("bfloat16", (None,)), ("float32", (None, 3))):
-        ds = mmapds.open(path, decode=Fields({"x": what}))
-        for read in (lambda ds=ds: ds[1], lambda ds=ds: pad_collate(ds.take([0, 1]))):
+        for read in (lambda what=what: batch(*what)[1], lambda what=what: pad_collate(batch(*what))):
             with pytest.raises(DecodeError, match=r"a\.mma: record \d .*, found bfloat16 of shape \(2, 2\)"):
                 read()
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    with pytest.raises(mmapds.Error, match=r"^arrays of bfloat16 need ml_dtypes; run: pip install ml_dtypes$"):
-        Fields({"y": "bfloat16"})
 
 
 def test_a_default_that_a_sample_changes_stays_as_it_is_in_others(tmp_path):

@@ -1,4 +1,4 @@
-"""Reading and converting give what they gave: samples, columns, views and streams, by frozen answers."""
+"""Reading and converting give what they gave: samples, columns and views, by frozen answers."""
 
 from itertools import groupby
 

@@ -1,7 +1,6 @@
 """What samplers and orders give, frozen: states that users saved would otherwise name other samples.
 
-`python -m tests.support.vectors` writes the file anew. Do so only where an order or a plan changes on purpose, together
-with its version.
+`python -m tests.support.vectors` writes the file anew, where an order or a plan changes together with its version.
 """
 
 import json
@@ -31,11 +30,7 @@ KINDS = {
     "mixture": lambda **options: MixtureSampler([30, 23], [3, 2], epoch_size=N, **options),
     "batch": lambda **options: DistributedBatchSampler(range(N), 4, **options),
     "bucket": lambda **options: TokenBudgetBatchSampler(LENGTHS, 40, **options),
-    "window": lambda **options: TokenBudgetBatchSampler(LENGTHS, 40, planner="window", sort_window=8, **options),
     "packs": lambda **options: PackingBatchSampler(LENGTHS, 40, **options),
-    "packs in windows": lambda **options: PackingBatchSampler(
-        LENGTHS, 40, planner="window", order=orders.Chunked(N, 7, mix_chunks=3), **options
-    ),
 }
 SEEDS, WORLDS, EPOCHS = (0, 1, 2**63 + 5), (1, 2, 3), (0, 1)
 
