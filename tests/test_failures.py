@@ -1,7 +1,5 @@
 """Builds while sources change and disks fill up: an error that says so, the index before it untouched, nothing left."""
 
-import errno
-import itertools
 import os
 import shutil
 import subprocess
@@ -11,31 +9,12 @@ import tempfile
 import pytest
 
 import mmapds
-from mmapds.compression import content
 from mmapds.convert import convert
 from mmapds.formats.jsonl import JsonLines
 from mmapds.index.build import Request, build_each
 from mmapds.report import report
 
 FULL = "{}: cannot write the index (no space left on device); nothing was changed; give another place\n"
-
-
-class Failing:
-    """A file of some bytes that cannot be mapped, on a disk that fails."""
-
-    is_mapped, size = False, 9
-
-    def read(self, *_):
-        raise OSError(errno.EIO, "Input/output error")
-
-
-@pytest.mark.parametrize("options", [{"columns": {"length": "n"}}, {"format": "prefixed"}, {"format": "tar"}])
-def test_a_file_that_cannot_be_mapped_on_a_disk_that_fails(write, tmp_path, monkeypatch, options):
-    path = write([1], "a.jsonl")
-    monkeypatch.setattr(content, "open_source", lambda *_, **__: Failing())
-    with pytest.raises(mmapds.SourceError, match=r"a\.jsonl: .*input/output error"):
-        mmapds.build(path, **options)
-    assert os.listdir(tmp_path) == ["a.jsonl"]
 
 
 def add_a_line(path):
@@ -117,27 +96,6 @@ mount -o remount,ro . || exit 3
     refused = "a.jsonl.mmx: cannot write the index here (read-only file system); give another place\n"
     assert (result.returncode, refused in result.stderr) == (1, True), result
     assert result.stdout.count("up to date") == 1
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "b.mma"])
-def test_what_cannot_be_removed_does_not_undo_what_is_written(write, tmp_path, monkeypatch, name):
-    path = write([{"n": 1}, {"n": 2}], "a.jsonl")
-    remove, probed = os.unlink, itertools.count(name == "a.jsonl")  # `convert` tries first whether it can remove
-
-    def refuse(path, **_):
-        if next(probed):
-            raise PermissionError(errno.EPERM, "Operation not permitted")
-        remove(path)
-
-    def make():
-        return mmapds.build(path, force=True) if name == "a.jsonl" else convert(path, tmp_path / name, force=True)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "unlink", refuse)
-        make()
-    assert list(mmapds.open(tmp_path / name)) == [{"n": 1}, {"n": 2}]
-    make()  # and removes what was left
-    assert not [*tmp_path.glob("*.tmp"), *tmp_path.glob(".*")]
 
 
 WRITERS = {

@@ -27,7 +27,6 @@ from mmapds import (
 from mmapds.__main__ import main
 from mmapds.bench import bench
 from mmapds.convert import convert
-from mmapds.report import report
 from tests.support.files import patched
 from tests.support.messages import check, forms
 from tests.support.tars import archive
@@ -61,38 +60,18 @@ def dataset(**options):
     return mmapds.open(jsonl(), **options)
 
 
-def table(name="t.parquet", **columns):
-    pq.write_table(pa.table(columns), name)
-    return name
-
-
 def saved(array, name="a.npy"):
     np.save(name, array)
     return name
 
 
-def numbers():
-    build(file("a.jsonl", b"1\n"))
-    return "a.jsonl"
-
-
-def tar(cut=None):
-    return file("a.tar", archive([("0.txt", b"x"), ("1.txt", b"x")])[:cut])
-
-
-def written(record=None, schema=None, **options):
-    with Writer("out.mma", schema or {"id": "int64"}, **options) as writer:
-        writer.write(record)
+def tar():
+    return file("a.tar", archive([("0.txt", b"x"), ("1.txt", b"x")]))
 
 
 def another_version():
     patched(f"{jsonl()}.mmx", 8, b"\7")
     return "train.jsonl"
-
-
-def with_a_computed_column(content=b"1\n2\n"):
-    add_column(jsonl(content), "x", [1, 2])
-    return file("train.jsonl", content + b"3\n")
 
 
 def tokens(lengths=(3, 4, 5, 6), max_tokens=10, **options):
@@ -110,11 +89,7 @@ REFUSALS = {
     "record_bytes = 3": lambda: fixed(file("r.bin", bytes(8)), record_bytes=3, dtype="uint16"),
     "r.bin: record 2 (byte 8): expected": lambda: fixed(file("r.bin", bytes(10)), record_bytes=4),
     "dtype = 'uint17', expected": lambda: fixed(file("r.bin", bytes(8)), dtype="uint17"),
-    "sources: expected one format in one index": lambda: build([jsonl(), tar()], out="b.mmx"),
     "b.npy: dtype: expected float64": lambda: build([saved(np.ones(3)), saved(np.ones(3, int), "b.npy")], out="b.mmx"),
-    "a.tar: record 0 (byte 1024): expected a whole sample": lambda: build(tar(1300)),
-    "a.bin: format not recognised by its name or its first bytes": lambda: build(file("a.bin", bytes(9))),
-    "a.json: not JSON Lines: expected": lambda: build(file("a.json", b'[\n{"n": 1},\n{"n": 2}\n]\n')),
     "a.jsonl:1 (byte 0): expected a number inside objects at": lambda: build(file("a.jsonl", b"7\n"), length="n"),
     "a.jsonl: expected JSON": lambda: build(file("a.jsonl", b"bad\nworse\n"), bad="skip", format="jsonl"),
     "a.jsonl: expected one record": lambda: build(file("a.jsonl", b'{"n": 1}\n'), length="m", missing="skip"),
@@ -122,20 +97,13 @@ REFUSALS = {
     "a.jsonl:2 (byte 9): expected a number at": lambda: build(file("a.jsonl", b'{"n": 1}\n{}\n'), length="n"),
     "a.npy: not an .npy file: EOF: reading magic string, expected": lambda: build(file("a.npy", b"hello")),
     "r.pb: record 1 (byte 6): expected": lambda: build(file("r.pb", b"\2\0\0\0hi\0\0"), format="prefixed"),
-    "a.mma: NOT AN ARRAY FILE: expected": lambda: build(file("a.mma", b"hello" * 20)),
-    "t.parquet: parquet is not read in place: convert it, and open t.mma": lambda: mmapds.open(table(x=[1])),
-    "a.txt: compressed (bzip2): expected": lambda: build(file("a.txt", b"BZh91AY&")),
     "/proc/self/stat: expected a file with a size": lambda: build("/proc/self/stat", out="a.mmx", format="jsonl"),
-    "bad = 'drop', expected": lambda: build(jsonl(), bad="drop"),
     "format = 'csv', expected": lambda: build(jsonl(), format="csv"),
     "missing = 'drop', expected": lambda: build(jsonl(), length="n", missing="drop"),
-    "prefix = 'varint', expected": lambda: build(jsonl(), prefix="varint"),
     "workers = '4', expected": lambda: build(jsonl(), workers="4", force=True),
     "version = True, expected": lambda: build(jsonl(), length=len, version=True),
     "frame = '256K', expected": lambda: seekable(jsonl(), frame="256K"),
-    "window_log = 27.0, expected": lambda: seekable(jsonl(), window_log=27.0),
     # Indexes, and where they lie
-    "train.jsonl.mmx: expected a source": lambda: build(f"{jsonl()}.mmx", out="b.mmx"),
     "absent.jsonl: no such file": lambda: mmapds.open("absent.jsonl"),
     "a.jsonl: not indexed yet": lambda: mmapds.open(file("a.jsonl", b"1\n")),
     "sources: expected one source or more": lambda: mmapds.open([]),
@@ -143,10 +111,7 @@ REFUSALS = {
     "train.jsonl.mmx: VERSION: expected format": lambda: mmapds.open(another_version()),
     "train.jsonl.mmx: expected column": lambda: dataset().lengths,
     # Columns
-    "train.jsonl.mmx: column 'x' was computed": lambda: build(with_a_computed_column()),
-    "source_or_index: expected one index of sources": lambda: add_column([jsonl(), numbers()], "x", [1]),
     "name = '', expected": lambda: add_column(jsonl(), "", [1, 2, 3]),
-    "column 'length': expected integers of": lambda: add_column(jsonl(), "length", [1, -1, 2]),
     "values: expected shape": lambda: add_column(jsonl(), "x", [1, 2]),
     "values = 'n', expected": lambda: add_column(jsonl(), "x", "n"),
     "train.jsonl:1 (byte 0): expected a number from the callable": lambda: add_column(jsonl(), "x", repr),
@@ -159,19 +124,9 @@ REFUSALS = {
     "columns = ['n'], expected": lambda: build(jsonl(), columns=["n"]),
     "columns = {5: 'n'}, expected": lambda: build(jsonl(), columns={5: "n"}),
     # Array files and conversions
-    "sources: expected one format in one conversion": lambda: convert([table(x=[1]), jsonl()], "b.mma"),
-    "a.mma: expected a file to write that is not a source": lambda: convert(convert(jsonl(), "a.mma").path, "a.mma"),
-    "a.h5: not a readable HDF5 file: Unable": lambda: convert(file("a.h5", b"\x89HDF\r\n\x1a\n"), "b.mma"),
-    "infer = 0, expected": lambda: convert(jsonl(), "b.mma", infer=0),
-    "max_bytes = '5', expected": lambda: convert(jsonl(), "b.mma", max_bytes="5"),
-    "t.parquet: row 1: field 'x': expected int64": lambda: convert(table(x=[1, None]), "b.mma"),
-    "fields = 'x', expected": lambda: convert(table(x=[1]), "b.mma", fields="x"),
-    "out.bin: cannot write the array file here: expected a file n": lambda: Writer("out.bin", {"a": "str"}),
     "schema = [1], expected": lambda: Writer("out.mma", [1]),
-    "out.mma: length = 'b', expected": lambda: written(length="b"),
-    "schema['a'] = 'text', expected": lambda: written(schema={"a": "text"}),
-    "schema: 'a(b)' is not a valid field name: expected printable": lambda: written(schema={"a(b)": "str"}),
-    "out.mma: record 0: field 'id': expected int64": lambda: written({"id": 2**70}),
+    "out.mma: length = 'b', expected": lambda: Writer("out.mma", {"a": "str"}, length="b"),
+    "schema['a'] = 'text', expected": lambda: Writer("out.mma", {"a": "text"}),
     # Datasets and samples
     "function = 'upper', expected": lambda: dataset().map("upper"),
     "fractions = [0.5, 0.6], expected": lambda: dataset().split([0.5, 0.6]),
@@ -193,7 +148,6 @@ REFUSALS = {
     "train.jsonl:2 (byte 9): not JSON: unexpected end": lambda: mmapds.open(jsonl(b'{"n": 1}\n{"n": \n'))[1],
     "schema = ['x'], expected": lambda: Fields(["x"]),
     "schema['x'] = ('int32', 'rows'), expected": lambda: Fields({"x": ("int32", "rows")}),
-    "schema: 'x..y' is not a valid path: expected": lambda: Fields({"x..y": "int32"}),
     "defaults['x'] = 'one', expected": lambda: Fields({"x": "int32"}, defaults={"x": "one"}),
     "key = 'x', expected": lambda: mmapds.open(build(tar())).find("x"),
     "key = 3, expected": lambda: mmapds.open(build(tar())).find(3),
@@ -224,39 +178,22 @@ REFUSALS = {
     "v.view: cannot write the view here: expected a file name that ends in .mmx": lambda: dataset().save("v.view"),
     "none/v.mmx: cannot write the view here": lambda: dataset().save("none/v.mmx"),
     # Batches
-    "samples: expected a list of samples": lambda: pad_collate({"a": 1}),
     "samples[1]: expected": lambda: pad_collate([([1], 2), ([1], 2, 3)]),
-    "samples[1]: expected a field": lambda: pad_collate([{"a": 1}, {"b": 1}]),
-    "samples[0]: expected another name than a_lengths": lambda: pad_collate([{"a": [1], "a_lengths": 1}]),
     "max_length = 0, expected": lambda: pad_collate([[1]], max_length=0),
-    "truncate = 'middle', expected": lambda: pad_collate([[1]], truncate="middle"),
     "pad_to = 1, expected": lambda: pack_collate([[1, 2]], pad_to=1),
     "layout = 'thd', expected": lambda: pack_collate([[1]], layout="thd"),
     "samples[0]['b']: expected": lambda: pack_collate([{"a": [1], "b": [1, 2]}]),
     # Orders and samplers
-    "sampler: expected a sampler of mmapds": lambda: dataset().stream(range(3)),
-    "state: expected the dict that state_dict() returned": lambda: alone().load_state_dict([1]),
     "step = 11, expected": lambda: alone().state_dict(step=11),
-    "exclude = {'records': [1]}, expected": lambda: alone(exclude={"records": [1]}),
     "exclude[0] = True, expected a number": lambda: alone(exclude=[True, False]),
     "exclude = a mask, expected record numbers": lambda: alone(exclude=np.array([False, True])),
-    "order: expected an order with at()": lambda: alone(order=[1, 2]),
-    "start_step = 11, expected": lambda: alone(start_step=11),
-    "rank = 2, expected": lambda: DistributedSampler(range(10), 2, 2),
-    "dataset: expected one sample or more": lambda: DistributedSampler([]),
-    "n = 0, expected": lambda: Permutation(0),
     "position 5 is out of range for a permutation of 5": lambda: Permutation(5)[5],
     "positions: expected an array of integers": lambda: Permutation(5)[np.array([0.5])],
-    "dataset_or_lengths = 'abc', expected": lambda: TokenBudgetBatchSampler("abc", 10),
-    "chunk_size = 0, expected": lambda: orders.Chunked(10, 0),
     "weights = [0, 0], expected": lambda: orders.Mixture([5, 5], [0, 0]),
     "lengths[0] = 0, expected": lambda: tokens([0, 3]),
     "max_tokens = 10, expected": lambda: tokens([3, 50]),
     "cost = 'mean', expected": lambda: tokens(cost="mean"),
-    "absent/cache: cannot write the order cache": lambda: tokens(order_cache="absent/cache"),
     "num_replicas = 9, expected": lambda: tokens(num_replicas=9, rank=0),
-    "order: expected": lambda: tokens(planner="window", order=orders.Shuffled(7)),
-    "target_lengths: expected": lambda: tokens(target_lengths=[1]),
 }
 
 
@@ -272,14 +209,6 @@ def test_every_form_has_an_example():
     for form, found, example in forms():
         assert found.fullmatch(example), form
         check(example)
-
-
-def test_what_is_not_a_path_is_pythons_own_error():
-    merge, converted = partial(mmapds.merge, out="x.mmx"), partial(convert, out="x.mma")
-    for take in (mmapds.open, build, merge, converted, report, bench):
-        for given in (5, None, b"a.jsonl", [{"n": 1}]):
-            with pytest.raises(TypeError):
-                take(given)
 
 
 # ---- options in the words of the user: arguments in Python, flags to whoever runs a command ------------------------
@@ -306,7 +235,7 @@ def test_what_a_message_advises_is_in_the_words_of_the_user_and_works(name, caps
     if name in FILES:
         file(name, FILES[name])
     else:
-        table(name, x=pa.array([1, None] if name == "nulls.parquet" else range(9)))
+        pq.write_table(pa.table({"x": [1, None] if name == "nulls.parquet" else range(9)}), name)
     verb, call = ("index", build) if name in FILES else ("convert", convert)
     options, mends, in_python, in_command = WORDS[name]
 

@@ -1,12 +1,11 @@
 """What the package shows, and what it costs to import; docs/api.md has every name."""
 
-import inspect
 import os
 
 import pytest
 
 import mmapds
-from tests.support.api import MODULES, public_names
+from tests.support.api import MODULES
 from tests.support.commands import python
 
 
@@ -20,14 +19,6 @@ def test_public_names():
     assert not hasattr(mmapds, "unknown")
     code = "from mmapds import *\nimport builtins\nprint(open is builtins.open, zip is builtins.zip, build.__name__)"
     assert python(code).stdout == "True True build\n"
-
-
-@pytest.mark.parametrize("name", [name for name in public_names() if not name.endswith("Error")])
-def test_help_begins_with_words(name):
-    """Not with what type aliases, such as NumPy's ArrayLike, stand for."""
-    text = str(inspect.signature(getattr(mmapds, name)))
-    assert "._" not in text
-    assert len(text) < 1000
 
 
 @pytest.mark.parametrize("module", ["executors", "index", "integrations", *(name[7:] for name in MODULES)])

@@ -1,4 +1,4 @@
-"""The page of all public names, docs/api.md, as it must be; `python -m tests.support.api > docs/api.md` writes it."""
+"""The page of all public names, docs/api.md, as it must be; `python -m tests.support.api` writes it."""
 
 import ast
 import inspect
@@ -10,27 +10,9 @@ from mmapds import orders
 from mmapds.samplers.resumable import ResumableSampler
 from tests.support.files import ROOT
 
-COMMAND = "python -m tests.support.api > docs/api.md"
+PAGE = ROOT / "docs" / "api.md"
+COMMAND = "python -m tests.support.api"
 """What writes the page."""
-
-HEAD = """# Every public name
-
-Each has its arguments, the first line of its documentation, and an example; `help(name)` has the rest. Names that begin
-with an underscore, and modules that are not on this page, may change at any time. After `import mmapds`, the modules on
-it need no import of their own. [datasets.md](datasets.md), [samplers.md](samplers.md), [loader.md](loader.md) and
-[formats.md](formats.md) say how they go together.
-
-The examples go on from here:
-
-```python
-import numpy as np
-
-import mmapds
-
-mmapds.build("train.jsonl", length="items(tokens)")
-ds = mmapds.open("train.jsonl")
-```
-"""
 ERRORS = """All of them are a `mmapds.Error`; what they say names the place, and what was expected and found there.
 
 ```python
@@ -154,8 +136,8 @@ def modules():
 
 
 def page():
-    """The whole page."""
-    parts = [HEAD]
+    """The whole page, with the beginning that it has."""
+    parts = [PAGE.read_text().partition("\n## ")[0]]  # which people write
     for title in GROUPS:
         names = [name for name in public_names() if group_of(name) == title]
         parts.append(f"## {title}\n")
@@ -175,4 +157,4 @@ def page():
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    PAGE.write_text(page())
