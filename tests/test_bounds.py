@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds import _native
 from mmapds.index.write import BoundsWriter
 from mmapds.storage import numbers
 from mmapds.storage.index_file import Index
@@ -93,17 +92,6 @@ def test_the_width_is_the_smallest_that_fits(tmp_path, monkeypatch, width):
     assert os.listdir(tmp_path) == ["a.mmx"]
 
 
-def test_bounds_that_fall_are_found_or_lie_behind_every_source(tmp_path):
-    """Formats may take them from files, and say what is wrong with them once they are scanned."""
-    for bounds, found in (
-        ([5, 3, 9], [5, 2**64 - 1, 9]),
-        ([0, 2**64 - 1, 4], [0, 2**64 - 1, 4]),
-        ([10, 20, 0], [10, 20, 2**64 - 1]),
-        ([10, 20, 15], [10, 20, 15]),
-    ):
-        assert list(write(tmp_path / "a.mmx", [bounds]).bounds(0, 0, 3)) == found
-
-
 PREFIXED = {"format": "prefixed", "prefix": "u64le"}
 
 
@@ -138,31 +126,3 @@ def test_every_reader_finds_every_record(tmp_path, records, long, width):
         assert list(ds.take(short[::-1])) == expected[::-1]
     if long < 2**32:
         verify(Index(f"{path}.mmx"))
-
-
-def test_sources_of_other_widths_lie_side_by_side(tmp_path):
-    """In an index that is built, and in one that is merged."""
-    paths = [str(tmp_path / f"{number}.dat") for number in range(7)]
-    all_sizes = ([9] * 30, [], [2**16] * 20, [9] * 28, [2**24], [9, 2**32, 9], [12])
-    bounds = [sparse(path, sizes) for path, sizes in zip(paths, all_sizes, strict=True)]
-    parts = [mmapds.build(paths[begin : begin + 3], out=tmp_path / f"{begin}.mmx", **PREFIXED) for begin in (0, 3, 6)]
-    built = mmapds.build(paths, out=tmp_path / "all.mmx", **PREFIXED)
-    for out in (built, mmapds.merge(parts, out=tmp_path / "merged.mmx")):
-        index, ds = Index(str(out)), mmapds.open(out)
-        assert [source.width for source in index.sources] == [2, 2, 3, 2, 4, 8, 2]
-        assert bytes(index.section("offsets")) == b"".join(narrowest(each)[1] for each in bounds)
-        assert [ds.where(i)[:2] for i in range(len(ds))] == [
-            (path, begin + 8) for path, each in zip(paths, bounds, strict=True) for begin in each[:-1]
-        ]
-
-
-def test_the_core_refuses_what_it_cannot_pack():
-    for call, message in (
-        (lambda: _native.pack_bounds(5, b"", b""), "width: expected 2, 3, 4 or 8, found 5"),
-        (lambda: _native.unpack_bounds(0, b""), "width: expected 2, 3, 4 or 8, found 0"),
-        (lambda: _native.pack_bounds(3, words(range(19)), b""), "held: expected up to 18 bounds, found 19"),
-        (lambda: _native.unpack_bounds(2, bytes(65)), "groups: expected a multiple of 64 bytes, found 65"),
-        (lambda: _native.pack_bounds(2, b"1234567", b""), "held: expected whole integers of 8 bytes, found 7 bytes"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()

@@ -77,8 +77,7 @@ def test_a_scan_from_the_middle_of_a_line_and_what_it_refuses():
     count, pending, _ = _native.scan_lines(None, b"tail\nnext\n", 100, 100, out)
     assert (out[:count].tolist(), pending) == ([100, 105], 110)
     assert _native.scan_lines(None, b"   ", 100, 100, out)[:2] == (0, 100)
-    assert VARIANTS[-1] == "portable"
-    assert _native.SIMD in VARIANTS
+    assert (VARIANTS[-1], _native.SIMD in VARIANTS) == ("portable", True)
     with pytest.raises(ValueError, match="expected 7"):
         _native.scan_lines(None, b"a\n" * 5, 0, 0, np.empty(6, np.uint64))
     with pytest.raises(ValueError, match=r"variant = 'mmx', expected a variant that this machine has: .*'portable'"):
@@ -239,17 +238,9 @@ def test_floats_at_the_edges_of_each_way():
     for mantissa, exponent in product(mantissas, exponents):
         check(f"{mantissa}e{exponent}")
     for size, last in product((18, 19, 20, 21, 799, 800, 801, 2000), "0156"):
-        for text in (f"0.{'9' * size}{last}", f"9007199254740993.{'0' * size}{last}", f"0.{'0' * size}{last}e{size}"):
-            check(text)
-        check(f"{'1' * size}{last}e-{size}")
-    for text in ("0.0", "-0.0", *(f"{digit}e{sign}{'9' * 21}" for digit in "01" for sign in ("", "-"))):
-        check(text)
-    for text in (
-        "1.7976931348623157e308",
-        "1.7976931348623158e308",
-        "1.7976931348623159e308",
-        "2.4703282292062327e-324",
-    ):
+        check(f"0.{'9' * size}{last}")
+        check(f"9007199254740993.{'0' * size}{last}")
+    for text in ("-0.0", "0e99999999999999999999", "1e-99999999999999999999", "1e99999999999999999999"):
         check(text)
 
 

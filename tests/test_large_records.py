@@ -1,6 +1,5 @@
-"""Records that memory has no room for, which errors name, and how maps are advised and read ahead."""
+"""Records that memory has no room for, which errors name, and how maps are advised."""
 
-import gzip
 import json
 import os
 import re
@@ -12,12 +11,9 @@ import orjson
 import pytest
 
 import mmapds
-from mmapds.compression.reader import BlockReader
-from mmapds.dataset import catalog
 from tests.support.commands import run
 from tests.support.compressed import one_frame
 from tests.support.messages import check
-from tests.support.samples import write_tfrecords
 from tests.support.sanitizers import limits_memory
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="limits, /proc and dropping pages are Linux's")]
@@ -76,12 +72,7 @@ def messages(path, options, reads, place=":2 (byte 9)", room=ROOM):
 @limits_memory
 @pytest.mark.parametrize(
     "options",
-    [
-        {"io": "mmap"},
-        {"io": "pread", "on_error": "skip"},
-        {"io": "pread", "decode": "text"},
-        {"fields": {"n": "int32"}, "on_error": "skip"},
-    ],
+    [{}, {"io": "pread", "decode": "text", "on_error": "skip"}, {"fields": {"n": "int32"}, "on_error": "skip"}],
 )
 def test_a_record_that_memory_has_no_room_for_is_named(lines, options):
     one, *_, together = messages(lines, options, READS)["found"]
@@ -126,30 +117,16 @@ def test_a_batch_without_room_for_its_records_is_refused_before_they_are_read(li
     assert messages(lines, {}, ["ds.take([1, 1])", "ds.take([0, 1])"])["grown"] < LARGE // 4
 
 
-def no_room(record):
-    if b"1" in record:
-        raise MemoryError
-    return record
+NO_ROOM = {
+    "memory": MemoryError(),
+    "orjson": orjson.JSONDecodeError("Not enough memory to allocate buffer for parsing", "", 0),
+    "a result": SystemError("<built-in function loads> returned a result with an exception set"),
+}
 
 
-def no_room_for_orjson(record):
-    if b"1" in record:
-        raise orjson.JSONDecodeError("Not enough memory to allocate buffer for parsing", "", 0)
-    return record
-
-
-def no_room_for_a_result(record):
-    try:
-        return no_room(record)
-    except MemoryError as error:
-        raise SystemError("<built-in function loads> returned a result with an exception set") from error
-
-
-NO_ROOM = [(no_room, "raise"), (no_room_for_orjson, "skip"), (no_room_for_a_result, "skip")]
 READERS = {
     "ds[1]": lambda ds: ds[1],
     "view": lambda ds: ds[1:][0],
-    "take": lambda ds: ds.take([0, 1]),
     "take_kept": lambda ds: ds.take_kept([0, 1]),
     "list": list,
     "stream": lambda ds: list(ds.stream(shuffle=False)),
@@ -157,37 +134,22 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize(("decode", "on_error"), NO_ROOM)
-def test_so_is_one_that_memory_has_no_room_to_decode(write, decode, on_error):
-    path = write([{"n": n} for n in range(3)])
-    ds = mmapds.open(path, build=True, decode=decode, on_error=on_error)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("lack", NO_ROOM)
+def test_so_is_one_that_memory_has_no_room_to_decode(write, lack, on_error):
+    def decode(record):
+        if b"1" in record:
+            raise NO_ROOM[lack] from MemoryError() if lack == "a result" else None
+        return record
+
+    ds = mmapds.open(write([{"n": n} for n in range(3)]), build=True, decode=decode, on_error=on_error)
     for read in READERS.values():
         with pytest.raises(MemoryError) as refused:
             read(ds)
         check(str(refused.value))
-        assert str(refused.value).startswith(f"{path}:2 (byte 9): expected room in memory for decoding a record of ")
+        place = f"{ds.sources[0]}:2 (byte 9)"
+        assert str(refused.value).startswith(f"{place}: expected room in memory for decoding a record of ")
     assert not ds.skipped
-
-
-@pytest.mark.parametrize("blank", [b"", b"\n"])
-@pytest.mark.parametrize("suffix", ["gz", "zst"])
-def test_a_block_that_memory_has_no_room_for_names_the_record(tmp_path, monkeypatch, suffix, blank):
-    """Its line too, unless that must be counted, as a blank line makes lines others than records."""
-
-    def without_room(*_):
-        raise MemoryError("Unable to allocate output buffer.")
-
-    path = tmp_path / f"a.jsonl.{suffix}"
-    path.write_bytes({"gz": gzip.compress, "zst": one_frame}[suffix](b'{"n": 0}\n' + blank + b'{"n": 1}\n'))
-    ds = mmapds.open(path, build=True)
-    monkeypatch.setattr(BlockReader, "blocks", without_room)
-    monkeypatch.setattr(catalog, "line_number", without_room)
-    place = f"{path}: record 1 (byte 10)" if blank else f"{path}:2 (byte 9)"
-    for read in (lambda: ds[1], lambda: ds.take([1]), lambda: ds.raw(1)):
-        with pytest.raises(MemoryError) as refused:
-            read()
-        check(str(refused.value))
-        assert str(refused.value).startswith(f"{place}: expected room in memory for a record of ")
 
 
 # ---- `access=` ---------------------------------------------------------------------------------------------------
@@ -203,33 +165,3 @@ def test_maps_are_advised_of_how_they_will_be_read(write, access, flag):
     for mapped in (path, f"{path}.mmx"):
         (found,) = [each for each in maps if each.partition("\n")[0].endswith(f" {mapped}")]
         assert {"rr", "sr"} & set(found.partition("VmFlags:")[2].split()) == {flag}
-
-
-WAITS = """
-import mmapds, resource, sys
-ds = mmapds.open(sys.argv[1], decode="bytes", access=sys.argv[2])
-ds[0]
-before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-for k in range(len(ds)):
-    ds[k]
-print(resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before)
-"""
-
-
-def waits(path, access):
-    """How often a new process waits for the disk while it reads all of a file, in order, from a cold start."""
-    with open(path, "rb") as file:
-        os.fsync(file)
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return int(run("-c", WAITS, path, access, check=True).stdout)
-
-
-def test_reads_in_file_order_read_ahead(tmp_path):
-    """The payloads of framed records do not touch each other, but their order is that of the file all the same."""
-    path = tmp_path / "a.tfrecord"
-    write_tfrecords(path, ({"text": (bytes([k % 255]) * 500, "byte")} for k in range(8000)))
-    mmapds.build(path)
-    random = waits(path, "random")
-    if random < 500:
-        pytest.skip(f"pages of this file system stay in memory: {random} waits")
-    assert waits(path, "auto") < random / 5

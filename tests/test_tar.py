@@ -19,8 +19,6 @@ from tests.support.tars import (
     archive,
     by_tarfile,
     check_against_tarfile,
-    key_of,
-    members_of,
     pax,
     sized,
     special,
@@ -35,18 +33,15 @@ LONGEST = "d" * 300 + "/"  # for which ustar has no room
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_archives_of_tarfile(write, dialect):
-    for directory in [*DIRECTORIES, *([LONGEST] if dialect != "ustar" else [])]:
-        path = write(archive(members_of(6, directory), dialect), "a.tar")
-        mmapds.build(path, force=True)
-        keys = [sample["__key__"] for sample in check_against_tarfile(path)]
-        assert keys == [f"{directory}s{k:04}" for k in range(6)]
-    files = []  # headers that lie far apart are read in another way than those that do not, and archives may have both
-    for i in range(200):
-        size = 40_000 if i // 50 % 2 else i % 50
-        files += [(f"{'d' * 100 * (i % 2)}/{i:03}.jpg", bytes(size)), (f"{'d' * 100 * (i % 2)}/{i:03}.cls", b"%d" % i)]
+    """Headers that lie far apart are read in another way than those that do not, and archives may have both."""
+    files = []
+    for number, directory in enumerate([*DIRECTORIES, *([LONGEST] if dialect != "ustar" else [])]):
+        for i in range(50):
+            size = 40_000 if number % 2 else i
+            files += [(f"{directory}{i:03}.jpg", bytes(size)), (f"{directory}{i:03}.cls", b"%d" % i)]
     path = write(archive(files, dialect), "b.tar")
     mmapds.build(path)
-    assert len(check_against_tarfile(path)) == 200
+    assert len(check_against_tarfile(path)) == len(files) // 2
     verify(Index(f"{path}.mmx"))
 
 
@@ -84,38 +79,21 @@ def test_any_members_are_those_of_tarfile(tmp_path, files, dialect):
         assert list(mmapds.open(path)) == wanted
 
 
-@given(st.text(st.sampled_from("ab./\n"), min_size=1, max_size=10))
-def test_keys_are_those_of_webdataset(name):
-    header = bytearray(sized(name, b"").tobuf(tarfile.USTAR_FORMAT))
-    _, _, key, found = _native.tar_members(bytes(header), 1)
-    assert (key, found[0][0] if found else None) == key_of(name)
-
-
 def test_members_that_belong_to_no_sample(write):
-    files = [
-        special("d", tarfile.DIRTYPE),
-        ("nodot", b"1"),
-        ("__meta__", b"2"),
-        ("__dir__/a.jpg", b"3"),
-        ("a.jpg", b"4"),
-        special("e", tarfile.DIRTYPE),
-        special("a.lnk", tarfile.SYMTYPE, linkname="a.jpg"),
-        special("a.hard", tarfile.LNKTYPE, linkname="a.jpg"),
-        special("a.fifo", tarfile.FIFOTYPE),
-        ("__meta__.json", b"5"),
-        ("__other__", b"6"),
-        ("nodot", b"6"),
-        ("__meta__.txt", b"7"),
-        ("d/.hidden", b"8"),
-        special("f", tarfile.DIRTYPE),
-    ]
+    def named(*names):
+        return [(name, name.encode()) for name in names]
+
+    folder, link = special("d", tarfile.DIRTYPE), special("a.hard", tarfile.LNKTYPE, linkname="a.jpg")
+    files = [folder, *named("nodot", "__meta__", "__dir__/a.jpg", "a.jpg"), special("e", tarfile.DIRTYPE)]
+    files += [special("a.lnk", tarfile.SYMTYPE, linkname="a.jpg"), link, special("a.fifo", tarfile.FIFOTYPE)]
+    files += [*named("__meta__.json", "__other__", "nodot", "__meta__.txt", "d/.hidden"), special("f", tarfile.DIRTYPE)]
     for dialect in DIALECTS:
         path = write(archive(files, dialect), "a.tar")
         mmapds.build(path, force=True)
         ds = check_against_tarfile(path)
         assert [sample["__key__"] for sample in ds] == ["a", "__meta__", "d/"]
         assert list(ds[1])[2:] == ["json", "txt"]
-    ds = mmapds.open(write(archive([files[0], ("nodot", b"x"), ("__x__", b"y")]), "none.tar"), build=True)
+    ds = mmapds.open(write(archive([folder, *named("nodot", "__x__")]), "none.tar"), build=True)
     assert len(ds) == 0
     with pytest.raises(mmapds.KeyMissingError):
         ds.find("d")
@@ -163,22 +141,18 @@ BAD = [
     (with_size(b"77777777777"), r"record 1 \(byte 1024\): expected a whole sample, .* byte 10240; leave it out with"),
     (with_size(b"\x80" + bytes(3) + b"\x7f" + b"\xff" * 7), WHOLE),
     (with_size(b"\x80" + bytes(3) + b"\x80" + bytes(7)), SIZE),
-    (with_size(b"\x80\x01" + bytes(10)), SIZE),
     (with_size(b"\xff" * 12), SIZE),
     (with_size(b"12x"), SIZE),
     (with_size(b"-1"), SIZE),
     (with_size(b"00000000000"), r"record 1 \(byte 1536\): expected a tar header, found a wrong header checksum"),
     (pax(b"11 path=b.t\n"), 'expected "LENGTH KEY=VALUE" on each line of the pax header, found another line'),
-    (pax(b"99999 path=b\n"), LINE),
     (pax(b"99999999999999999999999 path=b\n"), LINE),
-    (pax(b"x path=b\n"), LINE),
     (pax(b" path=b\n"), LINE),
     (pax(b"7 path\n"), LINE),
     (pax(b"3 \n"), LINE),
     (pax(b"12 size=-22\n"), SIZE),
     (pax(b"8 size=\n"), SIZE),
     (pax(b"27 size=99999999999999999999\n"), f"{LINE}|{SIZE}"),
-    (pax(b"15 size=99999999\n"), f"{LINE}|{WHOLE}"),
     (pax(b"22 GNU.sparse.major=1\n"), "expected whole members, found a sparse one"),
     (archive([special("a.bin", tarfile.GNUTYPE_SPARSE)], "gnu"), "expected whole members, found a sparse one"),
     (with_checksum(SHARED[:156] + b"g" + SHARED[157:], 0), "a global pax header without path and size, found one with"),
@@ -203,34 +177,20 @@ def test_headers_that_are_wrong_are_named(write):
         check(str(error.value))
 
 
-@pytest.mark.parametrize("record", [0, 7, 19])
-def test_garbage_between_members_is_found_where_it_begins(write, record):
-    data = archive(members_of(), "gnu")
-    at = mmapds.open(write(data, "good.tar"), build=True).where(record).offset
-    for bad in (b"\1" * 512 + data[at:], b"\1" + data[at + 1 :], data[at + 9 :]):
-        with pytest.raises(mmapds.FormatError) as error:
-            mmapds.build(write(data[:at] + bad, "a.tar"))
-        found = f"record {max(record - 1, 0)} (byte {at}): expected a tar header, found a wrong header checksum"
-        assert str(error.value).partition(": ")[2] == found
-
-
-def test_members_beyond_8_gib(tmp_path):
-    size = 9 << 30
-    for dialect in ("pax", "gnu"):
-        path = tmp_path / f"{dialect}.tar"
-        info = sized("big.bin", b"")
-        info.size = size
-        with open(path, "wb") as file:
-            file.write(info.tobuf(DIALECTS[dialect]))
-            begin = file.tell()
-            file.seek(size, os.SEEK_CUR)
-            file.write(archive([("after.txt", b"after")]))
-        mmapds.build(path, length="bytes()")
-        ds = mmapds.open(path)
-        assert ds.lengths.tolist() == [begin + size, 1024]
-        assert ds[1]["txt"] == b"after"
-        assert ds.find("after") == 1  # `find("big")` would read all of it
-        assert members(memoryview(_native.Map(str(path)))[: begin + size]) == ("big", [("bin", begin, begin + size)])
+@pytest.mark.parametrize("dialect", ["pax", "gnu"])
+def test_members_beyond_8_gib(tmp_path, dialect):
+    path, info = tmp_path / "a.tar", sized("big.bin", b"")
+    info.size = 9 << 30
+    with open(path, "wb") as file:
+        file.write(info.tobuf(DIALECTS[dialect]))
+        begin = file.tell()
+        file.seek(info.size, os.SEEK_CUR)
+        file.write(archive([("after.txt", b"after")]))
+    ds = mmapds.open(mmapds.build(path, length="bytes()"))
+    assert ds.lengths.tolist() == [begin + info.size, 1024]
+    assert ds[ds.find("after")]["txt"] == b"after"  # `find("big")` would read all of it
+    record = memoryview(_native.Map(str(path)))[: begin + info.size]
+    assert members(record) == ("big", [("bin", begin, begin + info.size)])
 
 
 # ---- ends --------------------------------------------------------------------------------------------------------
@@ -247,18 +207,16 @@ def test_what_ends_an_archive(write):
 
 def test_what_lies_behind_the_end_is_named(write, index, tmp_path):
     whole = archive([("a.txt", b"1"), ("b.txt", b"2"), ("nodot", b"3")])
-    for behind, at in ((whole, 0), (bytes(1 << 20) + b"\1", 1 << 20), (b"x" * 5000, 0)):
-        path = write(whole + behind, "a.tar")
-        count = len(behind) - at
-        line = (
-            f"{path}: passed over {count:,} byte{'s' * (count > 1)} behind the end of the archive, from byte "
-            f"{len(whole) + at} on; give archives that cat joined as files of their own"
+    for behind, at, count in ((whole, 0, "10,240 bytes"), (bytes(1 << 20) + b"\1", 1 << 20, "1 byte")):
+        path, begin = write(whole + behind, "a.tar"), len(whole) + at
+        told = (
+            f"passed over {count} behind the end of the archive, from byte {begin} on; give archives that cat joined as"
         )
-        check(line)
-        assert index(path, "--force").stderr == f"warning: {line}\n"
+        check(f"{path}: {told} files of their own")
+        assert index(path, "--force").stderr == f"warning: {path}: {told} files of their own\n"
         assert index(path).stderr == ""
         assert len(check_against_tarfile(path)) == 2
-    paths = [path, write(whole + whole, "b.tar"), write(whole + bytes(99), "c.tar"), write(whole[:-1024], "d.tar")]
+    paths = [path, write(whole + whole, "b.tar"), write(whole + bytes(99), "c.tar")]
     with pytest.warns(UserWarning, match=r"a\.tar: .*own \(and 1 more\)$"):
         mmapds.build(paths, out=tmp_path / "all.mmx", force=True)
 
@@ -266,29 +224,15 @@ def test_what_lies_behind_the_end_is_named(write, index, tmp_path):
 SIZE = 1536  # of a member
 
 
-@pytest.mark.parametrize("cut", [500, 900, SIZE + 700, 2 * SIZE + 300, 2 * SIZE + 600, 3 * SIZE + 600, 4 * SIZE - 1])
+@pytest.mark.parametrize("cut", [500, SIZE + 700, 2 * SIZE + 300, 2 * SIZE + 600, 4 * SIZE - 1])
 def test_a_shard_that_is_cut_keeps_whole_samples_where_asked(write, cut):
     """More cuts are in test_formats."""
     data = archive([(name, name.encode() * 200) for name in ("a.x", "a.y", "b.x", "b.y")], "gnu")
-    path, member, inside = write(data[:cut], "a.tar"), *divmod(cut, SIZE)
-    with pytest.raises(
-        mmapds.FormatError, match=rf"\(byte {member * SIZE}\): expected a whole sample, found .* byte {cut};"
-    ):
+    path, (member, inside) = write(data[:cut], "a.tar"), divmod(cut, SIZE)
+    place = rf"\(byte {member * SIZE}\): expected a whole sample, found .* byte {cut};"
+    with pytest.raises(mmapds.FormatError, match=place):
         mmapds.build(path)
     mmapds.build(path, truncated="drop")
     # Where a header is cut, nobody knows whose it was.
     whole = int(member > 2 or (member == 2 and inside >= 512))
     assert [sample["__key__"] for sample in mmapds.open(path)] == ["a"][:whole]
-
-
-def test_threads_scan_shards_side_by_side(tmp_path):
-    paths = [tmp_path / f"{i}.tar" for i in range(9)]
-    for i, path in enumerate(paths):
-        path.write_bytes(archive(members_of(i * 3, f"{i}/")))
-    for workers in (1, 4):
-        mmapds.build(paths, out=tmp_path / "all.mmx", workers=workers, force=True)
-        found = [sample["__key__"] for sample in mmapds.open(tmp_path / "all.mmx")]
-        assert found == [f"{i}/s{k:04}" for i in range(9) for k in range(i * 3)]
-    paths[4].write_bytes(archive(members_of())[:700])
-    with pytest.raises(mmapds.FormatError, match=r"4\.tar: record 0 \(byte 512\): expected a whole sample"):
-        mmapds.build(paths, out=tmp_path / "all.mmx", workers=4)

