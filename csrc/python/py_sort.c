@@ -224,7 +224,7 @@ static PyObject *lengths_runs_of(PyObject *Py_UNUSED(module), PyObject *source)
     MDS_PY_BUFFERS(buffers, 1);
     const uint64_t *ends = mds_py_take_words(&buffers, source, MDS_PY_READ, MDS_PY_ANY, "ends");
     if (!ends)
-        return NULL;
+        goto done;
     const size_t n = buffers.entries;
     if ((values = PyMem_Calloc(2 * n + 1, sizeof *values))) {
         size_t runs;
@@ -233,6 +233,7 @@ static PyObject *lengths_runs_of(PyObject *Py_UNUSED(module), PyObject *source)
     } else {
         PyErr_NoMemory();
     }
+done:
     PyMem_Free(values);
     mds_py_give_back(&buffers);
     return result;
