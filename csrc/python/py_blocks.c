@@ -172,8 +172,9 @@ static int read_source(const block_work *work)
     const mds_block_record *records = work->records;
     const size_t n = work->n;
     PyObject *bounds = bounds_of(records, n), *item;
-    PyObject *blocks = bounds ? PyObject_CallMethod(reader_of(records[0].request), "blocks", "N", bounds) : NULL;
+    PyObject *blocks = bounds ? PyObject_CallMethod(reader_of(records[0].request), "blocks", "O", bounds) : NULL;
     PyObject *iterator = blocks ? PyObject_GetIter(blocks) : NULL;
+    Py_XDECREF(bounds);
     int is_refused = 0;
     while (iterator && !is_refused && (item = PyIter_Next(iterator))) {
         is_refused = take_block(work, item) != 0;
