@@ -23,14 +23,17 @@ static void json_fields_dealloc(PyObject *object)
 
 static int check_field(PyObject *name, int kind, unsigned long long size, int layout, Py_ssize_t dims, Py_ssize_t keys)
 {
+    static const unsigned sizes[] = {
+        [MDS_ITEM_BOOL] = 1,          [MDS_ITEM_INT] = 1 | 2 | 4 | 8, [MDS_ITEM_UINT] = 1 | 2 | 4 | 8,
+        [MDS_ITEM_FLOAT] = 2 | 4 | 8, [MDS_ITEM_BFLOAT] = 2,          [MDS_ITEM_TEXT] = 1};
     const int fits = kind >= MDS_ITEM_BOOL && kind <= MDS_ITEM_TEXT && layout >= MDS_LAYOUT_ANY &&
                      layout <= MDS_LAYOUT_RAGGED && (size == 1 || size == 2 || size == 4 || size == 8) &&
-                     dims <= MDS_ARRAY_DIMS && keys >= 1 && keys <= MDS_PATH;
+                     sizes[kind] & size && dims <= MDS_ARRAY_DIMS && keys >= 1 && keys <= MDS_PATH;
     if (!fits)
         PyErr_Format(PyExc_ValueError,
-                     "field %R: expected an ITEM_*, a LAYOUT_*, items of 1, 2, 4 or 8 bytes, up to %d axes and 1 to %d "
-                     "keys, found %d, %d, %llu, %zd and %zd",
-                     name, MDS_ARRAY_DIMS, MDS_PATH, kind, layout, size, dims, keys);
+                     "field %R: expected an ITEM_* and a size that it has, a LAYOUT_*, up to %d axes and 1 to %d keys, "
+                     "found %d, %llu, %d, %zd and %zd",
+                     name, MDS_ARRAY_DIMS, MDS_PATH, kind, size, layout, dims, keys);
     return fits ? 0 : -1;
 }
 
