@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds import _native
 from mmapds.convert import arrow, convert, records
 from tests.support.conversions import samples, save
 
@@ -249,23 +248,3 @@ def test_lists_without_lists_that_are_stored_without_an_offset(tmp_path):
 
 
 # ---- the core -------------------------------------------------------------------------------------------------------
-
-
-def words(*values):
-    return np.array(values, np.uint64)
-
-
-def test_the_core_refuses_parts_outside_their_data_and_buffers_of_other_lengths():
-    out, ends, two = bytearray(1 << 10), words(0, 0), words(1, 2)
-    outside = [(0, 5), (5, 0), (2**64 - 1, 1), (1, 2**64 - 1), (2**63, 2**63)]
-    for *parts, message in [  # words, parts, the first record
-        *(((), ((b"abcd", words(0, at), words(4, size), False),), 0, "record 1: expected p") for at, size in outside),
-        ((two, words(1)), (), 0, "words: expected 2 entries, found 1"),
-        ((), ((b"", words(0, 0), words(0, 0, 0), True),), 0, "sizes: expected 2 entries, found 3"),
-        ((words(1, 2, 3),), (), 0, "ends: expected 3 entries, found 2"),
-        ((two,), (), 3, "first: expected 0 to 2, found 3"),
-        ((ends,), (), 0, "ends: expected memory of its own"),
-        ((two,), ((out, words(0, 0), words(1, 1), False),), 0, "out: expected memory of its own"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            _native.pack_array_records(*parts, out, ends)
