@@ -77,16 +77,7 @@ def test_a_scan_from_the_middle_of_a_line():
     count, pending, _ = _native.scan_lines(None, b"tail\nnext\n", 100, 100, out)
     assert (out[:count].tolist(), pending) == ([100, 105], 110)
     assert _native.scan_lines(None, b"   ", 100, 100, out)[:2] == (0, 100)
-<<<<<<< HEAD
     assert (VARIANTS[-1], _native.SIMD in VARIANTS) == ("portable", True)
-    with pytest.raises(ValueError, match="expected 7"):
-        _native.scan_lines(None, b"a\n" * 5, 0, 0, np.empty(6, np.uint64))
-    with pytest.raises(ValueError, match=r"variant = 'mmx', expected a variant that this machine has: .*'portable'"):
-        _native.scan_lines("mmx", b"", 0, 0, out)
-=======
-    assert VARIANTS[-1] == "portable"
-    assert _native.SIMD in VARIANTS
->>>>>>> 280b0783 (Call everything in the binding wrongly, and while memory is short)
 
 
 # ---- JSON --------------------------------------------------------------------------------------------------------
