@@ -6,26 +6,23 @@ import os
 import random
 import threading
 import tracemalloc
-import zlib
 from contextlib import ExitStack
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from xxhash import xxh3_64
 
 import mmapds
 from mmapds import _native
 from mmapds.compression import blocks, content, reader, zstd
 from mmapds.compression import gzip as gzip_codec
-from mmapds.compression.blocks import BlockTable, Edges
+from mmapds.compression.blocks import BlockTable
 from mmapds.compression.reader import BlockCache, BlockReader
 from mmapds.storage.index_file import Index
-from mmapds.storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS, POINTS, WINDOW
-from tests.support.compressed import NO_SIZE, WRITERS, codec, frames, in_memory, one_block, one_frame, text
+from mmapds.storage.sections import BLOCK_SECTIONS, POINTS
+from tests.support.compressed import NO_SIZE, WRITERS, codec, frames, one_block, one_frame, text
 from tests.support.files import patched
-from tests.support.index_file import forge_section, rewrite, verify
+from tests.support.forged import COMPRESSED, REFUSED, Forgery, is_verified, make_source, observe, small_blocks
+from tests.support.index_file import rewrite, verify
 
 DATA = text(3000)
 LINES = DATA.splitlines()
@@ -148,24 +145,6 @@ def test_a_block_is_a_read_only_copy_of_its_pieces_while_it_is_in_use():
     assert [(bytes(block), block.readonly) for block in blocks] == [(b"".join(pieces), True) for pieces in made]
 
 
-def test_memory_that_is_short_is_a_memory_error_and_no_damage():
-    def refusing(module, name, error):
-        def refuse(*_):
-            raise error
-
-        decoder = SimpleNamespace(eof=False, needs_input=True, decompress=refuse)
-        return SimpleNamespace(**{**vars(module), name: lambda *_: decoder})
-
-    by_zstd = refusing(codec, "ZstdDecompressor", codec.ZstdError("Allocation error : not enough memory"))
-    by_zlib = refusing(zlib, "decompressobj", zlib.error("Error -4 while decompressing data: out of memory"))
-    for pieces in (
-        iter(zstd.Stream(by_zstd, in_memory(one_frame(DATA)), 0, 100)),
-        gzip_codec.text_of(by_zlib, in_memory(WRITERS["gzip"][1](DATA)), 0, 100, Edges()),
-    ):
-        with pytest.raises(MemoryError):
-            next(pieces)
-
-
 @pytest.mark.parametrize("page", [1, 5, 1000])
 def test_every_block_is_found_in_a_table_of_pages(write, monkeypatch, page):
     monkeypatch.setattr(blocks, "_PAGE", page)
@@ -251,102 +230,43 @@ def test_a_source_that_is_cut_is_stale(packed, writer):
 # ---- indexes that lie -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["many", "gzip"])
-def path(request, packed):
-    """A source of many blocks, indexed."""
-    return packed(request.param)
+def forge_blocks(forgery, random):
+    """Change one thing that an index says of blocks; return what, for messages."""
+    held = [name for name in BLOCK_SECTIONS if name in forgery.metadata["sections"]]
+    what = random.choice([*held * 4, "size", "blocks", "largest", "points"])
+    if what == POINTS:
+        return forgery.change_point(random)
+    if what in held:
+        numbers = forgery.section(what).copy()
+        at = random.randrange(len(numbers))
+        numbers[at] = random.choice([0, 5, 60_000, 2**32 - 1, *(max(int(numbers[at]) + n, 0) for n in (-8, -1, 1, 8))])
+        forgery.replace(what, numbers)
+        return f"{what}[{at}] = {numbers[at]}"
+    compression = forgery.metadata["sources"][0]["compression"]
+    compression[what] += random.choice([-1, 1, 10**9, 2**50, -compression[what]])
+    return f"{what} = {compression[what]}"
 
 
-def forged(path, section, change):
-    """Change the numbers of a section of an index, and the checksum that it then has; return whether they differ."""
-    index = Index(f"{path}.mmx")
-    before = np.frombuffer(index.section(section), index.sections[section].dtype)
-    numbers = before.copy()
-    change(numbers)
-    forge_section(f"{path}.mmx", section, numbers)
-
-    def seal(metadata):
-        metadata["sections"][section]["xxh3"] = xxh3_64(numbers.tobytes()).hexdigest()
-        return metadata
-
-    rewrite(f"{path}.mmx", metadata=seal)
-    return (numbers != before).any()
-
-
-def describe(path, field, value):
-    """Change what an index says of the compression of its source."""
-
-    def change(metadata):
-        metadata["sources"][0]["compression"][field] = value
-        return metadata
-
-    rewrite(f"{path}.mmx", metadata=change)
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_an_index_that_lies_of_blocks_is_refused_or_does_no_harm(tmp_path, kind):
+    with small_blocks():
+        path = make_source(tmp_path, kind)
+    index = tmp_path / f"{path.name}.mmx"
+    good, expected, told = index.read_bytes(), observe(path), []
+    for seed in range(80):
+        forgery = Forgery(good)
+        what = forge_blocks(forgery, random.Random(seed))
+        index.write_bytes(forgery.bytes())
+        found = observe(path)
+        assert {name for name, value in found.items() if value not in (REFUSED, expected[name])} == set(), what
+        assert not is_verified(str(index)) or good == forgery.bytes(), what
+        told += [what] * (REFUSED in found.values() or not found)
+    assert len(told) > 40
 
 
-def refusals(path):
-    """Read through an index that lies: the right records, or errors that name the source, which are returned."""
-    found = []
-    for rows in (range(3000), range(2999, -1, -1), *([row] for row in range(0, 3000, 300))):
-        try:
-            assert mmapds.open(path, decode="bytes").take(rows) == [LINES[row] for row in rows]
-        except mmapds.FormatError as error:
-            found.append(str(error))
-    with pytest.raises(mmapds.Error, match=r"DAMAGED|block \d+"):
-        verify(Index(f"{path}.mmx"))
-    assert all(os.path.basename(path) in each for each in found)
-    return found
-
-
-def put_a_bomb(points):
-    bomb = zlib.compress(bytes(WINDOW * 30), 9)
-    points[4 : 4 + len(bomb)] = np.frombuffer(bomb, np.uint8)
-
-
-def garble(points):
-    for at in range(9, len(points), 997):
-        points[at : at + at % 50] ^= at % 255
-
-
-FIELDS = {"size": [-1, 0, 10**7], "blocks": [0, 3, 10**9], "largest": [0, 10], "points": [-1, 1, 2**62]}
-
-
-def test_tables_that_lie_are_refused_or_do_no_harm(path):
-    good, tables = Path(f"{path}.mmx").read_bytes(), [BLOCK_BEGINS, BLOCK_BOUNDS]
-    tables += [POINT_BOUNDS] * path.endswith("gz")
-    values = itertools.product(tables, (0, 2, -1), (0, 5, 60_000, 2**32 - 1))
-    changes = [(name, lambda numbers, at=at, to=to: numbers.__setitem__(at, to)) for name, at, to in values]
-    changes += [(POINTS, put_a_bomb), (POINTS, garble)] * path.endswith("gz")
-    for section, change in changes:
-        if forged(path, section, change):
-            assert refusals(path) or section == BLOCK_BEGINS, "a block may begin with what has no content"
-        Path(f"{path}.mmx").write_bytes(good)
-    for field, wrong in FIELDS.items():
-        for value in wrong:
-            describe(path, field, value)
-            assert refusals(path)
-            Path(f"{path}.mmx").write_bytes(good)
-
-
-def test_content_that_blocks_do_not_have_is_found_before_room_is_made_for_it(path):
-    size = Index(f"{path}.mmx").sources[0].compression.size
-    for wrong in (size + 1, 2**50):
-        describe(path, "size", wrong)
-        for action in (lambda ds: ds[0], lambda ds: ds.take([0, 1]), list, lambda ds: ds.block_starts):
-            with pytest.raises(mmapds.FormatError, match=r"expected (blocks of its|\d+ bytes of) content, found .*; r"):
-                action(mmapds.open(path))
-
-
-def test_blocks_that_share_content_are_refused(path, monkeypatch):
-    """A table whose bounds fall can name blocks so; what is copied twice would leave a hole elsewhere."""
-    place = BlockTable.place
-    monkeypatch.setattr(BlockTable, "place", lambda table, block: place(table, block)._replace(content=0))
-    with pytest.raises(mmapds.FormatError, match=r"block \d+ of .*: expected content from byte \d+ on, found byte 0"):
-        mmapds.open(path).take([0, 2999])
-
-
-def test_an_index_of_compressed_sources_is_of_a_kind_of_its_own(path, write):
+def test_an_index_of_compressed_sources_is_of_a_kind_of_its_own(packed, write):
     plain = mmapds.build(write(DATA, "b.jsonl"))
-    for index, kind, other in ((plain, 0, 2), (f"{path}.mmx", 2, 0)):
+    for index, kind, other in ((plain, 0, 2), (f"{packed('many')}.mmx", 2, 0)):
         assert Index(str(index)).kind == kind
         rewrite(index, header={"reserved": other})
         with pytest.raises(mmapds.FormatError, match=f"DAMAGED: expected kind {kind}, found {other}"):

@@ -15,10 +15,9 @@ import mmapds
 from mmapds.compression import gzip as gzip_codec
 from mmapds.compression.blocks import BlockError, BlockTable, Edges
 from mmapds.storage.index_file import Index
-from mmapds.storage.sections import WINDOW
 from mmapds.storage.sources import open_file
 from tests.support import oracle
-from tests.support.compressed import bgzf, in_memory, many_members, one_member, text
+from tests.support.compressed import bgzf, in_memory, many_members, text
 from tests.support.index_file import verify
 
 LINES = text(4000, longest=300)
@@ -42,9 +41,8 @@ def member(data, *, level=6, strategy=zlib.Z_DEFAULT_STRATEGY, flush=None, step=
     return b"".join([*out, packer.flush()])
 
 
-THIRD = len(LINES) // 3
-MIXED = [many_members(LINES[:THIRD])[:-100], one_member(b""), member(LINES[THIRD : 2 * THIRD]), one_member(b"") * 3]
-MIXED += [bgzf(LINES[2 * THIRD : -90_000]), member(LINES[-90_000:], flush=zlib.Z_FULL_FLUSH), bytes(300_000)]
+MIXED = [*map(gzip.compress, LINES[:90_000].splitlines(True)), member(LINES[90_000:-200_000]), gzip.compress(b"") * 3]
+MIXED += [bgzf(LINES[-200_000:-90_000]), member(LINES[-90_000:], flush=zlib.Z_FULL_FLUSH), bytes(300_000)]
 MIXED = b"".join(MIXED)
 """Small members, large ones, and empty ones, side by side; zeros behind."""
 
@@ -157,11 +155,11 @@ def test_headers_of_any_kind_may_lie_anywhere_in_what_is_read(write, monkeypatch
     packed, plain = b"", LINES[:9000]
     for flags, fields in itertools.product((0, 2), headers):  # 2: a checksum of the header
         head = b"\x1f\x8b\x08" + bytes([flags | fields]) + bytes(6) + headers[fields]
-        packed += head + (zlib.crc32(head) & 0xFFFF).to_bytes(2, "little") * bool(flags) + one_member(plain)[10:]
-    assert b"".join(map(mmapds.open(build(write, packed)).raw, range(3))) in plain.replace(b"\n", b"")
+        packed += head + (zlib.crc32(head) & 0xFFFF).to_bytes(2, "little") * bool(flags) + gzip.compress(plain)[10:]
+    build(write, packed)
     for read in (gzip_codec._READ, 5, 11):
         monkeypatch.setattr(gzip_codec, "_READ", read)
-        assert decode(module, packed) == gzip.decompress(packed) == plain * 10
+        assert decode(module, packed) == plain * 10
 
 
 # ---- damage ---------------------------------------------------------------------------------------------------------
@@ -187,24 +185,6 @@ def test_damaged_blocks_are_refused_or_have_their_content(write, module):
         else:
             assert found == good or len(found) != len(good), "the reader compares the size"
     assert caught > 180
-
-
-def test_windows_and_checksums_that_lie_are_refused(write):
-    caught = 0
-    for data, edges in blocks_of(build(write, member(LINES))):
-        good, window = decode(zlib, data, edges), edges.window
-        for other in (b"", window[::-1], window[100:], window + b"x", bytes(WINDOW)) * bool(window):
-            try:
-                assert decode(zlib, data, edges._replace(window=other)) == good, "it may look back at few bytes"
-            except BlockError:
-                caught += 1
-        lies = [{"crc": edges.crc ^ 1}] if window else []
-        lies += [{"end_crc": edges.end_crc ^ 1}, {"end_crc": None}] if edges.end_crc is not None else []
-        for lie in lies:
-            message = "a member is truncated" if lie == {"end_crc": None} else "expected content with checksum"
-            with pytest.raises(BlockError, match=message):
-                decode(zlib, data, edges._replace(**lie))
-    assert caught > 20
 
 
 def flipped(data, at):

@@ -20,7 +20,7 @@ from mmapds import _native, recompress
 from mmapds.compression.zstd import walk
 from tests.support.commands import mmapds as command
 from tests.support.commands import run
-from tests.support.compressed import CHECKSUM, NO_SIZE, ZSTD, many_members, one_member
+from tests.support.compressed import CHECKSUM, ZSTD, many_members
 from tests.support.docs import blocks
 from tests.support.files import largest_file
 from tests.support.messages import check
@@ -28,7 +28,7 @@ from tests.support.zstd_files import RUN, block, frame, raw, zstd
 
 LINES = [b'{"id": %d, "text": "%s"}\n' % (n, b"some words " * (n % 40)) for n in range(1500)]
 TEXT = b"".join(LINES)
-SOURCES = {"plain.jsonl": bytes, "a.jsonl.gz": one_member, "b.jsonl.gz": many_members}
+SOURCES = {"plain.jsonl": bytes, "a.jsonl.gz": gzip.compress, "b.jsonl.gz": many_members}
 SOURCES |= {f"{name}.jsonl.zst": write for name, write in ZSTD.items()}
 
 
@@ -100,11 +100,9 @@ def test_the_file_and_its_index_stand_beside_the_source(write, tmp_path, name):
     assert sorted(os.listdir(tmp_path)) == sorted([name, NAMES[name], *index]), "no lock, and nothing half-written"
 
 
-def test_a_file_is_replaced_if_that_is_said_and_its_index_keeps_its_options(write, tmp_path):
+def test_a_file_is_replaced_if_that_is_said_and_its_index_keeps_its_options(write):
     path = write(TEXT)
     first = mmapds.seekable(path, frame=8192).path
-    ds = mmapds.open(first)
-    assert [ds.raw(number) + b"\n" for number in range(len(ds))] == LINES
     mmapds.build(first, length="id")
     with pytest.raises(mmapds.Error, match=r"train.jsonl.zst: expected a name that is free, found a file$") as error:
         mmapds.seekable(path)
@@ -112,10 +110,9 @@ def test_a_file_is_replaced_if_that_is_said_and_its_index_keeps_its_options(writ
     write(b"".join(LINES[:9]))
     assert mmapds.seekable(path, force=True).path == first
     assert mmapds.open(first).lengths.tolist() == list(range(9))
-    named = write(zstd.compress(TEXT), "named/part.jsonl.zst")
+    named = write(zstd.compress(TEXT), "part.jsonl.zst")
     assert mmapds.seekable(named, named, frame=4096, index=False).path == named
     assert b"".join(frames_of(named)) == TEXT
-    assert os.listdir(tmp_path / "named") == ["part.jsonl.zst"]
 
 
 def test_a_file_of_small_frames_is_left_as_it_is(write, tmp_path):
@@ -145,8 +142,6 @@ def test_a_source_with_long_windows_is_read_if_that_is_said(write):
 
 
 GZIP, PACKED = gzip.compress(TEXT), zstd.compress(TEXT, options=CHECKSUM)
-BLOCK = zstd.compress(TEXT[:100_000], options=NO_SIZE)[6:]
-"""A block that is compressed, as a decoder says nothing of its size where an empty one follows."""
 REFUSED = {
     "gzip that is cut": (GZIP[:-20], r"block 0 \(byte 0\): not gzip: a member is truncated; "),
     "zstd that is cut": (PACKED[:-9], r"frame 0 \(byte 0\): expected a whole frame, found the end of the file "),
@@ -154,10 +149,6 @@ REFUSED = {
     "a frame that has more text than its header says": (
         frame(*[block(RUN, 128 << 10, b"\n", last=number == 99) for number in range(100)], size=1 << 20, window=56),
         r"block 0 \(byte 0\): not zstd: expected 1048576 bytes of content, found more than 1048576; ",
-    ),
-    "a frame that has less text than its header says": (
-        frame(bytes([BLOCK[0] & 0xFE]) + BLOCK[1:], raw(b""), size=100_005, window=56),
-        r"block 0 \(byte 0\): not zstd: expected 100005 bytes of content, found 100000; ",
     ),
     "xz": (lzma.compress(TEXT), r"compressed \(xz\): expected "),
     "a long line": (gzip.compress(b'"sho"\n' + b"x" * (3 << 20)), "expected lines of at most 1048576 bytes, f.* 6 "),
@@ -178,15 +169,12 @@ def test_what_is_no_source_is_refused_and_nothing_is_left(write, tmp_path, monke
     assert os.listdir(tmp_path) == ["part.jsonl.zst"]
 
 
-def test_a_source_that_changes_meanwhile_is_refused(write, tmp_path):
+@pytest.mark.parametrize("change", [lambda file: file.truncate(len(TEXT)), lambda file: file.write(b"{}\n")])
+def test_a_source_that_changes_meanwhile_is_refused(write, tmp_path, change):
     path = write(TEXT * 3)
-    for change, message in (
-        (lambda file: file.truncate(len(TEXT)), ""),
-        (lambda file: file.write(b"{}\n"), "expected"),
-    ):
-        with pytest.raises(mmapds.SourceError, match=f"changed while it was read: {message}"), open(path, "ab") as file:
-            mmapds.seekable(path, frame=4096, workers=1, progress=lambda _, c=change, f=file: (c(f), f.flush()))
-        assert os.listdir(tmp_path) == ["train.jsonl"]
+    with pytest.raises(mmapds.SourceError, match="changed while it was read"), open(path, "ab", 0) as file:
+        mmapds.seekable(path, frame=4096, workers=1, progress=lambda _: change(file))
+    assert os.listdir(tmp_path) == ["train.jsonl"]
 
 
 ARGUMENTS = {
@@ -226,14 +214,14 @@ def test_the_command_recompresses_every_source(write, tmp_path, index):
     assert index(out, "--frame", "8K", tool="seekable").stdout.count("already seekable, 4") == 2
 
 
-@pytest.mark.parametrize(
-    ("sources", "place"),
-    [
-        (["part.jsonl.zst", "part.jsonl"], ["--force"]),
-        (["a/part.jsonl.gz", "b/part.jsonl.gz"], ["-o", "out", "--force"]),
-        (["a.jsonl", "b.jsonl"], ["-o", "part.jsonl.zst"]),
-    ],
-)
+SAME_PLACE = [
+    (["part.jsonl.zst", "part.jsonl"], ["--force"]),
+    (["a/part.jsonl.gz", "b/part.jsonl.gz"], ["-o", "out", "--force"]),
+    (["a.jsonl", "b.jsonl"], ["-o", "part.jsonl.zst"]),
+]
+
+
+@pytest.mark.parametrize(("sources", "place"), SAME_PLACE)
 def test_two_sources_of_a_command_do_not_become_one_file(write, tmp_path, monkeypatch, index, sources, place):
     """As the shell's `*` gives them; nothing is written, whichever of the two comes first."""
     monkeypatch.chdir(tmp_path)

@@ -43,8 +43,7 @@ def many_frames(data):
 
 def pzstd(data):
     """Each frame behind a skippable one, which says how large it is."""
-    found = frames(data, 3000)
-    return b"".join(skippable(struct.pack("<I", len(frame)), 0) + frame for frame in found)
+    return b"".join(skippable(struct.pack("<I", len(frame)), 0) + frame for frame in frames(data, 3000))
 
 
 def mixed(data):
@@ -57,11 +56,6 @@ def mixed(data):
         out.append(random_.choice([b"", codec.compress(b""), skippable(b""), skippable()]))
         at += size
     return b"".join([*out, codec.compress(b"")])
-
-
-def one_member(data):
-    """What gzip, pigz and Python's gzip write."""
-    return gzip.compress(data, 6)
 
 
 def one_block(data):
@@ -79,8 +73,7 @@ def bgzf(data, size=5000):
     for at in range(0, len(data) + size, size):
         content = data[at : at + size]
         body = zlib.compress(content, 6, -15)
-        extra = b"BC" + struct.pack("<HH", 2, 12 + 6 + len(body) + 8 - 1)
-        head = b"\x1f\x8b\x08\x04" + bytes(5) + b"\xff" + struct.pack("<H", len(extra)) + extra
+        head = b"\x1f\x8b\x08\x04" + bytes(5) + b"\xff\x06\0BC\2\0" + struct.pack("<H", len(body) + 25)
         out.append(head + body + struct.pack("<II", zlib.crc32(content), len(content)))
     return b"".join(out)
 
@@ -90,7 +83,7 @@ def member_a_record(data):
 
 
 ZSTD = {"one": one_frame, "streamed": streamed, "many": many_frames, "pzstd": pzstd, "mixed": mixed}
-GZIP = {"gzip": one_member, "members": many_members, "bgzf": bgzf, "records": member_a_record}
+GZIP = {"gzip": gzip.compress, "members": many_members, "bgzf": bgzf, "records": member_a_record}
 WRITERS = {name: (".zst", write) for name, write in ZSTD.items()}
 WRITERS |= {name: (".bgz" if name == "bgzf" else ".gz", write) for name, write in GZIP.items()}
 """By name: what the files' names end in, and the writer."""

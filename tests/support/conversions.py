@@ -19,31 +19,21 @@ def save(table, path, way="parquet", rows=700):
     return str(path)
 
 
-def listed(value):
-    """A value that can be compared."""
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
 def samples(path):
     """All samples of an array file, arrays as lists."""
-    return [{name: listed(value) for name, value in sample.items()} for sample in mmapds.open(path)]
-
-
-def frames(count):
-    """Arrays of 0 to 8 rows of 4 numbers."""
-    rng = np.random.default_rng(0)
-    return [rng.random((int(n), 4)).astype(np.float32) for n in rng.integers(0, 9, count)]
+    return [
+        {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in sample.items()}
+        for sample in mmapds.open(path)
+    ]
 
 
 def utterances(path, count=200):
-    """Write an HDF5 file of groups, one for each utterance; return their features."""
-    feats = frames(count)
+    """Write an HDF5 file of groups, one for each utterance; return their features: 0 to 8 rows of 4 numbers."""
+    rng = np.random.default_rng(0)
+    feats = [rng.random((int(n), 4)).astype(np.float32) for n in rng.integers(0, 9, count)]
     with h5py.File(path, "w") as file:
         for i in range(count):
             group = file.create_group(f"speaker{i % 3}/{i:04}")
-            group["feats"] = feats[i]
-            group["id"] = i
-            group["text"] = f"grüße {i}"
-            group.attrs["dialect"] = "north" if i % 2 else "south"
-            group.attrs["gain"] = np.float32(i / 2)
+            group["feats"], group["id"], group["text"] = feats[i], i, f"grüße {i}"
+            group.attrs["dialect"], group.attrs["gain"] = "north" if i % 2 else "south", np.float32(i / 2)
     return feats

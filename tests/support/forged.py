@@ -157,7 +157,7 @@ class Forgery:
         changes = [self._value] * 3 + [self._field] + [self._numbers] * 2
         names = self.metadata.get("sections")
         changes += [self._swapped, self._retyped] * (isinstance(names, dict) and len(names) > 1)
-        changes += [self._point] * (isinstance(names, dict) and POINTS in names)
+        changes += [self.change_point] * (isinstance(names, dict) and POINTS in names)
         return random.choice(changes)(random)
 
     def _value(self, random):
@@ -216,10 +216,10 @@ class Forgery:
             return f"section {name} of {section['dtype']}"
         return "nothing"
 
-    def _point(self, random):
+    def change_point(self, random):
         """Change an access point: its checksum, its window, or both, deflated again."""
         with suppress(Exception):  # the metadata are forged already
-            bounds, points = self._section(POINT_BOUNDS), self._section(POINTS).tobytes()
+            bounds, points = self.section(POINT_BOUNDS), self.section(POINTS).tobytes()
             at = random.choice([k for k in range(len(bounds) - 1) if bounds[k] < bounds[k + 1]])
             begin, end = bounds[at : at + 2].tolist()
             crc, window = unpacked_point(points[begin:end])
@@ -230,19 +230,19 @@ class Forgery:
             packed = random.choice([packed_point(crc, window), crc.to_bytes(4, "little") + window, points[:begin], b""])
             moved = bounds.astype(np.int64)
             moved[at + 1 :] += len(packed) - (end - begin)
-            self._append(POINTS, np.frombuffer(points[:begin] + packed + points[end:], np.uint8))
-            self._append(POINT_BOUNDS, moved.astype(bounds.dtype))
+            self.replace(POINTS, np.frombuffer(points[:begin] + packed + points[end:], np.uint8))
+            self.replace(POINT_BOUNDS, moved.astype(bounds.dtype))
             if random.random() < 0.8:
                 self.metadata["sources"][0]["compression"]["points"] = int(moved[-1])
             return f"access point {at} of {len(window)} bytes, checksum {crc}, as {len(packed)} bytes"
         return "nothing"
 
-    def _section(self, name):
+    def section(self, name):
         """The numbers of a section."""
         section = self.metadata["sections"][name]
         return np.frombuffer(bytes(self._data), section["dtype"], section["shape"][0], section["offset"])
 
-    def _append(self, name, numbers):
+    def replace(self, name, numbers):
         """Let a section be other numbers, behind all others."""
         self._data += bytes(-len(self._data) % 64)
         self.metadata["sections"][name] |= {"offset": len(self._data), "shape": [len(numbers)]}
