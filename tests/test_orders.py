@@ -97,16 +97,6 @@ def test_each_tenth_goes_everywhere_alike_and_all_orders_of_a_few_are_as_likely(
         assert is_uniform(np.array(list(orders.values())), 6000 / len(orders), len(orders) - 1)
 
 
-def test_one_bit_more_in_seed_epoch_or_stream_leaves_nothing_as_it_was():
-    positions = np.linspace(0, 10**12 - 1, 500).astype(np.int64)
-    base = Permutation(10**12, 5, 9)[positions]
-    for bit in range(64):
-        for seed, epoch, stream in ((5 ^ 1 << bit, 9, 0), (5, 9 ^ 1 << bit, 0), (5, 9, 1 << bit)):
-            values = Permutation(10**12, seed, epoch, stream)[positions]
-            assert (values == base).mean() < 0.02
-            assert abs(np.corrcoef(values.astype(float), base.astype(float))[0, 1]) < 0.25
-
-
 # ---- every order ---------------------------------------------------------------------------------------------
 
 ORDERS = [
@@ -201,26 +191,10 @@ def test_simple_weights_are_exact_on_any_scale():
             assert Mixture([10] * len(weights), [scale * weight for weight in weights]).weights == weights
 
 
-@given(weights=st.lists(st.integers(0, 30), min_size=1, max_size=12).filter(any))
-def test_each_position_goes_to_the_dataset_that_must_have_it_soonest(weights):
-    order = Mixture([10] * len(weights), weights, epoch_size=1)
-    weights, total, given = order.weights, sum(order.weights), [0] * len(weights)
-    for position, member in enumerate(order.members_at(np.arange(total))):
-        deserving = [d for d, weight in enumerate(weights) if given[d] * total < (position + 1) * weight]
-        assert member == min(deserving, key=lambda d: (-(-(given[d] + 1) * total // weights[d]), d))
-        given[member] += 1
-
-
-@pytest.mark.parametrize("count", [10, 2_000])
-def test_many_small_datasets_leave_large_ones_their_shares(count):
-    sizes = [10] * (count + 2)
-    assert Mixture(sizes[1:], [0.9, *[0.1 / count] * count], epoch_size=1).weights == [9 * count, *[1] * count]
-    uneven = 0.1 * np.arange(1, count + 1) / np.arange(1, count + 1).sum()
-    weights = np.array(Mixture(sizes[1:], [0.9, *uneven], epoch_size=1).weights)
-    assert weights.min() > 0
-    assert abs(weights[0] / weights.sum() - 0.9) < 0.001
-    assert abs(weights[1:] / weights.sum() - uneven).max() <= 1 / weights.sum()
-    weights = np.array(Mixture(sizes, [0.6, 0.4, *[1e-12] * count], epoch_size=1).weights)
+def test_many_small_datasets_leave_large_ones_their_shares():
+    count = 2000
+    assert Mixture([10] * (count + 1), [0.9, *[0.1 / count] * count], epoch_size=1).weights == [9 * count, *[1] * count]
+    weights = np.array(Mixture([10] * (count + 2), [0.6, 0.4, *[1e-12] * count], epoch_size=1).weights)
     assert (weights[2:] == 1).all(), "tiny ones take a 64th at most"
     assert weights.sum() == max(64 * (count + 2), 65_536)
     assert abs(weights[:2] / weights[:2].sum() - [0.6, 0.4]).max() <= 1 / weights[:2].sum()

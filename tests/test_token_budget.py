@@ -164,9 +164,8 @@ def test_padded_batches_of_datasets_and_views_are_within_the_budget(write):
 
     rounding = partial(mmapds.pad_collate, pad_to_multiple_of=8)
     assert largest(mmapds.pad_collate, workers=2) <= 300
-    assert largest(rounding) > 300
-    assert largest(rounding, round_to=8) <= 300
-    for view in (ds[ds.lengths < 20], ds[::2], ds[::-1], ds[[5, 5, 3]], pickle.loads(pickle.dumps(ds))):
+    assert largest(rounding, round_to=8) <= 300 < largest(rounding)
+    for view in (ds[ds.lengths < 20], ds[::-1], ds[[5, 5, 3]], pickle.loads(pickle.dumps(ds))):
         assert sorted(flat([TokenBudgetBatchSampler(view, 300)])) == list(range(len(view)))
 
 
@@ -245,30 +244,6 @@ def test_batches_and_their_order_are_others_in_the_next_epoch(planner, n):
         assert repeated_mates(epochs[at], epochs[at + 1]) < 0.5
     assert len(batches[0] & batches[2]) <= 1 + len(sampler) // 40
     assert list(alone(log_normal(n), planner=planner, seed=1)) != epochs[0]
-
-
-@pytest.mark.parametrize("planner", PLANNERS)
-def test_when_and_where_a_batch_comes_says_nothing_of_its_length(planner):
-    lengths, longest = log_normal(50_000), []
-    for rank in range(4):
-        sampler = TokenBudgetBatchSampler(lengths, BUDGET, num_replicas=4, rank=rank, planner=planner)
-        longest.append([[lengths[batch].max() for batch in epoch] for epoch in epochs_of(sampler, 2)])
-    longest = np.array(longest)
-    epochs = longest.reshape(8, -1)
-    steps = np.arange(epochs.shape[1])
-    assert abs(np.mean([np.corrcoef(epoch, steps)[0, 1] for epoch in epochs])) < 4 / np.sqrt(epochs.size)
-    assert all(abs(np.corrcoef(epoch[1:], epoch[:-1])[0, 1]) < 0.25 for epoch in epochs)
-    shares = (longest == longest.max(axis=0)).mean(axis=(1, 2))  # of steps in which no other rank has a longer one
-    assert np.ptp(shares) < 0.1
-
-
-@pytest.mark.parametrize("planner", PLANNERS)
-def test_without_shuffling_all_epochs_are_alike_and_buckets_begin_with_the_longest(planner):
-    lengths = log_normal(5000)
-    first, second = epochs_of(alone(lengths, planner=planner, shuffle=False), 2)
-    assert second == first
-    longest = [lengths[batch].max() for batch in first]
-    assert planner == "window" or longest == sorted(longest, reverse=True)
 
 
 def test_windows_follow_their_order():

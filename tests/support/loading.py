@@ -14,10 +14,10 @@ every_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 
 
 class Numbers:
-    """Record i is the number i; at one of them something happens in some classes."""
+    """Record i is the number i; of one of them, a function is called first."""
 
-    def __init__(self, n=100, at=None):
-        self.n, self.at = n, at
+    def __init__(self, n=100, at=None, happen=None):
+        self.n, self.at, self.happen = n, at, happen
 
     def __len__(self):
         return self.n
@@ -28,25 +28,23 @@ class Numbers:
         return i
 
 
-class Failing(Numbers):
-    """Record `at` raises an error of a class."""
+def failing(n, at, error):
+    """Numbers of which one raises an error of a class."""
 
-    def __init__(self, n, at, error):
-        super().__init__(n, at)
-        self.error = error
+    def happen(i):
+        raise error(f"record {i}")
 
-    def happen(self, i):
-        raise self.error(f"record {i}")
+    return Numbers(n, at, happen)
 
 
 class Blocking(Numbers):
     """Record `at` is read when `free` is set; `reached` is set before."""
 
-    def __init__(self, n, at):
-        super().__init__(n, at)
-        self.reached, self.free = threading.Event(), threading.Event()
+    def __init__(self, n, at, events=threading):
+        super().__init__(n, at, self._wait)
+        self.reached, self.free = events.Event(), events.Event()
 
-    def happen(self, i):
+    def _wait(self, _):
         self.reached.set()
         assert self.free.wait(60)
 
