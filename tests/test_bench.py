@@ -32,18 +32,13 @@ def facts(path):
 def measured(kind, path, **options):
     """A trial, in this process."""
     given_ = {"workers": 2 * (kind == "threads"), "max_tokens": None, "batch_size": 16, "seconds": 60, "cold": False}
-    given_ |= {"collate": "list", "decode": None, "roots": [], **options}
+    given_ |= {"collate": "pad", "decode": None, "roots": [], **options}
     return room.measure({"kind": kind, "sources": [path], **given_})
 
 
 def test_the_numbers_of_every_pass_agree(facts, path):
-    assert [(each["kind"], each["workers"]) for each in facts["trials"]] == [
-        ("single", 0),
-        ("batched", 0),
-        ("threads", 0),
-        ("threads", 2),
-        ("processes", 2),
-    ]
+    by_name = {(each["kind"], each["workers"]): each for each in facts["trials"]}
+    assert [*by_name] == [("single", 0), ("batched", 0), ("threads", 0), ("threads", 2), ("processes", 2)]
     assert (facts["records"], facts["bytes"]) == (3000, os.path.getsize(path))
     assert facts["record_bytes"] == pytest.approx(np.mean([mmapds.open(path).where(i).size for i in range(0, 3000, 3)]))
     passes = [each for found in facts["trials"] for each in (found["cold"], found["warm"])]
@@ -56,40 +51,34 @@ def test_the_numbers_of_every_pass_agree(facts, path):
         assert 0 <= each["wait_p50"] <= each["wait_p99"] <= each["wait_max"] <= each["seconds"] + 1e-9
         assert each["memory"] > 10_000_000  # what a Python with torch holds at least
         assert each["from_disk"] >= 0
-    by_name = {(each["kind"], each["workers"]): each for each in facts["trials"]}
     assert by_name["processes", 2]["warm"]["memory"] > 1.5 * by_name["threads", 2]["warm"]["memory"]
     assert facts["recommendation"] == recommend(facts["trials"], fits=facts["fits"])
 
 
+@pytest.fixture
+def read(monkeypatch):
+    """The numbers of all records that are collated in this process."""
+    found = []
+    collate = "mmapds.dataset.collate.pad_collate"
+    monkeypatch.setattr(collate, lambda batch: found.extend(each["id"] for each in batch))
+    return found
+
+
 @pytest.mark.parametrize("kind", ["single", "batched", "threads"])
-def test_a_pass_delivers_every_record_of_an_epoch_once(kind, path, monkeypatch):
-    """All but those of the first batch, for which workers start."""
-    read = []
-    monkeypatch.setattr("mmapds.dataset.collate.pad_collate", read.extend)
+def test_a_pass_delivers_every_record_of_an_epoch_once(kind, path, read, monkeypatch):
+    """All but those of the first batch count, for which workers start."""
     monkeypatch.setattr(room, "cycle", iter)
-    found = measured(kind, path, collate="pad")
-    assert found["cold"] is None
-    assert found["warm"]["records"] == 3000 - (1 if kind == "single" else 16)
-    if kind != "single":
-        assert sorted(each["id"] for each in read) == sorted([*range(3000), *range(3000)])
+    found = measured(kind, path)
+    assert (found["cold"], found["warm"]["records"]) == (None, 3000 - (1 if kind == "single" else 16))
+    assert sorted(read) == ([] if kind == "single" else sorted([*range(3000), *range(3000)]))
 
 
-def test_a_pass_ends_in_time_and_a_warm_one_reads_what_the_cold_one_did(path, monkeypatch):
-    dropped, drawn = [], []
+def test_a_pass_ends_in_time_and_a_warm_one_reads_what_the_cold_one_did(path, read, monkeypatch):
+    dropped = []
     monkeypatch.setattr(room, "drop_pages", dropped.extend)
-    whole = room._pass
-
-    def noted(deliver, batches, seconds):
-        found = whole(deliver, (drawn.append(tuple(each)) or each for each in batches), seconds)
-        drawn.append(None)
-        return found
-
-    monkeypatch.setattr(room, "_pass", noted)
     found = measured("batched", path, cold=True, seconds=1e-9)
-    assert dropped == [path]
-    assert found["cold"]["batches"] == found["warm"]["batches"] == 1
-    cut = drawn.index(None)
-    assert set(drawn[cut + 1 : -1]) <= set(drawn[:cut])
+    assert (dropped, found["cold"]["batches"], found["warm"]["batches"]) == ([path], 1, 1)
+    assert (len(read), read[:32]) == (4 * 16, read[32:])
 
 
 WAYS = [("threads", 0), ("threads", 1), ("threads", 4), ("processes", 1), ("processes", 4)]

@@ -17,7 +17,6 @@ from mmapds import formats
 from mmapds.bench import bench
 from mmapds.cli.commands import new_parser
 from mmapds.convert import OPTIONS, convert
-from mmapds.dataset.decode import BY_NAME
 from mmapds.index.build import Request
 from mmapds.report import report
 from tests.support.commands import command, run
@@ -54,9 +53,6 @@ def test_help_names_every_command_and_each_has_examples(ran, monkeypatch):
         assert f"usage: python -m mmapds {name} [options] SOURCE..." in text
         assert f"examples:\n  mmapds {name} " in text
         assert len(max(text.splitlines(), key=len)) <= 80
-    text = " ".join(ran("show", "--help")[1].split())
-    decoders = text.partition("--decode D ")[2].partition(";")[0].replace(" or ", ", ").split(", ")
-    assert decoders == [*BY_NAME, "torch"]
 
 
 def test_the_module_of_indexes_runs_the_commands_of_the_script(path):
@@ -146,21 +142,14 @@ def test_every_command_of_the_page_runs(write, tmp_path, monkeypatch, ran):
     assert set(screens) <= set(printed)
 
 
-@pytest.mark.parametrize(
-    ("name", "function", "others"),
-    [
-        ("index", Request, {"out", "column", "length", "merge", "dask", "ray", "parts", *formats.OPTIONS}),
-        ("convert", convert, {"dask", "ray", *OPTIONS}),
-        ("report", report, set()),
-        ("seekable", package.seekable, set()),
-        ("bench", bench, set()),
-    ],
-)
-def test_options_have_the_names_of_arguments(name, function, others):
-    """So none is parsed and then forgotten; the command looks at the others by itself."""
-    options = set(vars(new_parser("mmapds", [name]).parse_args([name, "SOURCE"])))
-    of_the_command = {"command", "print_completion", "sources", "quiet", "json"}
-    assert options - of_the_command - others <= set(signature(function).parameters)
+def test_options_have_the_names_of_arguments():
+    """So none is parsed and then forgotten; commands look at the others themselves."""
+    functions = {"convert": convert, "report": report, "seekable": package.seekable, "bench": bench, "index": Request}
+    of_commands = {"command", "print_completion", "sources", "quiet", "json", "dask", "ray"}
+    of_commands |= {"out", "column", "length", "merge", "parts", *OPTIONS, *formats.OPTIONS}
+    for name, function in functions.items():
+        options = set(vars(new_parser("mmapds", [name]).parse_args([name, "SOURCE"])))
+        assert options - of_commands <= set(signature(function).parameters), name
 
 
 # ---- how commands end
@@ -176,7 +165,8 @@ def work():
 sys.exit(cli.run(work))
 """
 UNWOUND = "\n    ".join(("try:", "    os.kill(os.getpid(), signal.SIGTERM)", "finally:", "    print('removed')"))
-FULL = "OSError: [Errno 28] No space left on device (python -X dev -m mmapds shows where)\n"
+UNREAD, FULL = "a pipe that nobody reads", "a full disk"
+NO_SPACE = "OSError: [Errno 28] No space left on device (python -X dev -m mmapds shows where)\n"
 
 
 @pytest.mark.parametrize(
@@ -190,30 +180,21 @@ FULL = "OSError: [Errno 28] No space left on device (python -X dev -m mmapds sho
         ("raise MemoryError('cannot allocate 9 GiB')", 1, "", "cannot allocate 9 GiB\n"),
         ("warnings.warn('odd')", 0, "", "warning: odd\n"),
         (UNWOUND, 143, "removed\n", ""),
+        ("print('done')", 141, UNREAD, ""),
+        ("print('done', flush=True)", 141, UNREAD, ""),
+        ("print('half'); raise Error('a.jsonl: wrong')", 1, UNREAD, "a.jsonl: wrong\n"),
+        ("print('a line')", 1, FULL, NO_SPACE),
+        ("print('a line'); cli.print_aside('a.jsonl: wrong')", 1, FULL, NO_SPACE),
     ],
 )
 def test_a_command_ends_with_a_status_and_at_most_one_line(work, status, stdout, stderr):
-    ran = run("-c", WORK.format(work=work))
-    assert (ran.returncode, ran.stdout, ran.stderr) == (status, stdout, stderr)
-
-
-@pytest.mark.parametrize(
-    ("out", "work", "status", "stderr"),
-    [
-        ("nobody reads", "print('done')", 141, ""),
-        ("nobody reads", "print('done', flush=True)", 141, ""),
-        ("nobody reads", "print('half'); raise Error('a.jsonl: wrong')", 1, "a.jsonl: wrong\n"),
-        ("disk is full", "print('a line')", 1, FULL),
-        ("disk is full", "print('a line'); cli.print_aside('a.jsonl: wrong')", 1, FULL),
-    ],
-)
-def test_output_that_cannot_be_written_gives_no_traceback(out, work, status, stderr):
     reading, writing = os.pipe()
     os.close(reading)
-    with open(writing, "w") as closed, open("/dev/full", "w") as full:
-        how = {"capture_output": False, "stdout": closed if out == "nobody reads" else full, "stderr": subprocess.PIPE}
+    with open(writing, "w") as unread, open("/dev/full", "w") as full:
+        to = {UNREAD: unread, FULL: full}.get(stdout, subprocess.PIPE)
+        how = {"capture_output": False, "stdout": to, "stderr": subprocess.PIPE}
         ran = run("-c", WORK.format(work=work), env={**os.environ, "PYTHONUNBUFFERED": ""}, **how)
-    assert (ran.returncode, ran.stderr) == (status, stderr)
+    assert (ran.returncode, stdout if ran.stdout is None else ran.stdout, ran.stderr) == (status, stdout, stderr)
 
 
 def test_commands_run_where_streams_are_closed(write, tmp_path):
@@ -229,38 +210,14 @@ def test_commands_run_where_streams_are_closed(write, tmp_path):
 
 # ---- completion
 
-COMPLETE = r"""
-source ./script
-wanted=$(complete -p mmapds | sed 's/.*-F \([^ ]*\).*/\1/')
-COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
-$wanted mmapds "${!#}" "${@: -2:1}"
-printf '%s\n' "${COMPREPLY[@]}"
-"""
 
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([""], set(COMMANDS)),
-        (["sh"], {"show"}),
-        (["show", "--"], {"--decode", "--full", "--build", "--root", "--help"}),
-        (["head", "t"], {"train.jsonl", "test.jsonl"}),
-    ],
-)
-def test_bash_completes_commands_options_and_files(tmp_path, words, expected, ran):
-    (tmp_path / "script").write_text(ran("--print-completion", "bash")[1])
-    for name in ("train.jsonl", "test.jsonl", "other.jsonl"):
-        (tmp_path / name).touch()
-    run = ["bash", "-c", COMPLETE, "bash", "mmapds", *words]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert (set(done.stdout.split()), done.stderr) == (expected, "")
-
-
-def test_zsh_takes_the_script(ran):
-    script = ran("--print-completion", "zsh")[1]
-    assert script.startswith("#compdef mmapds\n")
-    if zsh := shutil.which("zsh"):
-        assert subprocess.run([zsh, "-n"], input=script, capture_output=True, text=True, check=True).stderr == ""
+@pytest.mark.parametrize(("shell", "files"), [("bash", "_shtab_compgen_files"), ("zsh", "_files")])
+def test_a_shell_takes_the_script_that_completes_commands_options_and_files(shell, files, ran):
+    status, script, _ = ran("--print-completion", shell)
+    assert status == 0
+    assert not [each for each in (*COMMANDS, "--histogram", "--truncated", files) if each not in script]
+    if path := shutil.which(shell):
+        assert subprocess.run([path, "-n"], input=script, capture_output=True, text=True, check=True).stderr == ""
 
 
 def test_without_shtab_the_command_says_what_to_install(ran, monkeypatch):

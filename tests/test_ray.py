@@ -40,12 +40,6 @@ def test_what_is_written_on_ray_though_a_worker_is_killed(cluster, corpus, tmp_p
     assert not list(tmp_path.glob("all.*.parts"))
 
 
-def test_an_error_of_the_data_is_raised_with_its_place(cluster, corpus, tmp_path, write):
-    bad = write(b'{"text": 5}\n', "bad.jsonl")
-    with pytest.raises(mmapds.ColumnError, match=r"bad\.jsonl:1 \(byte 0\): expected a string at `text`"):
-        mmapds.build([*corpus, bad], out=tmp_path / "all.mmx", length="chars(text)", executor=cluster)
-
-
 def test_a_task_that_is_lost_for_good_is_an_error(corpus, tmp_path):
     killing = Killing(executors.ray(max_retries=0), tmp_path / "killed")
     with pytest.raises(mmapds.Error, match=r"^executor: lost the task of .*\.jsonl: WorkerCrashedError: "):

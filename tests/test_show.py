@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import mmapds as package
 from mmapds.dataset.decode import printed
-from tests.support.commands import python
 from tests.support.samples import npy
 from tests.support.tars import archive
 from tests.support.terminals import on_terminal
@@ -74,15 +73,10 @@ def test_several_sources_and_a_saved_view_are_shown_by_their_own_places(write, t
     paths = [write(RECORDS[:3], f"{name}.jsonl") for name in "ab"]
     package.build(paths)
     ds = package.open(paths)
-    found = records_in(shown("show", *paths, "2", "-3:-1"))
-    assert [(number, place, size) for number, place, size, _ in found] == [
-        (2, f"{paths[0]}:3 (byte 43)", 22),
-        (3, f"{paths[1]}:1 (byte 0)", 20),
-        (4, f"{paths[1]}:2 (byte 21)", 21),
-    ]
     ds[[5, 2]].save(tmp_path / "view.mmx")
-    found = records_in(shown("show", tmp_path / "view.mmx", ":"))
-    assert [(place, size) for _, place, size, _ in found] == [(ds.place(at), ds.where(at).size) for at in (5, 2)]
+    for arguments, expected in (([*paths, "2", "-3:-1"], [2, 3, 4]), ([tmp_path / "view.mmx", ":"], [5, 2])):
+        found = [(place, size, json.loads(body)) for _, place, size, body in records_in(shown("show", *arguments))]
+        assert found == [(ds.place(at), ds.where(at).size, ds[at]) for at in expected]
 
 
 def test_head_prints_the_first_records(ten, write, shown, ran):
@@ -155,26 +149,29 @@ def test_long_values_are_cut_with_their_size_unless_full():
     assert json.loads(printed(sample, full=True)) == sample
 
 
-def test_arrays_are_shown_by_type_shape_and_first_values():
-    array = np.arange(6000, dtype=np.float32).reshape(20, 300) / 3
-    assert lines(array) == ["float32 (20, 300) [0, 0.333333, 0.666667, 1, 1.33333, 1.66667, …]"]
-    assert lines(np.array(7, np.int8)) == ["int8 () 7"]
-    assert lines({"a": np.zeros((0, 3), bool)}) == ["{", '  "a": bool (0, 3) []', "}"]
-    assert json.loads(printed(array, full=True).removeprefix("float32 (20, 300) ")) == array.tolist()
+DUMPED = "00 01 02 03 04 05 06 07  08 09 0a 0b 0c 0d 41 42"
+ARRAY = np.arange(6000, dtype=np.float32).reshape(20, 300) / 3
 
 
-def test_bytes_are_text_or_a_hex_dump():
-    assert lines(b"hello\nyou") == ["hello", "you"]
-    dump = lines(bytes(range(256)) * 2)
-    assert dump[0] == "00000000  00 01 02 03 04 05 06 07  08 09 0a 0b 0c 0d 0e 0f  ................"
-    assert dump[4].endswith("  @ABCDEFGHIJKLMNO")
-    assert dump[-1] == "… 512 bytes in all; --full prints them"
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        (ARRAY, "float32 (20, 300) [0, 0.333333, 0.666667, 1, 1.33333, 1.66667, …]"),
+        (np.array(7, np.int8), "int8 () 7"),
+        ({"a": np.zeros((0, 3), bool)}, '{\n  "a": bool (0, 3) []\n}'),
+        (b"hello\nyou", "hello\nyou"),
+        (bytes(range(14)) + b"AB\0", f"{0:08}  {DUMPED}  ..............AB\n{10:08}  00{' ' * 47} ."),
+        ({"a": b"\0\1", "b": b"text", "c": b""}, '{\n  "a": 2 bytes 00 01,\n  "b": 4 bytes text,\n  "c": 0 bytes\n}'),
+    ],
+)
+def test_an_array_has_a_type_and_a_shape_and_bytes_are_text_or_a_hex_dump(sample, expected):
+    assert printed(sample) == expected
+
+
+def test_what_is_long_is_cut_unless_full():
+    assert json.loads(printed(ARRAY, full=True).removeprefix("float32 (20, 300) ")) == ARRAY.tolist()
+    assert lines(bytes(512))[-1] == "… 512 bytes in all; --full prints them"
     assert len(lines(bytes(512), full=True)) == 32
-    assert lines({"a": b"\0\1", "b": b"text", "c": b""})[1:-1] == [
-        '  "a": 2 bytes 00 01,',
-        '  "b": 4 bytes text,',
-        '  "c": 0 bytes',
-    ]
     for at in range(4):  # text that is cut within a character is text
         assert lines(b"a" * at + "🙂".encode() * 3000)[-1].endswith("bytes in all; --full prints them")
 
@@ -204,19 +201,12 @@ def test_each_decoder_and_format_has_its_look(ten, write, tmp_path, shown, ran):
     assert (status, err.startswith("--decode = 'jsn', expected 'json', 'text', ")) == (2, True)
 
 
-def test_a_record_of_a_gigabyte_is_cut_without_reading_it(tmp_path):
+def test_a_record_of_more_than_16_mib_is_cut_and_decoded_only_in_full(tmp_path, shown):
     path = tmp_path / "large.bin"
-    with open(path, "wb") as file:
-        file.truncate(1 << 30)
-    package.build(path, format="fixed", record_bytes=1 << 30)
-    code = f"""
-import resource
-from mmapds.cli.commands import main
-resource.setrlimit(resource.RLIMIT_DATA, (600 << 20, 600 << 20))  # of memory, without maps of files
-assert main(["show", {str(path)!r}, "0"]) == 0
-assert main(["show", {str(path)!r}, "0", "--decode", "json"]) == 0
-"""
-    assert python(code).stdout.count("… 1,073,741,824 bytes in all; --full prints them\n") == 2
+    path.write_bytes(b'"' + bytes(16 << 20) + b'"')
+    package.build(path, format="fixed", record_bytes=(16 << 20) + 2)
+    for options in ([], ["--decode", "json"]):
+        assert shown("show", path, "0", *options).endswith("… 16,777,218 bytes in all; --full prints them\n")
 
 
 # ---- on a terminal ----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def build_all(sources, out, **how):
 
 def convert_all(sources, out, **how):
     """Convert sources to one array file; return its bytes."""
-    convert(sources, f"{out}.mma", length="tokens", **how)
+    convert(sources, f"{out}.mma", **{"length": "tokens", **how})
     return Path(f"{out}.mma").read_bytes()
 
 

@@ -23,10 +23,6 @@ def main():
         assert dataset.take([7, 999, 0]) == [records[7], records[999], records[0]]
         assert dataset.lengths.tolist() == [len(record["text"]) for record in records]
         assert sorted(mmapds.Permutation(1000, seed=1)[:].tolist()) == list(range(1000))
-        with mmapds.Writer(Path(folder) / "train.mma") as writer:
-            for record in records:
-                writer.write(record)
-        assert list(mmapds.open(Path(folder) / "train.mma")) == records
     print(f"mmapds {mmapds.__version__} works as installed on Python {sys.version.split()[0]}")
 
 

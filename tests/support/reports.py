@@ -4,7 +4,6 @@ import html.parser
 import itertools
 import json
 import math
-import re
 from fractions import Fraction
 
 import mmapds
@@ -60,28 +59,22 @@ class Page(html.parser.HTMLParser):
     Attributes:
       tags: names of elements, with their attributes.
       text: all text outside of styles.
-      ids: those of elements.
     """
 
     def __init__(self, source):
         super().__init__()
-        self.tags, self.ids, self._open, self._texts = [], [], [], []
-        self.source = source
+        self.source, self.tags, self.text, self._open = source, [], "", []
         self.feed(source)
         self.close()
         assert not self._open, self._open
-        self.text = "".join(self._texts)
+        self.names = {name for name, _ in self.tags}
+        self.ids = [each["id"] for _, each in self.tags if "id" in each]
+        self.charts = [each["aria-label"] for _, each in self.tags if each.get("role") == "img"]
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
-        self.ids += [value for name, value in attributes if name == "id"]
         if tag not in VOID:
             self._open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        if tag not in VOID:
-            self._open.pop()
 
     def handle_endtag(self, tag):
         if tag not in VOID:
@@ -90,17 +83,4 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data):
         if "style" not in self._open:
-            self._texts.append(data)
-
-    def names(self):
-        """Names of all elements."""
-        return {name for name, _ in self.tags}
-
-    def charts(self):
-        """The charts, each as its label."""
-        return [attributes["aria-label"] for _, attributes in self.tags if attributes.get("role") == "img"]
-
-    def references(self):
-        """The ids that links and charts refer to."""
-        hrefs = [value for _, each in self.tags for key, value in each.items() if key.endswith("href")]
-        return [each[1:] for each in hrefs if each.startswith("#")] + re.findall(r"url\(#([^)]+)\)", self.source)
+            self.text += data
