@@ -1,13 +1,11 @@
 """Columns: measured while indexing, computed by functions, given as arrays; all of one call, or the old index."""
 
 import gzip
-import json
 import math
 import os
 import random
 import re
 import traceback
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,16 +14,15 @@ import numpy as np
 import orjson
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mmapds
 from mmapds.compression.reader import BlockReader
 from mmapds.storage import numbers
 from mmapds.storage.index_file import Index
-from mmapds.storage.numbers import U64, Spool
 from tests.support.alive import Counted
-from tests.support.index_file import arrays, rewrite
+from tests.support.index_file import arrays
 from tests.support.messages import check
 from tests.support.pieces import jsonl_in_blocks
 
@@ -33,22 +30,13 @@ WIDE = 2**53 + 1  # the first integer that float64 does not hold
 MANY = 5000  # records that two workers share out
 
 
-def utterances(count):
-    rng = random.Random(0)
-    return [
-        {
-            "id": i,
-            "text": "é " * rng.randrange(50),
-            "ids": [*range(rng.randrange(9))],
-            "meta": {"n": rng.randrange(900)},
-        }
-        for i in range(count)
-    ]
-
-
 @pytest.fixture
 def corpus(write):
-    records = utterances(MANY)
+    rng = random.Random(0)
+    records = [
+        {"id": i, "text": "é " * rng.randrange(50), "ids": [0] * rng.randrange(9), "meta": {"n": rng.randrange(900)}}
+        for i in range(MANY)
+    ]
     return write(records), records
 
 
@@ -80,16 +68,8 @@ def fails(sample):
     return sample["nope"]
 
 
-def fails_as_others_do(sample):
-    raise mmapds.ColumnError(f"expected a text, found {sample}")
-
-
 def refuse(sample):
     return {}["speaker"] if sample["id"] == 4500 else 1
-
-
-def parse(sample):
-    return json.loads("{bad" if sample["id"] == 4500 else "1")
 
 
 def first_of_none(_):
@@ -125,12 +105,10 @@ def test_columns_are_what_their_expressions_say(corpus, index):
 
 TYPES = [
     ([1, 2**32 - 1], "u4"),
-    ([1, 2**32], "u8"),
-    ([2**64 - 1, 7, 2**33], "u8"),
+    ([2**64 - 1, 7, 2**32], "u8"),
     ([3, -1, 5], "i8"),
     ([7, 2**40, -1, 2**63 - 1], "i8"),
     ([2**63, -1], "f8"),
-    ([1, 2, 0.5, 3], "f8"),
     ([0.5, -(2**40), 7, 2**33], "f8"),
     ([2**53, -(2**60), 2**63, 0.5, 2**64 - 2**11, -(2**63)], "f8"),
     ([], "u4"),
@@ -158,7 +136,6 @@ def test_a_column_has_the_smallest_type_that_holds_it(write, column, dtype):
 RECORDS = [b'{"n":1}', b'{"n":22}', b"", b"  ", b'{"m":1}', b"\t", b'  {"n": 333}  ', b'{"n":null}']
 
 
-@settings()
 @given(st.lists(st.sampled_from(RECORDS)), st.integers(3, 40), st.booleans(), st.booleans())
 def test_columns_and_records_stay_together_wherever_blocks_are_cut(tmp_path_factory, lines, block, end, bom):
     path = tmp_path_factory.mktemp("blocks") / "x.jsonl"
@@ -208,10 +185,7 @@ WRONG = {
 def test_a_wrong_type_is_always_an_error(write):
     for (line, expression), message in WRONG.items():
         path = write(b"{}\n" + line + b"\n")
-        for missing, number in (
-            ("skip", 0),
-            (0, 1),
-        ):  # the first record is left out, or has the number for missing ones
+        for missing, number in (("skip", 0), (0, 1)):  # the record before is left out, or has the number
             with pytest.raises(mmapds.ColumnError) as wrong:
                 mmapds.build(path, columns={"x": expression}, missing=missing)
             assert str(wrong.value) == f"{path}:2 (byte 3): expected {message} (record {number} of the index)"
@@ -223,24 +197,21 @@ def test_lengths_are_counts(write):
             mmapds.build(write([{"n": 3}, {"n": number}, {"n": 5.0}]), length="n", force=True)
         what = f"column 'length': expected integers of 0 or more, found {float(number)} (record 1 of the index)"
         assert str(caught.value) == what
-    path = write([{"n": 5.0}, {"n": 7}])
+    path, sizes = write([{"n": 5.0}, {"n": 7}]), []
     mmapds.build(path, force=True)
     for values, expected in (
         (lambda sample: sample["n"], [5, 7]),
         (lambda sample: np.int64(sample["n"]) > 5, [0, 1]),
         (np.array([True, False]), [1, 0]),
         ([3.0, 4.0], [3, 4]),
+        ([1, 2], [1, 2]),
         ([1, 2**63], [1, 2**63]),
     ):
         mmapds.add_column(path, "length", values)
         found = mmapds.open(path).lengths
         assert (found.dtype.kind, found.tolist()) == ("u", expected)
-    sizes = set()
-    mmapds.build(path, force=True)
-    for _ in range(2):
-        mmapds.add_column(path, "length", [1, 2])
-        sizes.add(os.path.getsize(path + ".mmx"))
-    assert len(sizes) == 1, "what is replaced takes no room"
+        sizes.append(os.path.getsize(path + ".mmx"))
+    assert len({*sizes[3:5]}) == 1, "what is replaced takes no room"
 
 
 @pytest.mark.parametrize("largest", [0, 300, 2**20 - 1, 2**20, 2**32, 2**63])
@@ -279,27 +250,6 @@ def test_integers_are_not_rounded_beside_floats(write, column, at):
     assert mmapds.open(path).column("x").tolist() == [float(number) for number in column]
 
 
-def test_integers_of_indexes_are_not_rounded_beside_floats(write, tmp_path):
-    paths = [write([{"x": number}], f"{number}.jsonl") for number in (WIDE, 0.5)]
-    mmapds.build(paths, columns={"x": "x"})
-    with pytest.raises(mmapds.ColumnError, match=rf"^column 'x': .* found {WIDE} \(record 0 of the index\)$"):
-        mmapds.merge(paths, out=tmp_path / "all.mmx")
-
-
-def test_expressions_are_kept_when_a_source_changes(write, index):
-    path = write([{"n": 1}])
-    mmapds.build(path, length="n", missing=5)
-    write([{"n": 1}, {"m": 2}])
-    for options in ([], ["--force"]):
-        assert index(path, *options).returncode == 0
-        assert lengths(path) == [1, 5]
-    mmapds.build(path, columns={"size": "bytes()"})
-    assert mmapds.open(path).columns == ["length", "size"]
-    with pytest.raises(mmapds.ColumnError) as missing:
-        mmapds.open(path).column("lenght")
-    assert str(missing.value) == f"{path}.mmx: expected column 'lenght', found 'length', 'size'"
-
-
 # ---- functions and arrays --------------------------------------------------------------------------------------------
 
 
@@ -327,7 +277,7 @@ def test_columns_from_arrays(corpus, index):
     mmapds.add_column(path, "flag", np.arange(MANY, dtype=np.uint8) % 2)
     mmapds.add_column(path, "length", [1] * MANY)
     for make in (torch.tensor, np.array):
-        for column in ([0.5, 0.25, 2.0], [math.nan, 0.5, 1], [3, 4, 5]):
+        for column in ([math.nan, 0.5, 1], [3, 4, 5]):
             mmapds.add_column(path, "x", [make(number) for number in column] + [0] * (MANY - 3))
             np.testing.assert_array_equal(mmapds.open(path).column("x")[:3], column)
         with pytest.raises(mmapds.ColumnError, match=f"float64 holds exactly, .* found {WIDE} at record 1"):
@@ -335,7 +285,6 @@ def test_columns_from_arrays(corpus, index):
     ds = mmapds.open(path)
     assert ds.columns == ["score", "flag", "length", "x"]
     assert ds.column("score").tolist() == np.linspace(-1, 1, MANY).tolist()
-    assert ds.column("flag").dtype == np.uint32
     assert arrays(ds.length_order)[0].tolist() == list(range(MANY))
     assert before.lengths.tolist() == [record["id"] for record in records]
     assert index("--verify", path).returncode == 0
@@ -346,11 +295,10 @@ def test_an_error_of_a_function_says_where_the_record_is(corpus, workers):
     path, _ = corpus
     mmapds.build(path)
     before = Path(path + ".mmx").read_bytes()
-    for function, error in ((refuse, KeyError), (parse, json.JSONDecodeError)):
-        with pytest.raises(error) as refused:
-            mmapds.add_column(path, "x", function, workers=workers)
-        shown = "".join(traceback.format_exception(refused.value))
-        assert re.search(r"while computing a column for .*train.jsonl:4501 \(byte \d+\)\n", shown)
+    with pytest.raises(KeyError) as refused:
+        mmapds.add_column(path, "x", refuse, workers=workers)
+    shown = "".join(traceback.format_exception(refused.value))
+    assert re.search(r"while computing a column for .*train.jsonl:4501 \(byte \d+\)\n", shown)
     with pytest.raises(mmapds.ColumnError, match=r"jsonl:1 \(byte 0\): expected a number, found StopIteration"):
         mmapds.add_column(path, "x", first_of_none, workers=workers)
     assert Path(path + ".mmx").read_bytes() == before
@@ -385,30 +333,18 @@ def test_a_column_goes_to_the_index_that_was_opened(write, tmp_path):
     assert mmapds.open(tmp_path / "d.mmx").column("n").tolist() == [3, 1, 2]
 
 
-def test_samples_are_decoded_one_by_one(path):
-    """Each may be an image or a recording, whatever its bytes in the file."""
-    mmapds.build(path)
-    Counted.begin()
-    mmapds.add_column(path, "length", words, decode=Counted, workers=1)
-    assert Counted.most <= 3
-    assert lengths(path) == [number % 20 for number in range(100)]
-
-
-def test_few_bytes_of_large_records_are_in_memory(tmp_path, monkeypatch):
+def test_few_samples_are_in_memory(tmp_path, monkeypatch):
     """Of a compressed file, too, whose blocks are looked for once for many records."""
     asked, blocks = [], BlockReader.blocks
     monkeypatch.setattr(BlockReader, "blocks", lambda self, wanted: asked.append(wanted) or blocks(self, wanted))
     sizes = [10] * 2000 + [1 << 20] * 32
-    for name, pack in (("a.txt", open), ("a.txt.gz", gzip.open)):
+    for name, pack in (("a.jsonl", open), ("a.jsonl.gz", gzip.open)):
         with pack(tmp_path / name, "wb") as file:
-            file.writelines(b"x" * size + b"\n" for size in sizes)
+            file.writelines(b'{"text":"%b"}\n' % (b"x" * size) for size in sizes)
         mmapds.build(tmp_path / name)
-        tracemalloc.start()
-        try:
-            mmapds.add_column(tmp_path / name, "length", len, decode="bytes", workers=1)
-            assert tracemalloc.get_traced_memory()[1] < 16 << 20
-        finally:
-            tracemalloc.stop()
+        Counted.begin()
+        mmapds.add_column(tmp_path / name, "length", chars, decode=Counted, workers=1)
+        assert Counted.most <= 3
         assert lengths(tmp_path / name) == sizes
     assert 0 < len(asked) < 200
 
@@ -416,16 +352,15 @@ def test_few_bytes_of_large_records_are_in_memory(tmp_path, monkeypatch):
 # ---- all columns, or the old index -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [fails, fails_as_others_do])
 @pytest.mark.parametrize("how", [{"columns": {"size": "bytes()"}}, {"hash": True, "force": True}, {}])
-def test_a_function_that_raises_leaves_the_old_index(path, tmp_path, how, wrong):
+def test_a_function_that_raises_leaves_the_old_index(path, tmp_path, how):
     mmapds.build(path, length=words)
     if not how:
         with open(path, "a") as file:
             file.write('{"text": "more"}\n')
     before = Path(f"{path}.mmx").read_bytes()
-    with pytest.raises((KeyError, mmapds.ColumnError)) as raised:
-        mmapds.build(path, length=wrong, **how)
+    with pytest.raises(KeyError) as raised:
+        mmapds.build(path, length=fails, **how)
     assert ["computing a column for" in note for note in raised.value.__notes__] == [True], "the function ran once"
     assert Path(f"{path}.mmx").read_bytes() == before
     assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
@@ -435,24 +370,20 @@ def test_a_function_that_raises_leaves_the_old_index(path, tmp_path, how, wrong)
 
 def test_columns_come_all_or_none(write, path, tmp_path):
     """Of several sources, those before a failure are built."""
-    other = write([{"nope": 1}], "wrong.jsonl")
+    other, out = write([{"nope": 1}], "wrong.jsonl"), tmp_path / "all.mmx"
     with pytest.raises(KeyError):
         mmapds.build(path, length=words, columns={"wrong": fails})
     assert names(tmp_path) == ["train.jsonl", "wrong.jsonl"]
     with pytest.raises(KeyError):
         mmapds.build([path, other], length=words)
     assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx", "wrong.jsonl"]
-    before = Path(f"{path}.mmx").read_bytes()
-    with pytest.raises(KeyError):
-        mmapds.build(path, length=chars, columns={"wrong": fails})
-    assert Path(f"{path}.mmx").read_bytes() == before
-    out = tmp_path / "all.mmx"
     with ThreadPoolExecutor(2) as pool:
         mmapds.build(path, out=out, length=words, executor=pool)
         before = out.read_bytes()
-        with pytest.raises(KeyError):
-            mmapds.build(path, out=out, length=fails, executor=pool, force=True)
-        assert out.read_bytes() == before
+        for wrong in ({"length": fails}, {"length": chars, "columns": {"wrong": fails}}):
+            with pytest.raises(KeyError):
+                mmapds.build(path, out=out, executor=pool, force=True, **wrong)
+            assert out.read_bytes() == before
         mmapds.build(path, out=out, length=words, executor=pool, force=True)
     assert out.read_bytes() == before
     assert names(tmp_path) == ["all.mmx", "train.jsonl", "train.jsonl.mmx", "wrong.jsonl"]
@@ -506,9 +437,6 @@ class Counter:
 def test_a_function_is_known_by_its_name_and_a_version(path, function, version, expected):
     mmapds.build(path, columns={"n": function}, version=version, workers=1)
     assert Index(f"{path}.mmx").functions.get("n") == expected
-    mmapds.build(path, force=True)
-    mmapds.add_column(path, "n", function, version=version, workers=1)
-    assert Index(f"{path}.mmx").functions.get("n") == expected
 
 
 def test_a_build_computes_columns_again(path, index):
@@ -538,32 +466,3 @@ def test_indexes_of_one_function_are_merged_and_those_of_two_are_not(write, tmp_
     mmapds.build(paths, length=chars)
     mmapds.merge(paths, out=out)
     assert lengths(out) == [3] * 6
-
-
-METADATA = [
-    {"columns": []},
-    {"columns": {"expressions": {"a": 1}, "missing": 1, "validate": True}},
-    {"columns": {"expressions": {}, "missing": []}},
-    {"functions": 3},
-    {"functions": {"length": 3}},
-]
-
-
-@pytest.mark.parametrize("changed", METADATA)
-def test_what_metadata_hold_of_columns_is_checked(path, changed):
-    mmapds.build(path, length="bytes(text)")
-    rewrite(f"{path}.mmx", metadata=lambda found: {**found, **changed})
-    with pytest.raises(
-        mmapds.FormatError, match=r"DAMAGED: (malformed metadata|functions: expected an object of texts)"
-    ):
-        mmapds.open(path)
-    mmapds.build(path, length="bytes(text)")
-    assert len(mmapds.open(path)) == 100
-
-
-def test_a_scratch_file_that_lost_bytes_is_an_error(tmp_path):
-    spool = Spool(os.fspath(tmp_path))
-    spool.append(U64.cell, memoryview(np.arange(2**32, 2**32 + 9, dtype="<u8")))
-    spool._file.truncate(9)
-    with pytest.raises(OSError, match="Input/output error"):
-        list(spool.chunks())

@@ -22,17 +22,13 @@ from tests.support.index_file import arrays, forge_section
 from tests.support.sanitizers import counts_memory
 
 
-def write(folder, lengths_of_sources):
-    """Sources with an index each, and one index of all: their paths."""
-    folder.mkdir(exist_ok=True)
-    paths = []
-    for number, lengths in enumerate(lengths_of_sources):
-        path = folder / f"part{number:02}.jsonl"
-        path.write_text("".join(f"{json.dumps({'n': int(n), 'id': [number, i]})}\n" for i, n in enumerate(lengths)))
-        paths.append(str(path))
-    mmapds.build(paths, length="n")
-    mmapds.build(paths, out=folder / "all.mmx", length="n")
-    return paths, str(folder / "all.mmx")
+def write(folder, name, *columns):
+    """Sources with an index each: a number of each record by this name."""
+    paths = [str(folder / f"part{number:02}.jsonl") for number in range(len(columns))]
+    for path, numbers in zip(paths, columns, strict=True):
+        Path(path).write_text("".join(f"{json.dumps({name: number})}\n" for number in numbers))
+    mmapds.build(paths, columns={name: name})
+    return paths
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +37,9 @@ def corpus(tmp_path_factory):
     random = np.random.default_rng(0)
     lengths = [random.integers(1, 90, size) for size in (700, 1, 300, 0, 450, 60)]
     lengths[5] += 1000
-    paths, whole = write(tmp_path_factory.mktemp("corpus"), lengths)
-    return mmapds.open(paths), mmapds.open(whole)
+    folder = tmp_path_factory.mktemp("corpus")
+    paths = write(folder, "length", *(each.tolist() for each in lengths))
+    return mmapds.open(paths), mmapds.open(mmapds.build(paths, out=folder / "all.mmx", length="length"))
 
 
 def falling(lengths):
@@ -84,39 +81,38 @@ def test_plans_and_batches_of_many_are_those_of_one(corpus, options):
     assert first == second
 
 
-def test_neighbours_have_the_order_of_their_records(corpus):
+def test_neighbours_have_the_order_of_their_records_and_other_views_are_sorted(corpus):
+    many, one = corpus
     for ds in corpus:
         for begin, end in ((0, 700), (3, 1400), (650, 1200), (1005, 1006), (20, 1511)):
             cut = ds[begin:end]
             same_order(cut.length_order, ds.lengths[begin:end])
             assert list(TokenBudgetBatchSampler(cut, 5000)) == list(TokenBudgetBatchSampler(cut.lengths, 5000))
-    many, one = corpus
+        cuts = mmapds.concat([ds[k : k + 3] for k in range(0, 300, 5)])
+        assert cuts.lengths.tolist() == [int(n) for k in range(0, 300, 5) for n in ds.lengths[k : k + 3]]
+        for view in (ds[::2], ds[::-1], ds[[5, 3, 900]], ds[ds.lengths > 30], ds.split([0.5, 0.5])[0], cuts):
+            assert view.length_order is None
+            batches = TokenBudgetBatchSampler(view, 3000)
+            assert sorted(itertools.chain(*batches)) == list(range(len(view)))
     for parts in ([one, many], [many[100:900], one[:3], many[800:], one[5:5]], one.split([0.3, 0.5, 0.2], seed=None)):
-        same_order(mmapds.concat(parts).length_order, np.concatenate([part.lengths for part in parts]))
-    joined = mmapds.concat([many[100:900], many[800:]])
-    same_order(joined[50:1400].length_order, joined.lengths[50:1400])
+        joined = mmapds.concat(parts)
+        same_order(joined.length_order, np.concatenate([part.lengths for part in parts]))
+        same_order(joined[50:1400].length_order, joined.lengths[50:1400])
     same_order(one.map(str)[20:90].length_order, one.lengths[20:90])
 
 
-def test_other_views_are_sorted(corpus):
-    for ds in corpus:
-        for view in (ds[::2], ds[::-1], ds[[5, 3, 900]], ds[ds.lengths > 30], ds.split([0.5, 0.5])[0]):
-            assert view.length_order is None
-        many_cuts = mmapds.concat([ds[k : k + 3] for k in range(0, 300, 5)])
-        assert many_cuts.length_order is None
-        assert many_cuts.lengths.tolist() == [int(n) for k in range(0, 300, 5) for n in ds.lengths[k : k + 3]]
-        batches = list(TokenBudgetBatchSampler(ds[ds.lengths > 30], 3000))
-        assert sorted(itertools.chain(*batches)) == list(range(int((ds.lengths > 30).sum())))
-
-
-def test_an_index_without_lengths_among_others(tmp_path):
-    paths, _ = write(tmp_path / "c", [[1, 2], [3]])
+def test_an_index_without_lengths_or_records_among_others(tmp_path):
+    paths = write(tmp_path, "length", [1, 2], [3], [])
     Path(f"{paths[1]}.mmx").unlink()
     mmapds.build(paths[1])
     many = mmapds.open(paths)
     assert many.length_order is None
     with pytest.raises(mmapds.ColumnError, match=r"part01.jsonl.mmx: expected column 'length', found none"):
         TokenBudgetBatchSampler(many, 100)
+    assert len(mmapds.open(paths[2]).lengths) == 0
+    for sampler in (mmapds.TokenBudgetBatchSampler, mmapds.PackingBatchSampler):
+        with pytest.raises(mmapds.OrderError, match="expected one sample or more, found 0"):
+            sampler(mmapds.open(paths[2]), 8)
 
 
 lengths = st.integers(0, 6) | st.sampled_from([2**32, 2**63, 2**64 - 1])
@@ -155,7 +151,7 @@ def test_any_parts_of_any_orders(lengths_of_files, data):
     ],
 )
 def test_lengths_of_one_of_many_that_are_damaged(tmp_path, section, numbers, message):
-    paths, _ = write(tmp_path / "c", [[5, 6], [3, 1, 2, 2], [7]])
+    paths = write(tmp_path, "length", [5, 6], [3, 1, 2, 2], [7])
     forge_section(paths[1] + ".mmx", section, np.array(numbers, np.uint32 if len(numbers) == 4 else np.uint64))
     expected = f"part01.jsonl.mmx: DAMAGED: section '{section}': {message}.*; run: .*part01.jsonl --force"
     for ds in (mmapds.open(paths), mmapds.open(paths)[1:6]):
@@ -164,13 +160,10 @@ def test_lengths_of_one_of_many_that_are_damaged(tmp_path, section, numbers, mes
 
 
 def test_a_sampler_of_many_pickles_without_its_records(corpus):
-    many, _ = corpus
-    for ds in (many, many[100:1300]):
+    for ds in (corpus[0], corpus[0][100:1300]):
         assert len(pickle.dumps(ds.length_order)) < 4000
-        sampler = TokenBudgetBatchSampler(ds, 2000)
-        assert list(pickle.loads(pickle.dumps(sampler))) == list(copy.deepcopy(sampler)) == list(sampler)
-    by_array = TokenBudgetBatchSampler(many.lengths, 2000)
-    assert list(pickle.loads(pickle.dumps(by_array))) == list(by_array)
+        for sampler in (TokenBudgetBatchSampler(ds, 2000), TokenBudgetBatchSampler(ds.lengths, 2000)):
+            assert list(pickle.loads(pickle.dumps(sampler))) == list(copy.deepcopy(sampler)) == list(sampler)
 
 
 MEASURED = """
@@ -193,32 +186,13 @@ def test_a_sampler_of_many_takes_little_memory(tmp_path):
         path.write_bytes(bytes(131_072))
         mmapds.build(path, format="fixed", record_bytes=1)
         mmapds.add_column(path, "length", np.random.default_rng(1).integers(1, 200, 131_072))
-    assert (
-        int(run("-c", MEASURED, *paths, check=True).stdout) < 4_000_000
-    )  # lengths alone are as many bytes, and so is their order
-
-
-def test_indexes_without_records_have_nothing_to_sample(tmp_path):
-    paths, _ = write(tmp_path / "c", [[], []])
-    for given_paths in (paths, paths[:1]):
-        assert len(mmapds.open(given_paths).lengths) == 0
-        for sampler in (mmapds.TokenBudgetBatchSampler, mmapds.PackingBatchSampler):
-            with pytest.raises(mmapds.OrderError, match="expected one sample or more, found 0"):
-                sampler(mmapds.open(given_paths), 8)
+    measured = int(run("-c", MEASURED, *paths, check=True).stdout)
+    assert measured < 4_000_000  # lengths alone are as many bytes, and so is their order
 
 
 # ---- columns of several types ------------------------------------------------------------------------------------
 
 HUGE = 2**53 + 1  # float64 does not hold it
-
-
-def joint_of(folder, *columns):
-    """A dataset of one index for each list of numbers, its column `x`."""
-    paths = [folder / f"{number}.jsonl" for number in range(len(columns))]
-    for path, numbers in zip(paths, columns, strict=True):
-        path.write_text("".join(f"{json.dumps({'x': number})}\n" for number in numbers))
-        mmapds.build(path, columns={"x": "x"})
-    return mmapds.open(paths)
 
 
 @pytest.mark.parametrize(
@@ -232,26 +206,26 @@ def joint_of(folder, *columns):
     ],
 )
 def test_columns_of_several_types_are_what_one_index_of_all_has(tmp_path, monkeypatch, columns, dtype):
-    joint = joint_of(tmp_path, *columns)
+    joint = mmapds.open(write(tmp_path, "x", *columns))
     merged = mmapds.open(mmapds.merge(joint.indexes, out=tmp_path / "all.mmx"))
     expected = [number for column in columns for number in column]
     for ds in (joint, merged):
         assert (ds.column("x").dtype, ds.column("x").tolist()) == (np.dtype(dtype), expected)
     with pytest.raises(mmapds.ColumnError, match="expected column 'y'"):
         joint.column("y")
-    with monkeypatch.context() as patch:
-        if dtype != "f8":
-            patch.delattr(Numbers, "array")  # a view of integers reads its own alone
-        view = mmapds.open([f"{path}.mmx" for path in joint.sources])[::-1]
-        assert view.column("x").tolist() == expected[::-1]
-        view.save(tmp_path / "view.mmx")
+    if dtype != "f8":
+        monkeypatch.delattr(Numbers, "array")  # a view of integers reads its own alone
+    view = mmapds.open([f"{path}.mmx" for path in joint.sources])[::-1]
+    assert view.column("x").tolist() == expected[::-1]
+    view.save(tmp_path / "view.mmx")
+    monkeypatch.undo()
     assert not examine_view(SavedView(str(tmp_path / "view.mmx"))).problems
     assert mmapds.open(tmp_path / "view.mmx").column("x").tolist() == expected[::-1]
 
 
 @pytest.mark.parametrize("columns", [[[4], [HUGE], [0.5]], [[4], [HUGE, 2**63], [-1]], [[4], [-HUGE], [2**63]]])
 def test_no_integer_is_rounded_where_columns_have_several_types(tmp_path, columns):
-    joint = joint_of(tmp_path, *columns)
+    joint = mmapds.open(write(tmp_path, "x", *columns))
     for action in (
         lambda: joint.column("x"),
         lambda: joint[::-1].column("x"),

@@ -19,33 +19,38 @@ FORGERIES = 40
 
 def chosen_by_the_user(index):
     """The parameters of an index that nothing can be compared with, as the user chose them."""
-    opened = attempt(lambda: Index(str(index)))
+    opened = attempt(lambda: Index(index))
     options = attempt(lambda: formats.of_index(opened).options) if isinstance(opened, Index) else ()
     return {name: opened.parameters[name] for name in options if name in opened.parameters}
 
 
-def forge(random, path, index, good, before):
-    """Forge an index once, and do with it all that is done with an index."""
-    forgery = Forgery(before)
-    changes = [forgery.change(random) for _ in range(random.choice([1, 1, 1, 2, 3]))]
-    index.write_bytes(forgery.bytes())
+def as_it_is(path):
+    """The bytes of the index of a source, and what is read by way of it."""
+    index = f"{path}.mmx"
+    return Path(index).read_bytes(), observe(str(path)) | {"chosen": chosen_by_the_user(index)}
+
+
+def check(random, path, good, forgery, changes):
+    """Put a forged index into its place, and do with it all that is done with an index."""
+    index = f"{path}.mmx"
+    Path(index).write_bytes(forgery.bytes())
     try:
-        differing = wrong(str(path), str(index), good)
+        differing = wrong(str(path), index, good)
         assert not differing or chosen_by_the_user(index) != good["chosen"], f"{differing} pass --verify"
         if random.random() < 0.05:
             is_refused(lambda: mmapds.build(path, force=random.random() < 0.5))
     except Exception as error:
-        raise AssertionError(f"{path.name}: {', '.join(changes)}: {error!r}") from error
+        raise AssertionError(f"{path.name}: {changes}: {error!r}") from error
 
 
 def one(random):
     with tempfile.TemporaryDirectory() as folder, small_blocks():
         path = make_source(Path(folder), random.choice([*KINDS, *COMPRESSED]))
-        index = path.with_name(f"{path.name}.mmx")
-        before = index.read_bytes()
-        good = observe(str(path)) | {"chosen": chosen_by_the_user(index)}
+        before, good = as_it_is(path)
         for _ in range(FORGERIES):
-            forge(random, path, index, good, before)
+            forgery = Forgery(before)
+            changes = [forgery.change(random) for _ in range(random.choice([1, 1, 1, 2, 3]))]
+            check(random, path, good, forgery, ", ".join(changes))
 
 
 def run(seconds, seed):
