@@ -14,7 +14,6 @@ from mmapds.convert import convert
 from mmapds.storage.sources import expand
 from tests.support import commands
 from tests.support.files import opened_to_all, unprivileged
-from tests.support.messages import check
 
 SUFFIXES = " ".join(formats.SUFFIXES)
 READ = f"{SUFFIXES} .mmx"
@@ -71,7 +70,6 @@ def shards(write, tmp_path):
 def test_an_index_whose_source_is_gone_is_an_error(shards, tmp_path):
     (shards / "b.jsonl").unlink()
     expected = f"{shards}/b.jsonl: no such file; delete {shards}/b.jsonl.mmx, which indexes it"
-    check(expected)
     for given in (shards, f"{shards}/[abc]*", f"{shards}/*.jsonl*"):
         for way in (mmapds.open, mmapds.build, lambda path: convert(path, tmp_path / "out.mma")):
             with pytest.raises(mmapds.SourceError, match=re.escape(expected)):
@@ -95,26 +93,23 @@ TWICE = "its records come twice"
 
 def test_a_source_that_is_given_twice_is_named(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for n in range(2):
-        write([{"name": n}], f"d/{n}.jsonl")
-    for name in ("a.jsonl", "a.jsonl.gz", "a.seekable.jsonl.gz"):
-        write(gzip.compress(b'{"name": 1}\n') if name.endswith(".gz") else b'{"name": 1}\n', name)
+    for name in ("d/0.jsonl", "d/1.jsonl", "a.jsonl", "a.jsonl.gz", "a.seekable.jsonl.gz"):
+        data = b'{"name": "%b"}\n' % name.encode()
+        write(gzip.compress(data) if name.endswith(".gz") else data, name)
     os.symlink("1.jsonl", "d/link.jsonl")
     os.symlink("d", "e")
-    mmapds.build(["d", "a.jsonl", "a.jsonl.gz", "a.seekable.jsonl.gz"])
+    mmapds.build(["d", "a.jsonl", "a.jsonl.gz", "a.seekable.jsonl.gz"])  # an index for each, without a warning
     for given, first, again in (
         (["d/1.jsonl", "d/link.jsonl"], "d/1.jsonl", "d/link.jsonl"),
         (["d/{0..1}.jsonl", "e/?.jsonl"], "d/0.jsonl", "e/0.jsonl"),
         (["a.jsonl", "d/0.jsonl", "a.jsonl.gz"], "a.jsonl", "a.jsonl.gz"),
         (["a.jsonl", "a.seekable.jsonl.gz"], "a.jsonl", "a.seekable.jsonl.gz"),
     ):
-        ways = mmapds.open, partial(mmapds.build, out="t.mmx"), lambda given: convert(given, "t.mma", force=True)
-        for way in ways:
+        for way in (mmapds.open, partial(mmapds.build, out="t.mmx"), partial(convert, out="t.mma", force=True)):
             with pytest.warns(UserWarning, match=TWICE) as caught:
                 way(given)
             assert [str(each.message) for each in caught] == [f"{again}: {TWICE}, as {first} is given, too"]
         assert names(mmapds.open("t.mmx")) == names(mmapds.open("t.mma"))
-    mmapds.build(["d/1.jsonl", "d/link.jsonl"])  # an index of its own for each, without a warning
 
 
 def test_a_directory_that_has_records_twice_is_named(write, tmp_path):
@@ -143,7 +138,7 @@ def test_a_directory_that_cannot_be_listed(tmp_path):
     closed = tmp_path / "e1"
     closed.chmod(0o311)
     ways = [partial(way, closed) for way in (mmapds.build, mmapds.open, convert)]
-    for pattern in ("*/*.jsonl", "**/*.jsonl", "e[01]/*", "*/s*/*.jsonl", "e?/*/a.jsonl", "**"):
+    for pattern in ("*/*.jsonl", "**/*.jsonl", "e?/*/a.jsonl", "**"):
         ways.append(partial(expand, tmp_path / pattern, (".jsonl",)))
     known = [partial(expand, tmp_path / name, (".jsonl",)) for name in ("e*/sub/a.jsonl", "e0/**/*.jsonl")]
 
@@ -153,8 +148,6 @@ def test_a_directory_that_cannot_be_listed(tmp_path):
         except mmapds.SourceError as error:
             return str(error)
 
-    found = unprivileged(lambda: [said(way) for way in (*ways, *known)])
-    assert found[: len(ways)] == [f"{closed}: permission denied"] * len(ways)
-    assert [names_that_need_no_list[0] for names_that_need_no_list in found[len(ways) :]] == [
-        f"{tmp_path}/e0/sub/a.jsonl"
-    ] * 2
+    refused, found = unprivileged(lambda: [[said(way) for way in each] for each in (ways, known)])
+    assert refused == [f"{closed}: permission denied"] * len(ways)
+    assert [first for first, *_ in found] == [f"{tmp_path}/e0/sub/a.jsonl"] * 2

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,12 +16,10 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds.index.build import Request, build_each
 from mmapds.storage.index_file import Index
-from mmapds.storage.writer import IndexWriter
 from tests.support import oracle
-from tests.support.bounds import bounds_of, grouped
+from tests.support.bounds import bounds_of
 from tests.support.commands import SECONDS
 from tests.support.files import opened_to_all, unprivileged
-from tests.support.messages import check
 from tests.support.pieces import jsonl_in_blocks
 from tests.support.tars import archive, special
 
@@ -63,16 +60,12 @@ def test_a_line_of_gigabytes(tmp_path):
     assert ds.where(1) == (str(path), 12, (3 << 30) - 12)
 
 
-def test_odd_names_and_links(write, tmp_path, index):
+def test_odd_names_and_links(write, tmp_path):
     for name in ("with space.jsonl", "données-数据.jsonl", "a{b}.jsonl", "[x].jsonl", "-dash.jsonl"):
-        path = write([{"a": 1}], f"names/{name}")
-        assert mmapds.open(path, build=True)[0] == {"a": 1}
-        assert index("--info", "--", path).stdout.startswith(f"{path}.mmx\n  records  1\n")
-    real, link = write([{"a": 1}], "deep/real.jsonl"), tmp_path / "link.jsonl"
-    link.symlink_to(real)
-    assert mmapds.build(link) == tmp_path / "link.jsonl.mmx"
-    assert mmapds.open(link)[0] == {"a": 1}
-    assert not os.path.exists(real + ".mmx")
+        assert mmapds.open(write([{"a": 1}], f"names/{name}"), build=True)[0] == {"a": 1}
+    (tmp_path / "link.jsonl").symlink_to(write([{"a": 1}], "deep/real.jsonl"))
+    assert mmapds.build(tmp_path / "link.jsonl") == tmp_path / "link.jsonl.mmx"
+    assert not (tmp_path / "deep/real.jsonl.mmx").exists()
 
 
 def test_globs_directories_braces_and_lists(write, tmp_path, monkeypatch, index):
@@ -98,9 +91,7 @@ def test_globs_directories_braces_and_lists(write, tmp_path, monkeypatch, index)
 def test_one_index_of_several_sources(write, tmp_path, index):
     """It moves with its sources, and is built again of them by its own name."""
     paths = [write([[shard, i] for i in range(shard)], f"old/d/{shard}.jsonl") for shard in range(3)]
-    out = tmp_path / "old/all.mmx"
-    assert mmapds.build(tmp_path / "old/d", out=out) == out
-    ds = mmapds.open(out)
+    ds = mmapds.open(mmapds.build(tmp_path / "old/d", out=tmp_path / "old/all.mmx"))
     assert (list(ds), ds.source_starts.tolist()) == ([[1, 0], [2, 0], [2, 1]], [0, 0, 1, 3])
     os.rename(tmp_path / "old", tmp_path / "new")
     (tmp_path / "link").symlink_to(tmp_path / "new")
@@ -111,19 +102,15 @@ def test_one_index_of_several_sources(write, tmp_path, index):
         mmapds.open(out)
     assert "kept 2 sources, scanned 1 source" in index(out).stdout
     assert list(mmapds.open(out)) == [7, 8, [2, 0], [2, 1]]
-    write([9], changed)
-    assert list(mmapds.open(out, build=True)) == [9, [2, 0], [2, 1]]
 
 
 @pytest.mark.parametrize(
     ("name", "make", "message"),
     [
-        ("train.jsonl", None, "no such file"),
         ("part-{1..3}.jsonl", None, "no such file"),
         ("*.jsonl", None, "no such file"),
         ("train.jsonl", os.mkdir, "expected names that end in .jsonl .* found no files"),
         ("train.jsonl", os.mkfifo, "expected a regular file, found a FIFO"),
-        ("train.jsonl", lambda path: os.symlink("nowhere", path), "no such file or directory"),
     ],
 )
 def test_what_cannot_be_a_source(tmp_path, index, name, make, message):
@@ -134,7 +121,6 @@ def test_what_cannot_be_a_source(tmp_path, index, name, make, message):
     assert str(caught.value).startswith(str(tmp_path / name.replace("{1..3}", "1")))
     refused = index(tmp_path / name)
     assert (refused.returncode, refused.stdout, refused.stderr) == (1, "", f"{caught.value}\n")
-    assert not list(tmp_path.glob("*.mmx*"))
 
 
 @pytest.mark.filterwarnings("always")
@@ -145,13 +131,11 @@ def test_sources_without_records_are_a_warning(write, index, names):
     paths = [write(no_sample if name.endswith("tar") else b"", name) for name in names]
     more = " and 2 more" if len(paths) > 1 else ""
     line = f"{', '.join(paths[:3])}{more}: expected one record or more, found 0 records"
-    check(line)
     done = index(*paths)
     assert (done.returncode, done.stderr) == (0, f"warning: {line}\n")
-    for call in (partial(mmapds.build, force=True), *[partial(mmapds.open, build=True)] * (len(names) == 1)):
-        with pytest.warns(UserWarning, match="found 0 records$") as caught:
-            call(paths)
-        assert [(str(each.message), each.filename) for each in caught] == [(line, __file__)]
+    with pytest.warns(UserWarning, match="found 0 records$") as caught:
+        mmapds.build(paths, force=True)
+    assert [(str(each.message), each.filename) for each in caught] == [(line, __file__)]
 
 
 # ---- what is there before --------------------------------------------------------------------------------------------
@@ -168,26 +152,6 @@ def test_an_unchanged_source_is_left_alone_and_force_builds_again(write, index):
     assert os.stat(path + ".mmx").st_ino != before.st_ino
 
 
-def test_verify_compares_each_source_with_its_own_records(write, tmp_path, index):
-    first, second = write(b"1\n2\n", "a.jsonl"), write(b"3\n", "b.jsonl")
-    built = Index(str(mmapds.build([first, second], out=tmp_path / "all.mmx")))
-    ends = grouped([0, 2], 2)
-    for counts, bounds, message in (
-        ([1, 2], grouped([0, 2, 4], 2) + ends, f"DAMAGED: records of {first} = 1, expected 2; run: "),
-        ([3, 0], grouped([0, 2, 4], 2) + ends, f"DAMAGED: records of {first} = 3, expected 2; run: "),
-        ([2, 1], grouped([0, 2, 3], 2) + ends, f"DAMAGED: the last record of {first} ends at byte 3, expected byte 4;"),
-        ([2, 1], grouped([0, 2, 4], 2) + ends, ""),
-    ):
-        sources = built.metadata["sources"]
-        with IndexWriter(built.path) as writer:
-            writer.write_array("offsets", "<u8", bounds)
-            sources = [source | {"records": count} for source, count in zip(sources, counts, strict=True)]
-            writer.commit({**built.metadata, "sources": sources}, built.records)
-        errors = index("--verify", built.path).stderr
-        assert message in errors
-        assert bool(message) == bool(errors)
-
-
 # ---- places, and what goes wrong while writing ----------------------------------------------------------------------
 
 
@@ -195,32 +159,26 @@ def test_the_index_takes_the_place_of_nothing_else(write, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     path = write([1])
     (tmp_path / "other.txt").write_text("precious")
-    before = sorted(os.listdir())
-    suffix = "cannot write the index here: expected a file name that ends in .mmx"
     for out, message in (
-        ("train.jsonl", f"train.jsonl: {suffix}"),
-        ("other.txt", f"other.txt: {suffix}"),
+        ("train.jsonl", "train.jsonl: cannot write the index here: expected a file name that ends in .mmx"),
+        ("other.txt", "other.txt: cannot write the index here: expected a file name that ends in .mmx"),
         ("", f"{tmp_path}/: expected a regular file, found a directory"),
+        ("gone/x.mmx", "gone/x.mmx: cannot write the index here (no such file or directory); give another place"),
     ):
-        with pytest.raises(mmapds.Error, match=f"^{re.escape(message)}"):
-            mmapds.build(path, out=out)
         refused = index(path, "-o", out)
         assert (refused.returncode, refused.stderr) == (1, f"{message}\n")
-    with pytest.raises(mmapds.Error, match=r"cannot write the index here .*; give another place$"):
-        mmapds.build(path, out="missing/x.mmx")
-    assert sorted(os.listdir()) == before
+    assert sorted(os.listdir()) == ["other.txt", "train.jsonl"]
     assert (tmp_path / "other.txt").read_text() == "precious"
 
 
 def test_permissions(tmp_path):
     """Of files that cannot be read, of directories that cannot be written to or only be written to, and of an index."""
     opened_to_all(tmp_path)
-    closed = tmp_path / "closed"
-    closed.mkdir()
+    (tmp_path / "closed").mkdir()
     for name in ("secret.jsonl", "plain.jsonl", "closed/a.jsonl"):
         (tmp_path / name).write_bytes(b'{"a":1}\n')
     (tmp_path / "secret.jsonl").chmod(0)
-    closed.chmod(0o333)
+    (tmp_path / "closed").chmod(0o333)
     for name, said in (
         ("secret.jsonl", f"SourceError: {tmp_path}/secret.jsonl: permission denied"),
         ("plain.jsonl", f"Error: {tmp_path}/plain.jsonl.mmx: cannot write the index here (permission denied); give an"),
@@ -228,10 +186,8 @@ def test_permissions(tmp_path):
     ):
         assert unprivileged(lambda name=name: str(mmapds.build(tmp_path / name))).startswith(said)
     mask = os.umask(0o022)
-    try:
-        assert stat.S_IMODE(os.stat(mmapds.build(tmp_path / "plain.jsonl")).st_mode) == 0o644
-    finally:
-        os.umask(mask)
+    assert stat.S_IMODE(os.stat(mmapds.build(tmp_path / "plain.jsonl")).st_mode) == 0o644
+    os.umask(mask)
 
 
 def test_a_source_that_changes_meanwhile_is_not_indexed(write):
@@ -241,12 +197,9 @@ def test_a_source_that_changes_meanwhile_is_not_indexed(write):
         with open(path, "ab") as file:
             file.write(b"2\n")
 
-    for report, message in (
-        (append, "changed while it was read"),
-        (lambda _: os.truncate(path, 10), r"changed while it was read: expected 2000 bytes, found 10$"),
-    ):
+    for report, message in ((append, ""), (lambda _: os.truncate(path, 10), ": expected 2000 bytes, found 10$")):
         write(b"1\n" * 1000)
-        with pytest.raises(mmapds.SourceError, match=message):
+        with pytest.raises(mmapds.SourceError, match=f"changed while it was read{message}"):
             list(build_each([path], Request(jsonl_in_blocks(16), workers=2, report=report)))
     write(b"1\n" * 1000)
     request = Request(hash=True, report=lambda count: append(0) if count == 4 else None)  # once it is scanned
@@ -256,14 +209,12 @@ def test_a_source_that_changes_meanwhile_is_not_indexed(write):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_an_interrupted_build_leaves_the_old_index(tmp_path, number, status):
-    path = tmp_path / "big.jsonl"
-    path.write_bytes(b"[1]\n")
-    mmapds.build(path)
-    old = (tmp_path / "big.jsonl.mmx").read_bytes()
+def test_an_interrupted_build_leaves_the_old_index(write, tmp_path, number, status):
+    path = write(b"[1]\n")
+    old = mmapds.build(path).read_bytes()
     os.truncate(path, 200 << 30)  # sparse, and far too long to finish
     process = subprocess.Popen(
-        [sys.executable, "-m", "mmapds.index", str(path)],
+        [sys.executable, "-m", "mmapds.index", path],
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # jobs in the background of a shell ignore it
@@ -272,8 +223,7 @@ def test_an_interrupted_build_leaves_the_old_index(tmp_path, number, status):
         threading.Event().wait(0.01)
     process.send_signal(number)
     errors = process.communicate(timeout=SECONDS)[1]
-    assert process.returncode == status
-    assert "Traceback" not in errors
-    assert (tmp_path / "big.jsonl.mmx").read_bytes() == old
+    assert (process.returncode, "Traceback" in errors) == (status, False)
+    assert (tmp_path / "train.jsonl.mmx").read_bytes() == old
     if number != signal.SIGKILL:
-        assert set(os.listdir(tmp_path)) == {"big.jsonl", "big.jsonl.mmx"}
+        assert sorted(os.listdir(tmp_path)) == ["train.jsonl", "train.jsonl.mmx"]

@@ -15,7 +15,7 @@ from mmapds.storage.numbers import U64
 from mmapds.storage.writer import IndexWriter
 from tests.support.bounds import WIDTHS, bounds_of, group_of, grouped, write_groups
 from tests.support.files import DATA, flip
-from tests.support.forged import changed, make_source
+from tests.support.forged import make_source
 from tests.support.index_file import rewrite, verify
 
 RECORDS = [{"id": 1}, {"id": 22}, {"id": 333}]
@@ -147,19 +147,18 @@ def test_bounds_outside_the_source_are_an_error_when_read(index_path, width):
     before, bounds = Index(index_path), bounds_of(index_path)
     with IndexWriter(index_path) as writer:
         writer.write_array("offsets", "<u8", grouped(bounds, width))
-        metadata = before.metadata
-        writer.commit(metadata | {"sources": source(width=width)(metadata)}, before.records)
-    good, wrong = Path(index_path).read_bytes(), [10, 21, 33]
-    bad = [(0, [10, 9, 33]), (0, [10, 21, 34]), (24, wrong), (2**63, wrong), (2**64 - 21, wrong), (2**64 - 1, wrong)]
+        writer.commit(before.metadata | {"sources": source(width=width)(before.metadata)}, before.records)
+    bad = [(0, [10, 9, 33]), (0, [10, 21, 34]), (2**64 - 21, [31, 41, 54])]
+    bad += [(first, [10, 21, 33]) for first in (24, 2**63, 2**64 - 21, 2**64 - 1)]
     for io in ("mmap", "pread"):
+        write_groups(index_path, grouped(bounds, width))
         assert list(mmapds.open(index_path, io=io)) == RECORDS
-        for first, distances in [*bad, (2**64 - 21, [31, 41, 54])]:
+        for first, distances in bad:
             write_groups(index_path, group_of(first, distances, width))
             ds = mmapds.open(index_path, io=io)
             for read in (lambda ds=ds: list(ds), lambda ds=ds: ds.take([2, 1, 0])):
                 with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record \d of .*: expected bytes within 0 to"):
                     read()
-        Path(index_path).write_bytes(good)
 
 
 def test_no_flipped_bit_and_no_truncation_gets_past_the_checks(index_path):
@@ -178,18 +177,19 @@ def test_no_flipped_bit_and_no_truncation_gets_past_the_checks(index_path):
 # ---- what is written ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("numbers", [2, 4])
-def test_a_column_has_a_number_for_each_record(index_path, numbers):
+def test_a_column_has_a_number_for_each_record(index_path):
     before, index = Path(index_path).read_bytes(), Index(index_path)
     with IndexWriter(index_path) as writer:
         spool = writer.spool()
-        spool.append(U64.cell, memoryview(bytes(8 * numbers)).cast("Q"))
+        spool.append(U64.cell, memoryview(bytes(16)).cast("Q"))
         writer.write_section("offsets", "<u8", index.pieces("offsets"))
         writer.write_column("x", spool)
-        with pytest.raises(mmapds.Error, match=f"incomplete column 'x': expected 3 numbers, found {numbers}; nothing"):
+        with pytest.raises(
+            mmapds.Error, match="incomplete column 'x': expected 3 numbers, found 2; nothing was changed"
+        ):
             writer.commit(index.metadata, index.records)
     assert Path(index_path).read_bytes() == before
-    assert sorted(os.listdir(Path(index_path).parent)) == ["train.jsonl", "train.jsonl.mmx"]
+    assert sorted(os.listdir(os.path.dirname(index_path))) == ["train.jsonl", "train.jsonl.mmx"]
 
 
 def test_the_file_is_as_the_specification_says(index_path, tmp_path):
@@ -203,20 +203,6 @@ def test_the_file_is_as_the_specification_says(index_path, tmp_path):
     ds = mmapds.open(tmp_path / "golden-v1.jsonl")
     assert list(ds) == [{"id": 0, "text": "né"}, {"id": 1}, [2], "last, without a line end"]
     assert [ds.where(i)[1:] for i in range(4)] == [(3, 21), (27, 8), (39, 3), (45, 26)]
-
-
-def test_sources_in_other_directories_are_named_by_the_shortest_path(tmp_path):
-    home, other = tmp_path / "deep" / "home", tmp_path / "other"
-    for directory in (home, other):
-        directory.mkdir(parents=True)
-        (directory / "a.jsonl").write_bytes(b'{"n": 1}\n')
-    (home / "link").symlink_to(other)
-    path = mmapds.build([other / "a.jsonl", home / "a.jsonl"], out=home / "all.mmx")
-    assert mmapds.open(path, roots=tmp_path).sources == [str(other / "a.jsonl"), str(home / "a.jsonl")]
-    assert [each.path for each in Index(str(path)).sources] == ["../../other/a.jsonl", "a.jsonl"]
-    rewrite(path, metadata=lambda found: changed(found, ("sources", 0, "path"), "link/../other/a.jsonl"))
-    # what follows a name that may be a link stays as it is
-    assert mmapds.open(path, roots=tmp_path).sources[0] == f"{home}/link/../other/a.jsonl"
 
 
 def test_damage_of_a_section_that_is_taken_over_gets_no_checksum_of_its_own(write, tmp_path):

@@ -29,6 +29,13 @@ ODD += OBJECTS
 NUMBERS = [0, 1, 2, 7, 8, 63, 64, 65, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40]
 NUMBERS += [2**63 - 1, 2**63, 2**64 - 1]
 KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "mma"]
+NAMES = {"fixed": "bin", "megatron": "bin", "prefixed": "dat"}
+OPTIONS = {
+    "jsonl": {"length": "n", "columns": {"size": "bytes()", "i": "i", "f": "f", "u": "u"}},
+    "fixed": {"format": "fixed", "dtype": "u8", "shape": (1, 3), "length": "bytes()"},
+    "prefixed": {"format": "prefixed", "length": "bytes()"},
+    "megatron": {"format": "megatron"},
+}
 MANY = 60
 """Records, whose bounds take more than one group."""
 COMPRESSED = ["jsonl.zst", "jsonl.gz", "jsonl.bgz", "tar.zst", "tar.gz"]
@@ -61,38 +68,31 @@ def compress(data, kind):
 
 def make_source(folder, kind):
     """Write a small source of a format, and its index with what an index of it can have; return its path."""
-    path = folder / f"a.{'bin' if kind in ('fixed', 'megatron') else 'dat' if kind == 'prefixed' else kind}"
-    options = {}
+    path = folder / f"a.{NAMES.get(kind, kind)}"
     if kind == "jsonl":
         line = b'{"n":%d,"text":"%s","i":%d,"f":%.1f,"u":%d}\n'
-        lines = [line % (i % 4, b"x" * (i % 6), i - 2, i / 2, 2**63 + i) for i in range(MANY)]
-        path.write_bytes(b"".join(lines))
-        options = {"length": "n", "columns": {"size": "bytes()", "i": "i", "f": "f", "u": "u"}}
+        path.write_bytes(b"".join(line % (i % 4, b"x" * (i % 6), i - 2, i / 2, 2**63 + i) for i in range(MANY)))
     elif kind == "fixed":
         path.write_bytes(bytes(range(240)))
-        options = {"format": "fixed", "dtype": "u8", "shape": (1, 3), "length": "bytes()"}
     elif kind == "npy":
         path.write_bytes(npy(np.arange(12, dtype="<i8").reshape(6, 2)))
     elif kind == "prefixed":
         path.write_bytes(b"\3\0\0\0abc\1\0\0\0z\0\0\0\0" * (MANY // 3))
-        options = {"format": "prefixed", "length": "bytes()"}
     elif kind == "tfrecord":
         write_tfrecords(path, [{"x": ([i, 2], "int"), "s": (b"ab" * i, "byte"), "f": (0.5, "float")} for i in range(4)])
     elif kind == "tar":
         path.write_bytes(small_tar(4))
     elif kind == "megatron":
         write_pair(path, [[1, 2, 3], [4], [5, 6], []])
-        options = {"format": "megatron"}
     elif kind in COMPRESSED:
         path.write_bytes(compress(make_content(kind), kind))
-        options = {"length": "bytes()"}
     else:
         with mmapds.Writer(path) as writer:
             for i in range(4):
                 sample = {"a": np.arange(i, dtype="f4"), "n": i, "s": "é" * i, "j": {"a": [i]}}
                 writer.write(sample | {"i": i - 2, "f": i / 2, "u": np.uint64(2**63 + i)})
         return path
-    mmapds.build(path, **options)
+    mmapds.build(path, **OPTIONS.get(kind, {"length": "bytes()"} if kind in COMPRESSED else {}))
     if kind == "jsonl":
         mmapds.add_column(path, "computed", [1.5] * MANY)
     return path
@@ -154,11 +154,12 @@ class Forgery:
 
     def change(self, random):
         """Change something; return what, for messages."""
-        changes = [self._value] * 3 + [self._field] + [self._numbers] * 2
-        names = self.metadata.get("sections")
-        changes += [self._swapped, self._retyped] * (isinstance(names, dict) and len(names) > 1)
-        changes += [self.change_point] * (isinstance(names, dict) and POINTS in names)
-        return random.choice(changes)(random)
+        changes = (
+            [self._value] * 3 + [self._field] + [self._numbers] * 2 + [self._swapped, self._retyped, self.change_point]
+        )
+        with suppress(Exception):  # what it changes is not there, or forged already
+            return random.choice(changes)(random)
+        return "nothing"
 
     def _value(self, random):
         place = random.choice(list(places(self.metadata))[1:])
@@ -180,26 +181,24 @@ class Forgery:
         return f"header {name} = {value}"
 
     def _numbers(self, random):
-        with suppress(Exception):  # the metadata are forged already
-            name = random.choice(sorted(self.metadata["sections"]))
-            begin, items = self.metadata["sections"][name]["offset"], self.metadata["sections"][name]["shape"][0]
-            dtype = np.dtype(self.metadata["sections"][name]["dtype"])
-            before = np.frombuffer(bytes(self._data), dtype, items, begin)
-            numbers = before.copy()
-            at, other = random.randrange(items), random.randrange(items)
-            words = numbers.view(f"<u{dtype.itemsize}")
-            words[at] = random.choice([*NUMBERS, *(int(words[other]) + n for n in (0, 0, -64, -8, -1, 1, 8, 64))]) % (
-                256**dtype.itemsize
-            )
-            if random.random() < 0.3:
-                numbers[[at, other]] = before[[other, at]]
-            elif random.random() < 0.3:
-                numbers[at:-1] = before[at + 1 :]  # one is left out
-            elif random.random() < 0.3:
-                numbers.view(np.uint8)[random.randrange(numbers.nbytes)] ^= random.randrange(256)
-            self._data[begin : begin + numbers.nbytes] = numbers.tobytes()
-            return f"{name}[{at}] = {numbers[at]}"
-        return "nothing"
+        name = random.choice(sorted(self.metadata["sections"]))
+        begin, items = self.metadata["sections"][name]["offset"], self.metadata["sections"][name]["shape"][0]
+        dtype = np.dtype(self.metadata["sections"][name]["dtype"])
+        before = np.frombuffer(bytes(self._data), dtype, items, begin)
+        numbers = before.copy()
+        at, other = random.randrange(items), random.randrange(items)
+        words = numbers.view(f"<u{dtype.itemsize}")
+        words[at] = random.choice([*NUMBERS, *(int(words[other]) + n for n in (0, 0, -64, -8, -1, 1, 8, 64))]) % (
+            256**dtype.itemsize
+        )
+        if random.random() < 0.3:
+            numbers[[at, other]] = before[[other, at]]
+        elif random.random() < 0.3:
+            numbers[at:-1] = before[at + 1 :]  # one is left out
+        elif random.random() < 0.3:
+            numbers.view(np.uint8)[random.randrange(numbers.nbytes)] ^= random.randrange(256)
+        self._data[begin : begin + numbers.nbytes] = numbers.tobytes()
+        return f"{name}[{at}] = {numbers[at]}"
 
     def _swapped(self, random):
         sections = self.metadata["sections"]
@@ -209,33 +208,27 @@ class Forgery:
 
     def _retyped(self, random):
         """Let a section be numbers of another type, with the same bytes."""
-        with suppress(Exception):  # the metadata are forged already
-            name = random.choice(sorted(self.metadata["sections"]))
-            section = self.metadata["sections"][name]
-            section["dtype"] = random.choice(["<u8", "<i8", "<f8"] if section["dtype"][2:] == "8" else ["<u4", "|u1"])
-            return f"section {name} of {section['dtype']}"
-        return "nothing"
+        name = random.choice(sorted(self.metadata["sections"]))
+        section = self.metadata["sections"][name]
+        section["dtype"] = random.choice(["<u8", "<i8", "<f8"] if section["dtype"][2:] == "8" else ["<u4", "|u1"])
+        return f"section {name} of {section['dtype']}"
 
     def change_point(self, random):
         """Change an access point: its checksum, its window, or both, deflated again."""
-        with suppress(Exception):  # the metadata are forged already
-            bounds, points = self.section(POINT_BOUNDS), self.section(POINTS).tobytes()
-            at = random.choice([k for k in range(len(bounds) - 1) if bounds[k] < bounds[k + 1]])
-            begin, end = bounds[at : at + 2].tolist()
-            crc, window = unpacked_point(points[begin:end])
-            crc = random.choice([crc, crc, 0, crc ^ 1])
-            window = random.choice(
-                [window, window[1:], window[:-1], bytes(len(window)), window * 40, b"", b"x" + window]
-            )
-            packed = random.choice([packed_point(crc, window), crc.to_bytes(4, "little") + window, points[:begin], b""])
-            moved = bounds.astype(np.int64)
-            moved[at + 1 :] += len(packed) - (end - begin)
-            self.replace(POINTS, np.frombuffer(points[:begin] + packed + points[end:], np.uint8))
-            self.replace(POINT_BOUNDS, moved.astype(bounds.dtype))
-            if random.random() < 0.8:
-                self.metadata["sources"][0]["compression"]["points"] = int(moved[-1])
-            return f"access point {at} of {len(window)} bytes, checksum {crc}, as {len(packed)} bytes"
-        return "nothing"
+        bounds, points = self.section(POINT_BOUNDS), self.section(POINTS).tobytes()
+        at = random.choice([k for k in range(len(bounds) - 1) if bounds[k] < bounds[k + 1]])
+        begin, end = bounds[at : at + 2].tolist()
+        crc, window = unpacked_point(points[begin:end])
+        crc = random.choice([crc, crc, 0, crc ^ 1])
+        window = random.choice([window, window[1:], window[:-1], bytes(len(window)), window * 40, b"", b"x" + window])
+        packed = random.choice([packed_point(crc, window), crc.to_bytes(4, "little") + window, points[:begin], b""])
+        moved = bounds.astype(np.int64)
+        moved[at + 1 :] += len(packed) - (end - begin)
+        self._append(POINTS, np.frombuffer(points[:begin] + packed + points[end:], np.uint8))
+        self._append(POINT_BOUNDS, moved.astype(bounds.dtype))
+        if random.random() < 0.8:
+            self.metadata["sources"][0]["compression"]["points"] = int(moved[-1])
+        return f"access point {at} of {len(window)} bytes, checksum {crc}, as {len(packed)} bytes"
 
     def section(self, name):
         """The numbers of a section."""

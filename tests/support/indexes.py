@@ -58,7 +58,7 @@ def write_source(directory, name, number, records):
 def built(sources, out, **options):
     """The bytes of the index of some sources that is built from them alone."""
     out.unlink(missing_ok=True)
-    mmapds.build(sources, out=out, force=True, **options)
+    mmapds.build(sources, out=out, **{**options, "force": True})
     data = out.read_bytes()
     out.unlink()
     return data

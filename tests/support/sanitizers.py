@@ -13,5 +13,4 @@ def sanitized():
 
 
 limits_memory = pytest.mark.skipif(sanitized(), reason="sanitizers need more than any limit of memory")
-counts_memory = pytest.mark.skipif(sanitized(), reason="sanitizers keep memory beside all that is allocated")
 raises_sigbus = pytest.mark.skipif(sanitized(), reason="sanitizers handle SIGBUS in their own way")
