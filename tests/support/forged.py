@@ -154,9 +154,14 @@ class Forgery:
 
     def change(self, random):
         """Change something; return what, for messages."""
-        changes = (
-            [self._value] * 3 + [self._field] + [self._numbers] * 2 + [self._swapped, self._retyped, self.change_point]
-        )
+        changes = [
+            self._swapped,
+            self._retyped,
+            self.change_point,
+            self._field,
+            *[self._numbers] * 2,
+            *[self._value] * 3,
+        ]
         with suppress(Exception):  # what it changes is not there, or forged already
             return random.choice(changes)(random)
         return "nothing"
@@ -224,8 +229,8 @@ class Forgery:
         packed = random.choice([packed_point(crc, window), crc.to_bytes(4, "little") + window, points[:begin], b""])
         moved = bounds.astype(np.int64)
         moved[at + 1 :] += len(packed) - (end - begin)
-        self._append(POINTS, np.frombuffer(points[:begin] + packed + points[end:], np.uint8))
-        self._append(POINT_BOUNDS, moved.astype(bounds.dtype))
+        self.replace(POINTS, np.frombuffer(points[:begin] + packed + points[end:], np.uint8))
+        self.replace(POINT_BOUNDS, moved.astype(bounds.dtype))
         if random.random() < 0.8:
             self.metadata["sources"][0]["compression"]["points"] = int(moved[-1])
         return f"access point {at} of {len(window)} bytes, checksum {crc}, as {len(packed)} bytes"

@@ -4,9 +4,7 @@ They lie in an archive, as libraries may write them in another way tomorrow; `wr
 them.
 """
 
-import json
 from contextlib import chdir
-from pathlib import Path
 
 import mmapds
 from tests.support import golden
@@ -23,11 +21,6 @@ def prepare(directory):
     with chdir(directory):
         for name in ("typed.mma", "json.mma", "typed.jsonl"):
             mmapds.build(name)
-
-
-def write_lines(name, records):
-    Path(name).write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), "utf-8")
-    return name
 
 
 PREFIXES = ("u32le", "u32be", "u64le", "u64be", "varint")
