@@ -1,6 +1,5 @@
 """Blocks of compressed sources: who decodes them, what is kept, and what is refused of damaged files and tables."""
 
-import itertools
 import multiprocessing
 import os
 import random
@@ -8,14 +7,12 @@ import threading
 import tracemalloc
 from contextlib import ExitStack
 
-import numpy as np
 import pytest
 
 import mmapds
 from mmapds import _native
-from mmapds.compression import blocks, content, reader, zstd
+from mmapds.compression import content, reader, zstd
 from mmapds.compression import gzip as gzip_codec
-from mmapds.compression.blocks import BlockTable
 from mmapds.compression.reader import BlockCache, BlockReader
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import BLOCK_SECTIONS, POINTS
@@ -143,28 +140,6 @@ def test_a_block_is_a_read_only_copy_of_its_pieces_while_it_is_in_use():
     for k in range(100):
         memory.copy((b"\xff" * (1000 * k),))
     assert [(bytes(block), block.readonly) for block in blocks] == [(b"".join(pieces), True) for pieces in made]
-
-
-@pytest.mark.parametrize("page", [1, 5, 1000])
-def test_every_block_is_found_in_a_table_of_pages(write, monkeypatch, page):
-    monkeypatch.setattr(blocks, "_PAGE", page)
-    monkeypatch.setattr(zstd, "SMALLEST", 4)
-    random_, lines = random.Random(page), b"[1, 2]\n" * 300
-    ends = sorted({0, 2100, *random_.sample(range(0, 2100, 5), 100)})
-    bounds = list(itertools.pairwise(ends))
-    path = write(b"".join(codec.compress(lines[begin:end]) for begin, end in bounds), "a.jsonl.zst")
-    table = BlockTable(Index(str(mmapds.build(path))), 0)
-    assert [start.content for start in table.starts()] == ends
-    found = [0, 2099, *random_.sample(range(2100), 500)]
-    for offset in found:
-        place = table.place(table.find(offset))
-        assert (place.content, place.content_end) in bounds
-        assert place.content <= offset < place.content_end
-    for count in (1, 2, 40):
-        ranges = sorted((begin, min(begin + random_.choice([3, 0, 90, 7]), 2100)) for begin in found[:count])
-        wanted = {byte for each in ranges for byte in range(*each)}
-        expected = [number for number, each in enumerate(bounds) if not wanted.isdisjoint(range(*each))]
-        assert list(table.find_all(np.array(ranges, "<u8").tobytes())) == expected
 
 
 # ---- files that are damaged, cut or replaced ------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 
 import mmapds
 from mmapds import _native, orders
-from mmapds.compression import content, reader, zstd
+from mmapds.compression import blocks, content, reader, zstd
 from mmapds.compression import gzip as gzip_codec
 from mmapds.compression.reader import BlockReader
 from mmapds.storage.index_file import Index
@@ -165,9 +165,9 @@ CONTENT = {
 @pytest.fixture
 def tiny(monkeypatch):
     """Let blocks, and what is read of them at once, have a few bytes."""
-    for name, value, modules in (("SMALLEST", 4, (zstd, gzip_codec)), ("PIECE", 16, (reader,))):
-        for module in modules:
-            monkeypatch.setattr(module, name, value)
+    for module, name, value in ((zstd, "SMALLEST", 4), (gzip_codec, "SMALLEST", 4), (reader, "PIECE", 16)):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(blocks, "_PAGE", 3)
     for function in (content.parts_of, content.content_of):
         monkeypatch.setattr(function, "__defaults__", (3,))  # `least`
 
@@ -318,29 +318,30 @@ def test_a_size_that_lies_takes_no_memory_and_is_named_by_its_byte_of_the_conten
 # ---- datasets of them -----------------------------------------------------------------------------------------------
 
 
+VIEWS = [
+    lambda ds: ds[100:800:3],
+    lambda ds: mmapds.concat([ds, ds[5:10]]),
+    lambda ds: mmapds.zip(a=ds.map(len), b=ds),
+    lambda ds: mmapds.open(ds.sources, io="pread", decode=mmapds.Fields({"id": "int64", "text": "str"})),
+    lambda ds: pickle.loads(pickle.dumps(mmapds.open(ds.sources, block_cache=0))),
+]
+
+
 def test_views_concatenations_maps_and_fields(write):
     plain, packed = (mmapds.open(written(write, "jsonl", text(900), each), build=True) for each in (None, "many"))
-    fields = mmapds.Fields({"id": "int64", "text": "str"})
-    for make in (
-        lambda ds: ds[100:800:3],
-        lambda ds: mmapds.concat([ds, plain, ds[5:10]]),
-        lambda ds: mmapds.zip(a=ds.map(len), b=ds),
-        lambda ds: mmapds.open(ds.sources, io="pread", decode=fields),
-        lambda ds: pickle.loads(pickle.dumps(mmapds.open(ds.sources, block_cache=0))),
-    ):
+    for make in VIEWS:
         one, other = make(plain), make(packed)
         rows = list(range(0, len(one), 7))[::-1]
-        assert list(other.take(rows)) == list(one.take(rows))
-        assert [other[i] for i in rows[:9]] == [one[i] for i in rows[:9]]
+        assert list(other.take(rows)) == list(one.take(rows)) == [other[i] for i in rows]
 
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_an_index_of_many_files_is_built_or_merged(write, tmp_path, kind):
     """Of gzip with access points, of members, which have none, of zstd, and plain."""
-    count, paths, expected = 700 if kind == "jsonl" else 40, [], []
+    paths, expected = [], []
     with patch.object(gzip_codec, "SPACING", 20_000):
         for number, writer in enumerate([None, "gzip", "many", "members", None]):
-            data = made(kind, count, number)
+            data = made(kind, 700 if kind == "jsonl" else 40, number)
             suffix, compress = ALL[writer] if writer else ("", bytes)
             expected += mmapds.open(written(write, kind, data), decode="bytes", build=True)
             paths.append(write(compress(data), f"{number}.{kind}{suffix}"))
@@ -349,10 +350,7 @@ def test_an_index_of_many_files_is_built_or_merged(write, tmp_path, kind):
             merged = mmapds.merge([mmapds.build(path) for path in paths[order]], out=tmp_path / f"{workers}.mmx")
             assert merged.read_bytes() == built.read_bytes()
         verify(Index(str(merged)))
-    ds = mmapds.open(merged, decode="bytes")
-    assert list(ds) == expected
-    ds[::3].save(tmp_path / "v.mmx")
-    assert list(mmapds.open(tmp_path / "v.mmx", decode="bytes")) == expected[::3]
+    assert list(mmapds.open(merged, decode="bytes")) == expected
 
 
 def test_names_and_first_bytes_say_what_files_are(write, tmp_path):
@@ -382,10 +380,10 @@ def test_blocks_start_with_the_first_record_that_begins_in_them(packed, write):
     where = [packed.where(i) for i in range(1202)]
     assert pickle.loads(pickle.dumps(where[700])).block == where[700].block
     assert not hasattr(mmapds.open(write(text(1)), build=True).where(0), "block")
-    blocks = [(each.source, each.block) for each in where]
-    assert blocks == sorted(blocks)
+    begins = [(each.source, each.block) for each in where]
+    assert begins == sorted(begins)
     starts = packed.block_starts
-    assert np.unique(starts).tolist() == [*(i for i in range(1202) if not i or blocks[i] != blocks[i - 1]), 1202]
+    assert np.unique(starts).tolist() == [*(i for i in range(1202) if not i or begins[i] != begins[i - 1]), 1202]
     assert len(starts) > len(np.unique(starts)), "some have no record that begins there"
     assert mmapds.zip(a=packed.map(len), b=packed).block_starts.tolist() == starts.tolist()
     inside = starts[(starts > 100) & (starts < 1000)] - 100
