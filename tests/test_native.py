@@ -18,6 +18,7 @@ from mmapds import _native
 from tests.support.bounds import grouped
 from tests.support.files import ROOT
 from tests.support.native_calls import Opener, answer, buffers_in, call, changes, fresh, halves, table, words
+from tests.support.sanitizers import raises_sigbus
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,18 @@ def test_a_lack_of_memory_is_a_memory_error_and_no_damage(tmp_path):
     command = [sys.executable, "-m", "tests.support.native_calls", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-100:] + done.stderr[-2000:]  # the last line names the row
+
+
+@raises_sigbus
+def test_files_that_are_cut_short_under_a_call_are_the_end_of_it(tmp_path):
+    rows = table(tmp_path)
+    right = {name: answer(*row) for name, row in rows.items()}
+    for path in tmp_path.iterdir():
+        os.truncate(path, 0)
+    found = {name: answer(*row)[0] for name, row in rows.items() if not name.startswith("Zstd")}  # which returns None
+    changed = {name: each for name, each in found.items() if each != right[name][0]}
+    assert len(changed) > 60
+    assert {kind for kind, _ in changed.values()} == {EOFError}
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
@@ -113,7 +126,7 @@ REFUSED = [  # a row of the table, arguments of which some are others, and the m
     ("Bits.select", {"0": (words(0b1011), words(0, 3), 64, "a")}, "file: expected a Map or None, found 'a'"),
     ("bits_set", {"2": words(3, 64)}, "number 64 is out of range for a set of numbers below 64"),
     ("scan_lines", {"1": SHARED[:8], "4": SHARED[:48]}, "starts: expected memory of its own, found"),
-    ("scan_lines", {"1": b"a\n" * 5}, "expected 7"),
+    ("scan_lines", {"1": b"a\n" * 5, "4": words(*range(6))}, "expected 7"),
     ("scan_lines", {"0": "mmx"}, r"variant = 'mmx', expected a variant that this machine has: .*'portable'"),
     ("join_pieces", {"0": [SHARED[:0]], "1": SHARED[:8], "3": SHARED[:16]}, "begins: expected memory of its own"),
     ("Measuring.lines", {"1.4": SHARED, "1.5": (SHARED,) * 3}, "cells: expected memory of its own, found"),
@@ -219,6 +232,13 @@ class Asked(Opener):
         if enter:
             enter()
         return *maps, 0, 2, _native.FRAMING_NONE, 0, 0
+
+
+def test_there_may_be_more_blocks_than_a_process_may_have_maps():
+    memory = _native.BlockMemory()
+    blocks = [memory.copy((b"%d" % k,)) for k in range(8200)]
+    assert [int(bytes(block)) for block in blocks] == list(range(8200))
+    assert blocks[-1].room < blocks[0].room
 
 
 @pytest.mark.parametrize("room", range(12))

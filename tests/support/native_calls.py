@@ -124,7 +124,8 @@ def table(folder):
     )
     array_options = (make_array, bytes, ValueError)
     arrays_of = core.ArrayFields(array_fields, *array_options)
-    array_records = records(file("arrays", arrays[:last]), index(0, first, last))
+    array_file = file("arrays", arrays[:last])
+    array_records = records(array_file, index(0, first, last))
     array_batch = core.ArrayBatch(array_records, [0, 1], arrays_of)
     many_words = [(str(k), k % 4, 1, (), None) for k in range(20)]  # FIELD_UINT, FIELD_INT, FIELD_FLOAT, FIELD_BOOL
 
@@ -155,6 +156,7 @@ def table(folder):
     tar = archive([("a.txt", b"text"), ("a.bin", b"0123"), ("b.txt", b"")], "ustar")
     frame = b"\x28\xb5\x2f\xfd\x20" + bytes([50]) + (1 | 50 << 3).to_bytes(3, "little") + LINES[:50]
     path = str(Path(folder, "tar"))
+    bad, framed = file("bad lines", b"{\n" + LINES), file("framed", b"\4\0\0\0abcd" * 3)
     packed, frames, tars = file("gz", gzip.compress(LINES)), file("zst", frame * 2), file("tar", tar)
 
     # orders, plans and tables
@@ -196,7 +198,7 @@ def table(folder):
         "ArrayFields": (use(core.ArrayFields, "__call__"), ((array_fields, *array_options), (arrays[:first],))),
         "ArrayFields of text": (use(core.ArrayFields, "__call__"), ((array_fields, make_array, int, int), (b"",))),
         "ArrayFields, many": (arrays_of.__class__((*many_words,), *array_options), (bytes(words(168, *range(20))),)),
-        "ArrayFields.words": (arrays_of.words, (arrays, 0)),
+        "ArrayFields.words": (arrays_of.words, (array_file, 0)),
         "ArrayBatch": (core.ArrayBatch, (mapped, [0, 1], arrays_of)),  # records that have not these fields
         "ArrayBatch item": (array_batch.__getitem__, (1,)),
         "ArrayBatch.check": (array_batch.check, (1,)),
@@ -222,7 +224,7 @@ def table(folder):
         "BlockMemory.copy": (blocks.copy, ((b"one", b"", b"two"),)),
         "Zstd, missing": (core.Zstd, ("libmissing.so",)),
         "Zstd, another": (core.Zstd, ("libc.so.6",)),
-        "Measuring.lines": (use(core.Measuring, "lines"), (measuring, (b"{\n" + LINES, 0, 0, 197, room, (room,) * 3))),
+        "Measuring.lines": (use(core.Measuring, "lines"), (measuring, (bad, 0, 0, bad.size, room, (room,) * 3))),
         "Permutation": (core.Permutation, (5, 1, 2, 3)),
         "Permutation.one": (order.one, (3, True)),
         "Permutation.range": (order.range, (4, -2, three)),
@@ -239,13 +241,13 @@ def table(folder):
         "Stream.push": (use(core.Stream, "push"), (stream, (words(0, 1, 2), words(5, 4, 5), four, two))),
         "Bits.select": (use(core.Bits, "select"), ((words(0b1011), words(0, 3), 64), (words(2, 0), two))),
         "Runs.at": (use(core.Runs, "at"), (runs, (words(0, 3), two))),
-        "scan_lines": (core.scan_lines, (core.SIMD, b"a\nb\n\n", 10, None, words(*[0] * 5))),
+        "scan_lines": (core.scan_lines, (core.SIMD, lines, 10, None, room)),
         "pack_array_records": (core.pack_array_records, (array_words, array_parts, 1, room, words(0))),
         "pack_bounds": (core.pack_bounds, (8, words(1, 2), words(3, 4, 5, 6, 7, 8))),
         "unpack_bounds": (core.unpack_bounds, (8, words(*range(8)))),
         "record_sizes": (core.record_sizes, (words(5, 9, 20), 1, 100, 0)),
-        "frames_scan": (core.frames_scan, (b"\4\0\0\0abcd" * 3, core.FRAMING_U32LE, 100, 124, three, three)),
-        "frames_verify": (core.frames_verify, (b"\4\0\0\0abcd" * 3, 100, 124)),
+        "frames_scan": (core.frames_scan, (framed, core.FRAMING_U32LE, 100, 124, three, three)),
+        "frames_verify": (core.frames_verify, (framed, 100, 124)),
         "zstd_walk": (core.zstd_walk, (frames, frames.size, 1 << 20, words(*[0] * 7), three, three)),
         "varints": (core.varints, (b"\0\x81\1\2", 1, 4)),
         "crc32c": (core.crc32c, (core.SIMD, 1, b"abcd")),
