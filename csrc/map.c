@@ -140,8 +140,6 @@ static void give_back(const mds_file *file, int fd)
 mds_status mds_map_check(const mds_map *map)
 {
     struct stat st;
-    if (!map->file)
-        return MDS_OK;
     mds_guard_install(); /* for the reads to come */
     atomic_store_explicit(&map->file->checked, mds_now(), memory_order_relaxed);
     /* Nobody reaches a file that was removed or replaced, to cut it short. */

@@ -110,7 +110,8 @@ void mds_map_close(mds_map *map);
  * file ends before them by now. */
 mds_status mds_map_read(const mds_map *map, uint64_t begin, size_t n, uint8_t *out);
 
-/* Return MDS_SHRANK if the file is shorter than it was. A file that was removed or replaced stays as it was. */
+/* Return MDS_SHRANK if the file of a map, which must have one, is shorter than it was. A file that was removed or replaced
+ * stays as it was. */
 mds_status mds_map_check(const mds_map *map);
 
 /* The same, after bytes up to `end` were read from the map. It asks the system only if these bytes may be the zeros that

@@ -37,7 +37,7 @@ PyObject *mds_py_take_error(void)
     PyErr_NormalizeException(&type, &error, &traceback);
     if (traceback)
         PyException_SetTraceback(error, traceback);
-    Py_XDECREF(type);
+    Py_DECREF(type);
     Py_XDECREF(traceback);
     return error;
 }

@@ -12,8 +12,8 @@ typedef struct {
 static void array_batch_dealloc(PyObject *object)
 {
     ArrayBatchObject *self = (ArrayBatchObject *)object;
-    Py_XDECREF(self->records);
-    Py_XDECREF(self->fields);
+    Py_DECREF(self->records);
+    Py_DECREF(self->fields);
     mds_py_batch_free(&self->batch);
     PyMem_Free(self->values);
     mds_py_free(object);

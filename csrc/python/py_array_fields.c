@@ -13,9 +13,9 @@ static void array_fields_dealloc(PyObject *object)
     }
     PyMem_Free(self->slots);
     PyMem_Free(self->fields);
-    Py_XDECREF(self->make_array);
-    Py_XDECREF(self->loads);
-    Py_XDECREF(self->error);
+    Py_DECREF(self->make_array);
+    Py_DECREF(self->loads);
+    Py_DECREF(self->error);
     mds_py_free(object);
 }
 
@@ -200,14 +200,10 @@ static PyObject *array_sample(const ArrayFieldsObject *self, PyObject *record, c
             Py_CLEAR(sample);
         Py_XDECREF(value);
         if (!sample && PyErr_ExceptionMatches(PyExc_ValueError)) { /* text that cannot be decoded */
-            PyObject *type, *reason, *traceback;
-            PyErr_Fetch(&type, &reason, &traceback);
-            PyErr_NormalizeException(&type, &reason, &traceback);
+            PyObject *reason = mds_py_take_error();
             PyErr_Format(self->error, "field %R: expected %s, found damaged bytes (%S)", self->slots[f].name,
-                         expected_bytes(self->slots[f].type), reason ? reason : Py_None);
-            Py_XDECREF(type);
-            Py_XDECREF(reason);
-            Py_XDECREF(traceback);
+                         expected_bytes(self->slots[f].type), reason);
+            Py_DECREF(reason);
         }
     }
     return sample;

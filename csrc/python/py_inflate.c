@@ -26,7 +26,7 @@ static PyObject *inflater_new(PyTypeObject *type, PyObject *args, PyObject *kwar
 
 static void inflater_dealloc(PyObject *self)
 {
-    Py_XDECREF(((InflaterObject *)self)->map);
+    Py_DECREF(((InflaterObject *)self)->map);
     mds_py_free(self);
 }
 

@@ -22,12 +22,11 @@ static const JsonFieldsObject *fields_of(const JsonBatchObject *self)
 static void json_batch_dealloc(PyObject *object)
 {
     JsonBatchObject *self = (JsonBatchObject *)object;
-    if (self->fields)
-        mds_py_free_items(self->items, fields_of(self)->count);
+    mds_py_free_items(self->items, fields_of(self)->count);
     PyMem_Free(self->values);
     PyMem_Free(self->places);
     PyMem_Free(self->refusals);
-    Py_XDECREF(self->fields);
+    Py_DECREF(self->fields);
     mds_py_free(object);
 }
 

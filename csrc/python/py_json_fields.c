@@ -16,8 +16,8 @@ static void json_fields_dealloc(PyObject *object)
     PyMem_Free(self->slots);
     PyMem_Free(self->fields);
     PyMem_Free(self->order);
-    Py_XDECREF(self->make_array);
-    Py_XDECREF(self->error);
+    Py_DECREF(self->make_array);
+    Py_DECREF(self->error);
     mds_py_free(object);
 }
 

@@ -43,7 +43,7 @@ static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static void map_dealloc(PyObject *self)
 {
     mds_map_close(&((MapObject *)self)->map);
-    Py_XDECREF(((MapObject *)self)->path);
+    Py_DECREF(((MapObject *)self)->path);
     mds_py_free(self);
 }
 
