@@ -51,6 +51,7 @@ def test_a_stream_is_in_file_order_or_in_any_other(ds):
     batches = ds.stream(batch_size=4)
     assert [ids(batch) for batch in batches] == [list(range(k, min(k + 4, N))) for k in range(0, N, 4)]
     assert len(batches) == len(DataLoader(batches, batch_size=None)) == 51
+    assert repr(batches).startswith("<mmapds stream of batches: <DistributedBatchSampler: 203 samples, ")
 
 
 @pytest.mark.parametrize(("kind", "world", "workers"), [("samples", 2, 2), ("samples", 3, 0), ("batches", 3, 2)])
@@ -123,10 +124,7 @@ def test_workers_go_on_where_torchdata_saved_them(ds, kind, workers):
 def test_what_a_stream_refuses(ds):
     sampler = mmapds.DistributedSampler(ds)
     for refused, message in [
-        (
-            lambda: ds.stream(sampler, seed=1, batch_size=4),
-            "expected no other arguments beside it, found seed, batch_si",
-        ),
+        (lambda: ds.stream(sampler, seed=1, batch_size=4), "no other arguments beside it, found seed, batch_size; "),
         (lambda: ds.stream(range(3)), "sampler: expected a sampler of mmapds, found range"),
         (lambda: ds[:0].stream(), "found 0 "),
         (lambda: ds[::-1].stream(sampler), "sampler: expected one of the 203 samples of the dataset, found"),
@@ -137,8 +135,6 @@ def test_what_a_stream_refuses(ds):
         ds.stream().load_state_dict(sampler.state_dict())
     with pytest.raises(mmapds.StateError, match="step = 20, expected a stream of batches, found one of samples"):
         ds.stream(shuffle=True).state_dict(step=20)  # several workers may have read them
-    said = "<mmapds stream of batches: <DistributedBatchSampler: 203 samples, "
-    assert repr(ds.stream(batch_size=4)).startswith(said)
 
 
 def test_what_a_stream_refuses_of_the_state_of_a_worker(ds):

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Subset
 
 import mmapds
-from mmapds import OrderError, StateError, TokenBudgetBatchSampler, _native, orders
-from mmapds.samplers.bucket import Budget
-from mmapds.samplers.plan import rounded_up
+from mmapds import OrderError, StateError, TokenBudgetBatchSampler, orders
 from tests.support import messages
 from tests.support.budgets import check, flat, log_normal, ranks
 
@@ -85,26 +83,6 @@ def test_every_sample_once_within_budget_in_equal_steps_and_any_world_goes_on_fr
     check(lengths, rest, cost, budget)
     read, rest = set(flat(steps[:stop])), set(flat(rest))
     assert (read | rest, read & rest) == (set(range(len(lengths))), set())
-
-
-@given(
-    length=st.integers(1, 2**40) | st.integers(1, 3000),
-    budget=st.builds(
-        Budget,
-        max_tokens=st.integers(1, 2**62) | st.integers(1, 10_000),
-        max_batch_size=st.sampled_from([1, 7, 2**31]),
-        batch_size_multiple=st.sampled_from([1, 8, 1000]),
-        quadratic_length=st.integers(0, 3) | st.integers(1, 2**40),
-        round_to=st.sampled_from([1, 2, 8, 1000]),
-    ),
-)
-def test_the_core_cuts_batches_by_the_cost_of_a_record(length, budget):
-    size = min(budget.max_tokens // budget.cost(length), budget.max_batch_size)
-    if size >= budget.batch_size_multiple:
-        size -= size % budget.batch_size_multiple
-    lengths, records = rounded_up(np.array([length], np.uint64), budget.round_to), np.array([2**40], np.uint64)
-    found = np.frombuffer(_native.plan_buckets(budget[:4], lengths, records, (1, 1, 0), False), np.uint64)
-    assert found[3] == max(size, 1)
 
 
 # ---- options -------------------------------------------------------------------------------------------------
