@@ -40,9 +40,6 @@ def test_an_iterator_takes_its_epoch_and_position_with_its_first_step(make):
     assert list(third) == whole(make, 3)[2:]
 
 
-# ---- epochs ----------------------------------------------------------------------------------------------------
-
-
 class Rules:
     """The rules of docs/samplers.md, under "Resume": where the next iterator begins, in steps of epochs of `steps`."""
 
@@ -162,9 +159,6 @@ def test_the_sampler_of_a_batch_sampler_is_a_face_of_the_same_cursor():
     assert list(batches) == epoch_of(DistributedBatchSampler, 2, dataset=range(N), batch_size=6, seed=1, **WORLD)[2:]
 
 
-# ---- states ----------------------------------------------------------------------------------------------------
-
-
 @every_kind
 def test_steps_are_fresh_and_of_python_ints_and_a_state_is_a_small_fresh_dict_of_json(make):
     sampler = make(**WORLD)
@@ -228,8 +222,6 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing(change, messag
         check(str(raised.value))
         assert sampler.state_dict() == before
 
-
-# ---- the data of a state ---------------------------------------------------------------------------------------
 
 OF_A_DATASET = {
     "index": lambda ds: DistributedSampler(ds, 2, 0),

@@ -126,8 +126,6 @@ def test_a_sampler_knows_its_step(number):
     assert sampler.state_dict()["position"] in (8192, 8193)
 
 
-# ---- workers that die, and those of a process that dies --------------------------------------------------------------
-
 JOB = """
 import multiprocessing, os, signal, sys, time
 import mmapds

@@ -89,9 +89,6 @@ def test_a_child_forked_beside_reading_threads_reads(write, tmp_path):
     assert failed == 0, errors
 
 
-# ---- work that threads share: its results in order, and no failure that passes for the end ---------------------
-
-
 @pytest.mark.parametrize("workers", [1, 5])
 def test_results_come_in_the_order_of_tasks_and_a_failure_in_its_turn(workers):
     def tasks(count, failure=None):

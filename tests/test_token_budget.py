@@ -85,9 +85,6 @@ def test_every_sample_once_within_budget_in_equal_steps_and_any_world_goes_on_fr
     assert (read | rest, read & rest) == (set(range(len(lengths))), set())
 
 
-# ---- options -------------------------------------------------------------------------------------------------
-
-
 def test_target_lengths_are_within_the_budget_too():
     rng = np.random.default_rng(0)
     source, target = rng.integers(1, 50, 3000), rng.integers(1, 50, 3000)
@@ -126,9 +123,6 @@ def test_lengths_are_taken_in_many_forms():
     assert len(list(TokenBudgetBatchSampler(range(1, 20), 50)))
 
 
-# ---- as trainers use it --------------------------------------------------------------------------------------
-
-
 def test_padded_batches_of_datasets_and_views_are_within_the_budget(write):
     path = write([{"id": i, "tokens": [1] * (1 + i * 7919 % 61)} for i in range(500)])
     mmapds.build(path, length="items(tokens)")
@@ -164,8 +158,6 @@ def test_a_state_of_another_plan_is_refused_and_changes_nothing():
         messages.check(str(error.value))
         assert list(sampler) == list(TokenBudgetBatchSampler(**own | options, start_step=5))
 
-
-# ---- planners --------------------------------------------------------------------------------------------------
 
 BUDGET = 16_384
 
@@ -231,8 +223,6 @@ def test_windows_follow_their_order():
     batches = list(alone(lengths, planner="window", sort_window=2000, order=order))
     assert np.concatenate([place[batch].max() - place[batch] for batch in batches]).mean() < 3000
 
-
-# ---- bad input -----------------------------------------------------------------------------------------------
 
 ONE_EACH = "lengths: expected integers of 1 or more, one for each record, found"
 
