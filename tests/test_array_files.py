@@ -380,7 +380,6 @@ def with_section(name, change):
         ("offsets", None, OFFSETS.format("none")),
         ("column:n", None, NUMBERS.format("n", "none")),
         ("offsets", {"shape": [2]}, OFFSETS.format("2 of type <u4")),
-        ("column:x_length", {"shape": [4]}, NUMBERS.format("x_length", "4 of type <u4")),
         ("offsets", {"dtype": "|u1"}, OFFSETS.format(r"3 of type \|u1")),
         ("column:n", {"xxh3": "0"}, "section 'column:n' does not match its checksum: expected 0, found [0-9a-f]{16}"),
     ],

@@ -185,6 +185,9 @@ def test_lists_of_numbers_and_bytes_of_any_buffer(tmp_path):
     ):
         (sample,) = mmapds.open(store(tmp_path, [{"x": value}], {"x": (dtype, (None,))}))
         assert (sample["x"].dtype, sample["x"].tolist()) == (dtype, value)
+    records = [{"x": [], "y": [[], []]}]
+    (sample,) = mmapds.open(store(tmp_path, records, {"x": ("int8", (None, 3)), "y": ("int8", (2, None, 3))}))
+    assert (sample["x"].shape, sample["y"].shape) == ((0, 3), (2, 0, 3))
     values = [bytearray(b"x"), memoryview(b"abcdef")[::2], memoryview(np.empty((0, 3)))]
     path = store(tmp_path, [{"y": value} for value in values], {"y": "bytes"})
     assert [sample["y"] for sample in mmapds.open(path)] == [b"x", b"ace", b""]
