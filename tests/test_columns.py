@@ -281,20 +281,18 @@ def test_a_function_sees_every_sample(corpus, workers):
     assert (sum(done), len(done)) == (MANY, 2)
 
 
-def test_columns_from_arrays(corpus, index):
-    path, records = corpus
-    mmapds.build(path, length="id")
+def test_columns_from_arrays(path, index):
+    mmapds.build(path, length="bytes()")
     before = mmapds.open(path)
-    mmapds.add_column(path, "length", [1] * MANY)
     for make in (torch.tensor, np.array):
         for column in ([math.nan, 0.5, 1], [3, 4, 5]):
-            mmapds.add_column(path, "x", [make(number) for number in column] + [0] * (MANY - 3))
+            mmapds.add_column(path, "x", [make(number) for number in column] + [0] * 97)
             np.testing.assert_array_equal(mmapds.open(path).column("x")[:3], column)
-    mmapds.add_column(path, "score", np.linspace(-1, 1, MANY))
+    mmapds.add_column(path, "length", np.arange(100) // 3)
     ds = mmapds.open(path)
-    assert (ds.columns, ds.column("score").tolist()) == (["length", "x", "score"], np.linspace(-1, 1, MANY).tolist())
-    assert arrays(ds.length_order)[0].tolist() == list(range(MANY))
-    assert before.lengths.tolist() == [record["id"] for record in records]
+    assert (ds.columns, ds.lengths.tolist()) == (["x", "length"], [number // 3 for number in range(100)])
+    assert arrays(ds.length_order)[0].tolist() == sorted(range(100), key=lambda i: -(i // 3))
+    assert before.lengths.tolist() == [before.where(i).size for i in range(100)]
     assert index("--verify", path).returncode == 0
 
 

@@ -19,7 +19,6 @@ from mmapds.storage.index_file import Index
 from tests.support import oracle
 from tests.support.bounds import bounds_of
 from tests.support.commands import SECONDS
-from tests.support.files import opened_to_all, unprivileged
 from tests.support.pieces import jsonl_in_blocks
 from tests.support.tars import archive, special
 
@@ -171,22 +170,9 @@ def test_the_index_takes_the_place_of_nothing_else(write, tmp_path, monkeypatch,
     assert (tmp_path / "other.txt").read_text() == "precious"
 
 
-def test_permissions(tmp_path):
-    """Of files that cannot be read, of directories that cannot be written to or only be written to, and of an index."""
-    opened_to_all(tmp_path)
-    (tmp_path / "closed").mkdir()
-    for name in ("secret.jsonl", "plain.jsonl", "closed/a.jsonl"):
-        (tmp_path / name).write_bytes(b'{"a":1}\n')
-    (tmp_path / "secret.jsonl").chmod(0)
-    (tmp_path / "closed").chmod(0o333)
-    for name, said in (
-        ("secret.jsonl", f"SourceError: {tmp_path}/secret.jsonl: permission denied"),
-        ("plain.jsonl", f"Error: {tmp_path}/plain.jsonl.mmx: cannot write the index here (permission denied); give an"),
-        ("closed/a.jsonl", f"{tmp_path}/closed/a.jsonl.mmx"),
-    ):
-        assert unprivileged(lambda name=name: str(mmapds.build(tmp_path / name))).startswith(said)
+def test_an_index_may_be_read_by_whoever_may_read_its_source(write):
     mask = os.umask(0o022)
-    assert stat.S_IMODE(os.stat(mmapds.build(tmp_path / "plain.jsonl")).st_mode) == 0o644
+    assert stat.S_IMODE(os.stat(mmapds.build(write([1]))).st_mode) == 0o644
     os.umask(mask)
 
 

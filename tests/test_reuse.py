@@ -5,6 +5,7 @@ import math
 import os
 import struct
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds.index.build import Request, build_each
-from mmapds.storage import current
+from mmapds.storage import current, sections
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
 from tests.support.files import flip
@@ -23,20 +24,24 @@ LINES = [json.dumps({"n": n, "text": "x" * (n % 50)}).encode() + b"\n" for n in 
 TEXT = {"length": "chars(text)"}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces():
+    """Sections are copied piece by piece, and these tests have small ones."""
+    with patch.object(sections, "_PIECE", 256):
+        yield
+
+
 def scanned(paths, **options):
     """How many bytes of sources a build scans, after which the index is the one that is built from them alone."""
-    scans = []
+    jsonl, scans = mmapds.formats.FORMATS["jsonl"], []
 
-    def spy(sources, *args, **more):
+    def spy(sources, *args, scan=jsonl.scan, **more):
         scans.extend(source.stop - source.begin for source in sources)
         return scan(sources, *args, **more)
 
-    jsonl = mmapds.formats.FORMATS["jsonl"]
-    scan = jsonl.scan
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonl, "scan", spy, raising=False)
-        built_now = mmapds.build(paths, **options)
-    return sum(scans), Path(built_now).read_bytes()
+    with patch.object(jsonl, "scan", spy, create=True):
+        found = mmapds.build(paths, **options).read_bytes()
+    return sum(scans), found
 
 
 def sizes(paths):
@@ -131,8 +136,7 @@ def test_indexes_of_every_format_are_kept_and_merged(tmp_path, name):
         if name == "megatron":
             os.replace(path.with_name(f"megatron-{100 + number}.idx"), path.with_suffix(".idx"))
     direct, read = built(paths, tmp_path / "direct.mmx", **OPTIONS[name]), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Index, "read", lambda *args, whole=Index.read: read.append(args[2]) or whole(*args))
+    with patch.object(Index, "read", lambda *args, whole=Index.read: read.append(args[2]) or whole(*args)):
         (done,) = build_each([str(out)], Request())
     assert done.reused == "kept 17 sources, scanned 13 sources"
     assert out.read_bytes() == direct
@@ -323,8 +327,10 @@ def test_columns_that_were_computed_are_merged_and_not_lost(two, tmp_path):
 
 
 def unknown_section(paths):
-    sections = Index(f"{paths[1]}.mmx").metadata["sections"]
-    rewrite(f"{paths[1]}.mmx", metadata=lambda found: found | {"sections": sections | {"blocks": sections["offsets"]}})
+    def change(found):
+        return found | {"sections": found["sections"] | {"blocks": found["sections"]["offsets"]}}
+
+    rewrite(f"{paths[1]}.mmx", metadata=change)
 
 
 def of_another_format(**options):

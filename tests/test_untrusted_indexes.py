@@ -27,7 +27,7 @@ def home(tmp_path, monkeypatch):
     """A home directory with a key in it, and a directory of somebody else's data, which is the working directory."""
     folder = tmp_path / "home"
     (folder / "theirs/deep").mkdir(parents=True)
-    for name in (".ssh/id_rsa", "documents/taxes.jsonl", "theirs-not/a.jsonl", "theirs/.ssh/id_rsa"):
+    for name in (".ssh/id_rsa", "documents/taxes.jsonl", "theirs-not/a.jsonl", "theirs/.ssh/id_rsa", "theirs/.netrc"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(SECRET)
     monkeypatch.chdir(folder / "theirs")
@@ -67,6 +67,7 @@ WAYS_OUT = {
     "link": lambda _: linked("train", train="../.ssh/id_rsa"),
     "nested link": lambda _: linked("one", **{"deep/two": "../../.ssh/id_rsa", "one": "deep/two"}),
     "link and climbing": lambda _: linked("deep/up/../../documents/taxes.jsonl", **{"deep/up": ".."}),
+    "hidden, even beside the index": lambda _: ".netrc",
     "hidden, even below the index": lambda _: ".ssh/id_rsa",
     "missing": lambda _: "../nowhere/at/all",  # not told from one that is there
 }
