@@ -1,9 +1,7 @@
 """Many indexes behave as one: the same columns, length order, plans and batches as one index of all their sources."""
 
-import copy
 import itertools
 import json
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -152,10 +150,3 @@ def test_lengths_of_one_of_many_that_are_damaged(tmp_path, section, numbers, mes
     for ds in (mmapds.open(paths), mmapds.open(paths)[1:6]):
         with pytest.raises(FormatError, match=expected):
             list(TokenBudgetBatchSampler(ds, 100))
-
-
-def test_a_sampler_of_many_pickles_without_its_records(corpus):
-    for ds in (corpus[0], corpus[0][100:1300]):
-        assert len(pickle.dumps(ds.length_order)) < 4000
-        for sampler in (TokenBudgetBatchSampler(ds, 2000), TokenBudgetBatchSampler(ds.lengths, 2000)):
-            assert list(pickle.loads(pickle.dumps(sampler))) == list(copy.deepcopy(sampler)) == list(sampler)

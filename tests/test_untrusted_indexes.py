@@ -142,14 +142,6 @@ def test_paths_of_no_file_are_refused(home):
     assert "pipe: expected a regular file, found a FIFO" in str(error.value)
 
 
-def test_an_index_beside_a_source_may_not_name_another_file(home):
-    forged("theirs.jsonl.mmx", "../.ssh/id_rsa", like=home / ".ssh/id_rsa")
-    with open("theirs.jsonl", "wb") as file:
-        file.write(b"1\n")
-    with pytest.raises(mmapds.StaleIndexError, match=r"expected the index of theirs\.jsonl, found one of .*id_rsa;"):
-        mmapds.open("theirs.jsonl")
-
-
 # ---- the user's word ----------------------------------------------------------------------------------------------
 
 
