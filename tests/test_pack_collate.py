@@ -237,7 +237,6 @@ TWO = made([2, 3])
         (TWO, {"packs": 2, "layout": "hf"}, "packs = 2, expected pad_to beside it, the length of a pack"),
         (TWO, {"packs": 2, "layout": "hf", "pad_to": 2}, r"samples\[1\]: expected up to pad_to = 2 tokens, found 3"),
         (TWO, {"packs": 1, "layout": "hf", "pad_to": 4}, "packs = 1, expected 2 or more, the rows of 4 tokens"),
-        (TWO, {"round_to": 2}, "layout = 'flash', expected 'megatron' for round_to"),
         (TWO, {"flash_attn_kwargs": True}, "layout = 'flash', expected 'hf' for flash_attn_kwargs and seq_idx"),
         ([np.ones(2)], {"layout": "hf"}, "expected arrays of integers as field 'input_ids', found 'input_ids'"),
         ([{**TWO[0], "max_seqlen": 1}], {}, r"samples\[0\]: expected another name than 'max_seqlen', which layout="),

@@ -52,9 +52,10 @@ def test_a_schema_is_inferred_from_the_first_record(tmp_path):
     (sample,) = mmapds.open(store(tmp_path, [record]))
     assert (sample["l"].tolist(), sample["c"], sample["u"]) == ([1, 2, 3], 1j, 2**63)
     assert [inferred({"x": value}) for value in LONG] == [{"x": "json"}] * 3
-    message = "record 0: field 'x': expected a value whose type can be inferred, found null"
-    with pytest.raises(mmapds.FormatError, match=message):
-        store(tmp_path, [{"x": None}])
+    null = "field 'x': expected a value whose type can be inferred, found null"
+    for record, message in ({"x": None}, null), ({}, "expected one field or more, found 0"):
+        with pytest.raises(mmapds.FormatError, match=f"record 0: {message}"):
+            store(tmp_path, [record])
 
 
 @pytest.mark.parametrize("schema", [None, {}, {"x": ("int8", (None,)), "n": "int64"}])
@@ -136,6 +137,7 @@ class Odd(enum.Enum):
         (("uint64", (None,)), [2**63, 0.5], "expected uint64"),
         (("bool", (None,)), [2], "expected bool"),
         *((INTEGERS, value, "expected int64 of shape .*, found list ") for value in LONG),
+        ("float32", "1", "expected float32, found str '1'"),
         ("int8", 1.0, "expected int8, found float 1.0"),
         ("int8", 128, "expected int8, found int 128"),
         ("int8", -129, "expected int8, found int -129"),
@@ -152,7 +154,7 @@ class Odd(enum.Enum):
 )
 def test_a_value_that_does_not_fit_costs_nothing_else(tmp_path, what, value, message):
     path = str(tmp_path / "a.mma")
-    good = {"json": {"x": None}, "bool": True, "int8": 1, "str": "a", FIXED: [[1] * 3] * 2}.get(what, [True])
+    good = {"json": None, "bool": True, "int8": 1, "float32": 1, "str": "a", FIXED: [[1] * 3] * 2}.get(what, [True])
     with mmapds.Writer(path, {"n": "int64", "v": what}) as writer:
         writer.write({"n": 0, "v": good})
         with pytest.raises(mmapds.FormatError, match=message) as refused:
