@@ -74,8 +74,11 @@ def test_keys_are_found_in_views(tmp_path):
         saved = mmapds.open(tmp_path / f"{name}.mmx")
         for view in (saved, saved[::-1], ds[key], ds[key].map(len), ds[::-1], ds + ds):
             assert view.raw(view.find("k100")) == ds.raw(100)
-    several = mmapds.zip(a=ds[1:], b=ds[:-1]), ds + ds, ds[[3, 100, 100, 1]]
-    assert [view.find("k100") for view in several] == [99, 100, 1]
+    (tmp_path / "b.tar").write_bytes(archive([("k100.txt", b"y")]))
+    other = mmapds.open(tmp_path / "b.tar", build=True)
+    several = mmapds.zip(a=ds[1:], b=ds[:-1]), ds + ds, ds[[3, 100, 100, 1]], other + ds, ds[:9] + other
+    assert [view.find("k100") for view in several] == [99, 100, 1, 0, 9]
+    assert (other + ds).find("k3") == 4
     with pytest.raises(KeyMissingError, match="key = 'k99', expected the key of one of the 3 records"):
         saved.find("k99")
 

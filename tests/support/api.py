@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import textwrap
 from importlib import import_module
 
 import mmapds
@@ -62,12 +63,8 @@ def signature(name, thing):
     text = str(inspect.Signature(found)).replace("Ellipsis", "...").replace("(self, ", "(").replace("(self)", "()")
     if len(name) + len(text) <= _WIDTH:
         return f"{name}{text}"
-    lines, arguments = [""], text[1:-1].split(", ")
-    for argument in arguments:
-        if len(lines[-1]) + len(argument) > _WIDTH - 6:
-            lines.append("")
-        lines[-1] += f"{argument}, "
-    return f"{name}(\n" + "".join(f"    {line.rstrip()}\n" for line in lines) + ")"
+    lines = textwrap.wrap(f"{text[1:-1]},", _WIDTH - 5, break_long_words=False, break_on_hyphens=False)
+    return f"{name}(\n" + textwrap.indent("\n".join(lines), "    ") + "\n)"
 
 
 def members(cls):
@@ -128,11 +125,6 @@ def integrations():
     """The files of integrations, by module; loading them may need what they integrate."""
     folder = ROOT / "mmapds" / "integrations"
     return {f"mmapds.integrations.{path.stem}": path for path in sorted(folder.glob("[a-z]*.py"))}
-
-
-def modules():
-    """Public names of modules other than `mmapds` itself."""
-    return MODULES | {module: [name for name, _ in defined(path)] for module, path in integrations().items()}
 
 
 def page():
