@@ -164,9 +164,9 @@ CONTENT = {
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """Let blocks, and what is read of them at once, have a few bytes."""
-    for module, name, value in ((zstd, "SMALLEST", 4), (gzip_codec, "SMALLEST", 4), (reader, "PIECE", 16)):
-        monkeypatch.setattr(module, name, value)
+    """Let blocks, pieces of large ones, and what is read of them at once have a few bytes."""
+    for module, name in ((zstd, "SMALLEST"), (gzip_codec, "SMALLEST"), (zstd, "_PIECE"), (reader, "PIECE")):
+        monkeypatch.setattr(module, name, 16 if "PIECE" in name else 4)
     monkeypatch.setattr(blocks, "_PAGE", 3)
     for function in (content.parts_of, content.content_of):
         monkeypatch.setattr(function, "__defaults__", (3,))  # `least`
