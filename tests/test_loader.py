@@ -217,6 +217,8 @@ def test_arguments_that_are_out_of_range_or_contradict_each_other_are_refused():
     ]:
         with pytest.raises(StateError, match=message):
             DataLoader(Numbers(), **options).state_dict()
+    with pytest.raises(mmapds.CollateError, match=r"samples\[1\]: expected numbers without a mask, found 1 masked"):
+        list(DataLoader([{"x": np.ma.array([1, 2], mask=[0, k])} for k in (0, 1)], batch_size=2))
 
 
 # ---- samplers ------------------------------------------------------------------------------------------------

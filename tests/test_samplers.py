@@ -117,12 +117,9 @@ def test_samplers_plans_and_orders_are_as_they_were_frozen():
 
 
 PLANS = {
-    "buckets": (TokenBudgetBatchSampler, {}),
     "buckets, groups of other sizes": (TokenBudgetBatchSampler, {"group_size": 3}),
-    "windows": (TokenBudgetBatchSampler, {"planner": "window"}),
     "short windows": (TokenBudgetBatchSampler, {"planner": "window", "sort_window": 64}),
     "windows of multiples": (TokenBudgetBatchSampler, {"planner": "window", "batch_size_multiple": 4}),
-    "packs": (PackingBatchSampler, {}),
     "packs of chunks": (PackingBatchSampler, {"planner": "window"}),
 }
 
