@@ -118,6 +118,7 @@ def test_samplers_plans_and_orders_are_as_they_were_frozen():
 
 PLANS = {
     "buckets, groups of other sizes": (TokenBudgetBatchSampler, {"group_size": 3}),
+    "buckets of multiples": (TokenBudgetBatchSampler, {"batch_size_multiple": 4}),
     "short windows": (TokenBudgetBatchSampler, {"planner": "window", "sort_window": 64}),
     "windows of multiples": (TokenBudgetBatchSampler, {"planner": "window", "batch_size_multiple": 4}),
     "packs of chunks": (PackingBatchSampler, {"planner": "window"}),
@@ -139,6 +140,7 @@ def problems():
 @pytest.mark.parametrize("kind", PLANS)
 def test_all_ranks_together_read_every_sample_once_by_every_plan(kind):
     cls, options = PLANS[kind]
+    multiple = options.get("batch_size_multiple", 1)
     for lengths, limit, world in problems():
         own = {"order": orders.Chunked(len(lengths), 300, mix_chunks=3)} if kind == "packs of chunks" else {}
         samplers = [cls(lengths, limit, num_replicas=world, rank=rank, **options, **own) for rank in range(world)]
@@ -146,6 +148,7 @@ def test_all_ranks_together_read_every_sample_once_by_every_plan(kind):
             for sampler in samplers:
                 sampler.set_epoch(epoch)
             batches = union(samplers)
+            assert all(len(batch) < multiple or len(batch) % multiple == 0 for batch in batches)
             times = np.bincount(records_in(batches), minlength=len(lengths))
             assert times.min() >= 1
             assert times.sum() == max(len(lengths), len(batches)), "only as many again as ranks and steps need"
