@@ -1,5 +1,6 @@
 """Builders at once, waiting ones, killed ones: one build, no wait for the dead, and nothing of theirs stays."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -138,6 +139,19 @@ def test_an_interrupted_wait_leaves_the_lock_to_its_holder(write, tmp_path):
             assert process.wait(SECONDS) == 143
         assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx.lock"]
     assert names(tmp_path) == ["train.jsonl"]
+
+
+def test_a_lock_file_that_its_holder_removes_meanwhile_is_not_a_lock(tmp_path, monkeypatch):
+    flock, lock = fcntl.flock, tmp_path / "x.lock"
+
+    def removed_first(file, how):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        lock.unlink()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    with locked(str(tmp_path / "x")), open(lock) as other, pytest.raises(BlockingIOError):
+        flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 # ---- killed processes --------------------------------------------------------------------------------------------
