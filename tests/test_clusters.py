@@ -5,6 +5,7 @@ import re
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import nullcontext
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -81,11 +82,6 @@ def double(record):
     return {"tokens": np.repeat(np.array(fields["tokens"], np.uint16), 2), "id": fields["id"]}
 
 
-def wrong(record):
-    """A decoder that fails."""
-    return orjson.loads(record)["nothing"]
-
-
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_format_is_built(tmp_path, name, tasks_of):
     def job(sources, out, **how):
@@ -118,18 +114,15 @@ class Twice(ThreadPoolExecutor):
         return super().submit(function, *arguments)
 
 
-class AutoExecutor(ThreadPoolExecutor):
-    """As that of submitit, whose jobs have a result."""
-
-    def __init__(self, folder):
-        super().__init__(2)
-        self.folder = folder
-
-    def update_parameters(self, timeout_min):
-        assert (self.folder, timeout_min) == ("logs", 60)
-
-
 def submitit():
+    class AutoExecutor(ThreadPoolExecutor):
+        def __init__(self, folder):
+            super().__init__(2)
+            assert folder == "logs"
+
+        def update_parameters(self, timeout_min):
+            assert timeout_min == 60
+
     with patch.dict(sys.modules, {"submitit": SimpleNamespace(AutoExecutor=AutoExecutor)}):
         executor = executors.submitit("logs", timeout_min=60)
     assert isinstance(executor.submit(os.stat, "/no/such/file").exception(60), FileNotFoundError)
@@ -239,6 +232,12 @@ def test_a_second_run_keeps_the_parts_of_what_did_not_change(corpus, tmp_path, j
     assert list(other.parent.iterdir()) == [other]
 
 
+def test_parts_of_another_version_are_not_kept(corpus, tmp_path, tasks_of):
+    with patch.object(executors, "__version__", "0.0"), pytest.raises(KeyboardInterrupt):
+        build_all(corpus, tmp_path / "all", executor=Interrupted())
+    assert tasks_of(build_all, corpus) == TASKS
+
+
 @both
 def test_a_part_that_the_disk_damaged_is_an_error(corpus, tmp_path, job, tasks_of):
     with pytest.raises(KeyboardInterrupt):
@@ -262,8 +261,8 @@ def test_an_error_of_the_data_is_raised_with_its_place(corpus, tmp_path, job, wr
     with ProcessPoolExecutor(1) as pool:
         with pytest.raises((mmapds.ColumnError, mmapds.FormatError), match=rf"^{bad}:2 \(byte .*expected ") as error:
             job([*corpus, bad], tmp_path / "all", executor=pool, **({"infer": 100} if job is convert_all else {}))
-        with pytest.raises(KeyError, match="nothing"):  # what a decoder raises
-            convert(corpus, tmp_path / "new.mma", schema={"id": "int64"}, decode=wrong, executor=pool)
+        with pytest.raises(AttributeError, match="nothing"):  # what a decoder raises
+            convert(corpus, tmp_path / "new.mma", decode=attrgetter("nothing"), schema={"id": "int64"}, executor=pool)
     assert HOST not in str(error.value)
     assert job(corpus[:1], tmp_path / "all") == before
 
@@ -305,23 +304,17 @@ def test_a_worker_says_on_which_host_it_failed(corpus, tmp_path, job):
         assert run_task(version, run, path, function, (sources, *how)) is None
 
 
-class Elsewhere(Inline):
-    """An executor whose workers do not share the directory of parts."""
-
-    def submit(self, function, *arguments):
-        return super().submit(lambda *_: None, *arguments)
-
-
 def test_what_is_refused(corpus, tmp_path):
     (tmp_path / "notes.txt").touch()
     out, inline = tmp_path / "all.mmx", Inline()
+    elsewhere = SimpleNamespace(submit=lambda *_: Inline().submit({}.clear))  # it shares no directory with us
     for given, message in (
         ({"out": out, "executor": inline, "parts": tmp_path / "notes.txt"}, "cannot make a directory for parts"),
         ({"out": out, "executor": 5}, "executor = 5, expected an object with submit"),
         ({"out": out, "parts": tmp_path / "parts"}, "parts = .*, expected an executor with it, found none"),
         ({"executor": inline}, "executor: expected the place of one index with it, found none; give out="),
         ({"out": tmp_path / "nowhere/all.mmx", "executor": inline}, "cannot write the index here"),
-        ({"out": out, "executor": Elsewhere()}, r"expected the part that a worker wrote, found none; .* parts=\.\.\."),
+        ({"out": out, "executor": elsewhere}, r"expected the part that a worker wrote, found none; .* parts=\.\.\."),
     ):
         with pytest.raises(mmapds.Error, match=message) as error:
             mmapds.build(corpus, **given)

@@ -68,29 +68,23 @@ def test_exit_statuses(path, write, tmp_path, ran):
     """1 is for data and indexes, 2 for the command line; nothing is written then."""
     bad = write(b'{"n": 1}\n{"n":\n', "bad.jsonl")
     package.build(bad)
-    merge = ["index", f"{path}.mmx", "--merge", "-o", tmp_path / "all.mmx"]
     for status, arguments in (
         (0, ["verify", path]),
         (1, ["verify", write(RECORDS, "new.jsonl")]),
         (1, ["show", bad, "0:2"]),
         (1, ["info", path, "--histogram", "tokens"]),
         (1, ["index", tmp_path / "absent.jsonl"]),
-        (1, ["index", path, "--length", "m"]),
         (1, ["convert", tmp_path / "absent.parquet"]),
-        (2, ["index", path, "--missing", "few"]),
         (2, ["index", path, "--length", "words(n)"]),
         (2, ["index", path, "--parts", tmp_path]),
         (2, ["convert", path, "--schema", "{"]),
         (2, ["report", path, "--json", "--compare", "pick=8"]),
-        (2, ["bench", path, "--workers", "-1"]),
         (2, ["head", path, "-n", "-1"]),
-        (2, ["show", path]),
         (2, ["show", path, "first"]),
         (2, ["idnex", path]),
         (2, []),
         (2, ["verify", path, "--workers", "0"]),
-        (2, [*merge, "--missing", "0"]),
-        (2, [*merge, "--workers", "-1"]),
+        (2, ["index", f"{path}.mmx", "--merge", "-o", tmp_path / "all.mmx", "--missing", "0"]),
     ):
         before = sorted(os.listdir(tmp_path))
         found, _, err = ran(*arguments)

@@ -50,6 +50,7 @@ VALUES = {
     "smallest": np.arange(-(2**63), -(2**63) + 6),
     "all of int64": np.array([-(2**63), -(2**62), -1, 0, 2**62, 2**63 - 1]),
     "all of uint64": np.array([0, 1, 2**63, 2**63 + 1, 2**64 - 2, 2**64 - 1], np.uint64),
+    "at the end of a bin": np.array([*range(12)] * 15 + [12]),
     "fractions": np.array([-0.25, 0.03, 0.13, 0.23, 0.33, 1.53]),
     "not finite": np.array([0.5, np.nan, np.inf]),
 }
@@ -79,9 +80,11 @@ def test_the_numbers_of_a_column_and_its_bins_are_those_of_loops(write, ran, nam
     sizes = np.diff(bounds_of(f"{path}.mmx"))
     assert (found["bytes", "max"], found["bytes", "total"]) == (f"{sizes.max():,}", f"{sizes.sum():,}")
     bins = spread(out)
-    begins = [number(re.match(r"[-\d.e+]+", label.replace(",", ""))[0]) for label, *_ in bins]
-    pairs = list(zip(begins, [*begins[1:], math.inf], strict=True))
-    assert [count for *_, count in bins] == [sum(low <= each < high for each in finite) for low, high in pairs]
+    for label, _, count in bins:
+        low, *ends = map(number, re.findall(r"-?\d[\d.e+]*", label.replace(",", "")))
+        end = ends[0] + (number is int) if ends else math.inf
+        assert count == sum(low <= each < end or each == low for each in finite), label
+    assert sum(count for *_, count in bins) == len(finite)
     assert max(len(bar or "") for _, bar, _ in bins) == len(max(bins, key=lambda each: each[2])[1]) == 40
 
 

@@ -51,13 +51,6 @@ def test_the_tests_of_an_installed_wheel_import_nothing_but_it_needs():
     assert len(files) > 5
 
 
-def test_one_module_alone_imports_a_backport():
-    """Later Pythons have none; others ask that module."""
-    files = [path for room in ("mmapds", "tests", "bench", "examples") for path in (ROOT / room).rglob("*.py")]
-    found = [path for path in files if re.search(r"^\s*(from|import) backports\b", path.read_text(), re.MULTILINE)]
-    assert found == [ROOT / "mmapds" / "compression" / "zstd.py"]
-
-
 def test_a_tag_that_is_not_the_version_is_not_released(tmp_path):
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n")

@@ -26,16 +26,6 @@ OVERFLOWING = """
 """
 """What lies outside of the window, but for what can be scrolled."""
 
-COLLIDING = """
-[...document.querySelectorAll('svg')].flatMap(chart => {
-  const texts = [...chart.querySelectorAll('text')].map(each => [each.textContent, each.getBoundingClientRect()]);
-  return texts.flatMap(([one, a], at) => texts.slice(at + 1).filter(([, b]) =>
-    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 &&
-    Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2).map(([other]) => one + ' / ' + other));
-})
-"""
-"""Labels of a chart that lie on one another."""
-
 CONTRASTS = """
 (() => {
   const parse = colour => colour.match(/[\\d.]+/g).map(Number);
@@ -88,7 +78,6 @@ def test_a_page_fits_and_can_be_read(browser, pages, name, width, scheme):
     assert browser.logged == []
     assert browser.evaluate("document.scrollingElement.scrollWidth") <= width
     assert browser.evaluate(OVERFLOWING) == []
-    assert browser.evaluate(COLLIDING) == []
     contrasts = browser.evaluate(CONTRASTS)
     assert len(contrasts) > 10
     assert [text for ratio, text in contrasts if ratio < 4.5] == []

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import mmapds
 from docs.pictures import make_report
 from mmapds.cli.commands import new_parser
 from tests.support.files import ROOT
@@ -63,10 +62,3 @@ def test_the_gallery_shows_every_report_that_is_made_with_its_command():
         found = vars(parser.parse_args(["report", "corpus.jsonl", *words.split()]))
         given = make_report.REPORTS[name]
         assert {option: found[option] for option in given} == given
-
-
-def test_the_reference_has_every_public_name_once():
-    named = Counter(f"{module}.{name}" for module, names in site.reference().values() for name in names)
-    assert set(named.values()) == {1}
-    assert {f"mmapds.{name}" for name in [*mmapds.__all__, "open", "zip"]} <= set(named)
-    assert {"mmapds.orders.Chunked", "mmapds.convert.convert", "mmapds.integrations.grain.DataSource"} <= set(named)

@@ -34,17 +34,6 @@ def quantile(numbers, share):
     return ordered[max(math.ceil(Fraction(str(share)) * len(ordered)), 1) - 1]
 
 
-def padding(lengths, batches):
-    """The share of padding of batches, each as wide as its longest record."""
-    padded = sum(max(lengths[i] for i in batch) * len(batch) for batch in batches)
-    return 1 - sum(lengths[i] for batch in batches for i in batch) / padded
-
-
-def waiting(costs_of_steps):
-    """The share of time that ranks wait for the slowest one of their step."""
-    return 1 - sum(map(sum, costs_of_steps)) / sum(max(step) * len(step) for step in costs_of_steps)
-
-
 def distance_of_gaps(window, records):
     """Kolmogorov's distance of the gaps of some records to those of random ones, looked for at every whole number."""
     found = sorted(set(window))
