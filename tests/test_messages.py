@@ -60,6 +60,11 @@ def dataset(**options):
     return mmapds.open(jsonl(), **options)
 
 
+def table(name="t.parquet", **columns):
+    pq.write_table(pa.table(columns), name)
+    return name
+
+
 def saved(array, name="a.npy"):
     np.save(name, array)
     return name
@@ -127,6 +132,12 @@ REFUSALS = {
     "schema = [1], expected": lambda: Writer("out.mma", [1]),
     "out.mma: length = 'b', expected": lambda: Writer("out.mma", {"a": "str"}, length="b"),
     "schema['a'] = 'text', expected": lambda: Writer("out.mma", {"a": "text"}),
+    "sources: expected one format in one conversion": lambda: convert([table(x=[1]), jsonl()], "b.mma"),
+    "a.mma: expected a file to write that is not a source": lambda: convert(convert(jsonl(), "a.mma").path, "a.mma"),
+    "t.parquet: row 1: field 'x': expected int64": lambda: convert(table(x=[1, None]), "b.mma"),
+    "infer = 0, expected": lambda: convert(jsonl(), "b.mma", infer=0),
+    "max_bytes = '5', expected": lambda: convert(jsonl(), "b.mma", max_bytes="5"),
+    "fields = 'x', expected": lambda: convert(table(x=[1]), "b.mma", fields="x"),
     # Datasets and samples
     "function = 'upper', expected": lambda: dataset().map("upper"),
     "fractions = [0.5, 0.6], expected": lambda: dataset().split([0.5, 0.6]),
@@ -235,7 +246,7 @@ def test_what_a_message_advises_is_in_the_words_of_the_user_and_works(name, caps
     if name in FILES:
         file(name, FILES[name])
     else:
-        pq.write_table(pa.table({"x": [1, None] if name == "nulls.parquet" else range(9)}), name)
+        table(name, x=[1, None] if name == "nulls.parquet" else range(9))
     verb, call = ("index", build) if name in FILES else ("convert", convert)
     options, mends, in_python, in_command = WORDS[name]
 
@@ -249,6 +260,7 @@ def test_what_a_message_advises_is_in_the_words_of_the_user_and_works(name, caps
     check(said)
     check(printed)
     assert in_python in said
+    assert in_command in printed
     assert printed.replace(in_command, in_python) == said
     assert not re.search(r"(?<![\w-])--?[a-z]", said.partition("run: ")[0]), said
     call(name, **options | mends)
