@@ -126,15 +126,14 @@ IMAGES = {  # by extension, how Pillow calls the type and modes that it saves
 def test_images_are_in_rgb_for_pil_and_else_as_their_file_has_them(write):
     pixels, files = np.random.default_rng(0).integers(0, 256, (8, 8, 3)).astype(np.uint8), []
     grey = {"I;16": pixels[:, :, 0].astype(np.uint16), "F": pixels[:, :, 0].astype(np.float32)}
-    for extension, mode in ((extension, mode) for extension, (_, modes) in IMAGES.items() for mode in modes):
-        image, out = (
-            Image.fromarray(grey[mode]) if mode in grey else Image.fromarray(pixels).convert(mode),
-            io.BytesIO(),
-        )
-        image.save(out, IMAGES[extension][0])
-        files.append((f"{len(files)}.{extension}", out.getvalue()))
+    for extension, (kind, modes) in IMAGES.items():
+        for mode in modes:
+            image = Image.fromarray(grey[mode]) if mode in grey else Image.fromarray(pixels).convert(mode)
+            image.save(out := io.BytesIO(), kind)
+            files.append((f"{len(files)}.{extension}", out.getvalue()))
     path = mmapds.build(write(archive(files), "pictures.tar"))
-    for (name, encoded), one, other in zip(files, *(mmapds.open(path, decode=d) for d in ("pil", "wds")), strict=True):
+    rgb, own = (mmapds.open(path, decode=decode) for decode in ("pil", "wds"))
+    for (name, encoded), one, other in zip(files, rgb, own, strict=True):
         extension, wanted = name.rpartition(".")[2], Image.open(io.BytesIO(encoded))
         assert (one[extension].mode, np.asarray(one[extension]).shape) == ("RGB", (8, 8, 3)), name
         assert one[extension].tobytes() == wanted.convert("RGB").tobytes(), name
