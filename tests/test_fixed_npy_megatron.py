@@ -94,6 +94,8 @@ def test_files_that_are_not_whole_records_are_refused_or_those_that_are_missing_
     for options, data, message in REFUSED:
         with pytest.raises(mmapds.FormatError, match=rf"x\.npy: {message}"):
             mmapds.build(write(data, "x.npy"), **options)
+    with pytest.raises(mmapds.FormatError, match=r"expected 1 records, as its header says, found 4$"):
+        mmapds.build(write(headed(ONE % "(1,)"), "x.npy"), truncated="drop")
     for options, data, _ in REFUSED[-2:]:
         mmapds.build(write(data, "x.npy"), truncated="drop", force=True, **options)
         found = Index(f"{write(data, 'x.npy')}.mmx").sources[0]

@@ -139,7 +139,7 @@ def test_a_bad_line_is_an_error_that_says_where_and_what_to_do(write, index, lin
     with pytest.raises(mmapds.DecodeError) as read:
         mmapds.open(path)[2]
     with pytest.raises(mmapds.DecodeError) as built:
-        mmapds.build(path, validate=True)
+        mmapds.build(path, validate=True, format=jsonl_in_blocks(16))
     for error in (read, built):
         assert str(error.value).startswith(f"{where}: not JSON: ")
     assert str(built.value).endswith("; leave such lines out with bad='skip' (record 2 of the index)")
