@@ -144,6 +144,8 @@ def test_options_have_the_names_of_arguments():
     for name, function in functions.items():
         options = set(vars(new_parser("mmapds", [name]).parse_args([name, "SOURCE"])))
         assert options - of_commands <= set(signature(function).parameters), name
+    given = new_parser("mmapds", ["seekable"]).parse_args(["seekable", "a.jsonl", "--frame", "1M"])
+    assert given.frame == 1 << 20
 
 
 # ---- how commands end
