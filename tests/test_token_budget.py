@@ -112,7 +112,7 @@ def test_samples_that_are_left_out_or_over_the_budget(planner, options, kept, to
     assert sorted(flat([batches])) == list(kept)
     assert all(len(batch) == 1 for batch in batches if max(lengths[record] for record in batch) > 1000)
     summary = sampler.summary()
-    assert (summary.too_short, summary.too_long, summary.over) == (too_short, too_long, over)
+    assert (summary.too_short, summary.too_long, summary.over, summary.cut_tokens) == (too_short, too_long, over, 0)
 
 
 def test_lengths_are_taken_in_many_forms():
