@@ -236,6 +236,10 @@ def test_an_error_keeps_its_type_and_names_the_record(a, b, tmp_path):
     for read in (lambda: broken[5], lambda: broken.take([4, 5]), lambda: broken.map(total).take([4, 5])):
         with pytest.raises(mmapds.DecodeError, match=r"broken.jsonl:6 \(byte \d+\): not JSON"):
             read()
+    skipping = mmapds.open(path, on_error="skip").map(fails_at_11)
+    with pytest.warns(RuntimeWarning, match="left out"), pytest.raises(KeyError) as caught:
+        skipping.take([4, 5, 11])
+    assert caught.value.__notes__ == [f"while mapping {skipping.place(11)}"]
 
 
 # ---- workers, samplers and states ----------------------------------------------------------------------------------
