@@ -267,3 +267,29 @@ print(view.sum())
 def test_bus_errors_that_are_not_of_a_read_of_ours_go_to_the_handler_before(sources):
     ran = run("-c", OTHERS, sources["fixed"])
     assert (ran.returncode, "Fatal Python error: Bus error" in ran.stderr) == (-signal.SIGBUS, True)
+
+
+OURS = """
+import faulthandler, os, sys, time
+import mmapds
+ds = mmapds.open(sys.argv[1])
+ds[0]
+faulthandler.enable()
+end = time.monotonic() + 0.05
+while time.monotonic() < end:
+    ds[0]
+for _ in range(16):  # one of which looks at the clock
+    ds[0]
+os.truncate(sys.argv[1], 8192)
+try:
+    ds[len(ds) - 1]
+except mmapds.StaleIndexError as error:
+    print(error)
+"""
+
+
+@raises_sigbus
+def test_reads_take_the_handler_back_that_another_library_has_set(sources):
+    ran = run("-c", OURS, sources["arrays"])
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert re.search(STALE, ran.stdout)
