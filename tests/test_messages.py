@@ -162,7 +162,6 @@ REFUSALS = {
     "defaults['x'] = 'one', expected": lambda: Fields({"x": "int32"}, defaults={"x": "one"}),
     "key = 'x', expected": lambda: mmapds.open(build(tar())).find("x"),
     "key = 3, expected": lambda: mmapds.open(build(tar())).find(3),
-    "block_starts: expected all records or a slice of neighbours, found": lambda: dataset()[::2].block_starts,
     "train.jsonl: expected a compressed source, which has blocks, found": lambda: dataset().block_starts,
     # Several datasets
     "datasets[1]: expected decode, access, io, check and on_error as of datasets[0], found others": lambda: (

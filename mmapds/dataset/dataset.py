@@ -173,10 +173,11 @@ class Dataset(_Samples):
     def block_starts(self) -> NDArray[np.int64]:
         """Position of the first record of each block of compressed sources, and the length: shape (blocks + 1,).
 
-        Blocks inside a long record, without the beginning of one, have the position of the next one.
+        Blocks inside a long record, without the beginning of one, have the position of the next one. Of a view, these
+        are the positions where the block is another one than that of the sample before.
 
         Raises:
-          Error: a source is not compressed, or the dataset is a view that is not a slice of neighbours.
+          Error: a source is not compressed.
         """
         return self._inner.block_starts
 

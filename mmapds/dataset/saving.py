@@ -228,8 +228,6 @@ def length_order(indexes: Sequence[Index], rows: Rows, dataset: Any) -> LengthOr
 
 def block_starts(indexes: Sequence[Index], rows: Rows) -> NDArray[np.int64]:
     """Return the position of the first record that begins in each block, and the length; see `Dataset.block_starts`."""
-    if not isinstance(rows, RangeRows) or rows.range.step != 1:
-        raise Error("block_starts: expected all records or a slice of neighbours, found another view")
     found, first = [], 0
     for index in indexes:
         for number, source in enumerate(index.sources):
@@ -239,10 +237,16 @@ def block_starts(indexes: Sequence[Index], rows: Rows) -> NDArray[np.int64]:
             found.append(first + _block_starts(index, number))
             first += source.records
     starts = np.concatenate([*found, [first]]).astype(np.int64)
-    if len(rows) == first:
-        return starts
-    begin, end = rows.range.start, rows.range.stop
-    return np.concatenate([[begin], starts[(starts > begin) & (starts < end)], [end]]).astype(np.int64) - begin
+    if isinstance(rows, RangeRows) and rows.range.step == 1:
+        begin, end = rows.range.start, rows.range.stop
+        inside = starts[(starts > begin) & (starts < end)]
+        return starts if len(rows) == first else np.concatenate([[begin], inside, [end]]).astype(np.int64) - begin
+    changes, last = [], -1
+    for begin, records in pieces(rows):
+        blocks = np.searchsorted(starts, records, "right")
+        changes.append(begin + np.flatnonzero(np.diff(blocks, prepend=last)))
+        last = int(blocks[-1])
+    return np.concatenate([*changes, [len(rows)]]).astype(np.int64)
 
 
 def _block_starts(index: Index, number: int) -> NDArray[np.int64]:
