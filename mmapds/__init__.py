@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .loader import DataLoader
     from .orders.permutation import Permutation
     from .recompress import seekable as seekable
+    from .samplers.mixture import MixtureBatchSampler
     from .samplers.planned import PackingBatchSampler, TokenBudgetBatchSampler
     from .samplers.ranks import check_ranks
     from .samplers.samplers import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
@@ -78,6 +79,7 @@ __all__ = [
     "IndexMissingError",
     "KeyMissingError",
     "Location",
+    "MixtureBatchSampler",
     "MixtureSampler",
     "OrderError",
     "PackingBatchSampler",
@@ -115,6 +117,7 @@ _LAZY = {
         "loader": ["DataLoader"],
         "orders.permutation": ["Permutation"],
         "recompress": ["seekable"],
+        "samplers.mixture": ["MixtureBatchSampler"],
         "samplers.planned": ["PackingBatchSampler", "TokenBudgetBatchSampler"],
         "samplers.ranks": ["check_ranks"],
         "samplers.samplers": ["ChunkedSampler", "DistributedBatchSampler", "DistributedSampler", "MixtureSampler"],

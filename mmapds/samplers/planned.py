@@ -33,6 +33,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     _has_equal_batches = False
     _block = 256  # batches of a rank that are read at a time
     _unit: str  # what stands at a position of the plan
+    _limit: str  # the argument that decides how many there are
     _refills = False  # whether batches without excluded records keep their size
     _multiple = 1  # which sizes of batches keep where one is split
 
@@ -68,7 +69,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             if not getattr(order, "is_bijection", True):
                 raise OrderError(
                     f"order: expected one with every record once an epoch, found {type(order).__name__}; give "
-                    "mmapds.orders.Shuffled or Chunked"
+                    "mmapds.orders.Shuffled or Chunked, and mix batches with MixtureBatchSampler"
                 )
             if len(order) != (records := len(self._by_length)):
                 raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
@@ -90,13 +91,19 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         """Plan the batches, and begin."""
         self._group_size = None if group_size is None else integer("group_size", group_size, 1)
         # With drop_last, what is no whole step is left out instead of split.
-        plan = self._new_plan(self._group_size or self.num_replicas, 1 if self.drop_last else self.num_replicas)
-        self._contents = plan
-        self._sharding = Sharding(self.num_replicas, self.rank, per_batch, self.drop_last)
-        if self.drop_last and len(plan) < self._sharding.stride:
+        self._contents = self._new_plan(
+            self._group_size or self.num_replicas, 1 if self.drop_last else self.num_replicas
+        )
+        self._begin(per_batch, start_step)
+
+    def _begin(self, packs_per_batch: int, start_step: int) -> None:
+        """Begin with the plan of the first epoch."""
+        self.packs_per_batch, count = packs_per_batch, len(self._contents)
+        self._sharding = Sharding(self.num_replicas, self.rank, packs_per_batch, self.drop_last)
+        if self.drop_last and count < self._sharding.stride:
             raise OrderError(
-                f"drop_last: expected {self._sharding.stride} {self._unit} or more, {per_batch} for each replica, "
-                f"found {len(plan)}; give a smaller {plan.limits._fields[0]}, or drop_last=False"
+                f"drop_last: expected {self._sharding.stride} {self._unit} or more, {packs_per_batch} for each "
+                f"replica, found {count}; give a smaller {self._limit}, or drop_last=False"
             )
         self._cursor = self._new_cursor(start_step)
         self.sampler = _Epochs(self)
@@ -107,16 +114,15 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
-    def _reader(self, epoch: int) -> Reader:
-        """Return what reads the batches of an epoch, without excluded records."""
-        plan, excluded = self._contents, self._exclude
-        read = plan.reader(epoch)
+    def reader(self, epoch: int, plan: Plan) -> Reader:
+        """Return what reads the batches of an epoch of a plan, without excluded records."""
+        excluded, read = self._exclude, plan.reader(epoch)
 
         def read_others(positions: Int64s) -> tuple[Int64s, Int64s]:
             out, ends = read(positions)
             if not excluded.holds(out).any():
                 return out, ends
-            each = zip(positions.tolist(), _cut(out, ends), strict=True)
+            each = zip(positions.tolist(), cut(out, ends), strict=True)
             batches = [self._replaced(plan, epoch, position, batch) for position, batch in each]
             return np.concatenate(batches), np.cumsum([len(batch) for batch in batches])
 
@@ -139,13 +145,13 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         raise OrderError(f"exclude: expected records that are left in epoch {epoch}, found all excluded")
 
     def _maker(self, span: Span) -> Make:
-        read, rank = self._reader(span.epoch), self.rank
+        read, rank = self.reader(span.epoch, self._contents), self.rank
         replicas, multiple, drop_last = self.num_replicas, self._multiple, self.drop_last
 
         def make(first: int, positions: Int64s) -> list[list[int]]:
             last = span.remainder(first)
             if len(last) and not drop_last:
-                return [_dealt(_cut(*read(last)), replicas, multiple)[rank].tolist()]
+                return [_dealt(cut(*read(last)), replicas, multiple)[rank].tolist()]
             out, ends = read(positions.ravel())
             ends = ends[positions.shape[1] - 1 :: positions.shape[1]]
             records = out.tolist()  # at once, and not batch by batch: twice as fast
@@ -160,7 +166,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         positions = span.remainder(at)
         if not len(positions):
             positions = span.positions(at, 1, range(self.num_replicas)).ravel()
-        return _dealt(_cut(*self._reader(span.epoch)(positions)), self.num_replicas, self._multiple)
+        return _dealt(cut(*self.reader(span.epoch, self._contents)(positions)), self.num_replicas, self._multiple)
 
     # ---- states and statistics ---------------------------------------------------------------------------------
 
@@ -184,7 +190,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         plan, stride = self._contents, self._sharding.stride
         dropped = repeated = 0
         if len(plan) % stride:
-            last = _cut(*plan.reader(self.epoch)(np.arange(len(plan) // stride * stride, len(plan))))
+            last = cut(*plan.reader(self.epoch)(np.arange(len(plan) // stride * stride, len(plan))))
             samples = sum(map(len, last))
             if self.drop_last:
                 dropped = samples
@@ -207,7 +213,7 @@ class _Epochs(torch.utils.data.Sampler[int]):
         self._batches.set_epoch(epoch)
 
 
-def _cut(out: Int64s, ends: Int64s) -> list[Int64s]:
+def cut(out: Int64s, ends: Int64s) -> list[Int64s]:
     """Return the records that a reader read as one array for each batch."""
     return [out[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
 
@@ -236,7 +242,7 @@ def _known_size(saved: object, own: int) -> int:
     return saved if type(saved) is int and 1 <= saved < _MOST else own
 
 
-def _one_of(name: str, value: str, *known: str) -> None:
+def one_of(name: str, value: str, *known: str) -> None:
     """Raise OrderError for a value that is not known."""
     if value not in known:
         raise OrderError(f"{name} = {value!r}, expected {' or '.join(map(repr, known))}")
@@ -288,7 +294,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
     """
 
     _contents: BucketPlan | WindowPlan
-    _unit, _refills = "batches", True
+    _unit, _limit, _refills = "batches", "max_tokens", True
 
     def __init__(
         self,
@@ -318,9 +324,9 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         order_cache: StrPath | None = None,
         sampler: None = None,
     ) -> None:
-        _one_of("cost", cost, "padded", "sum")
-        _one_of("oversize", oversize, "error", "drop", "single")
-        _one_of("planner", planner, "bucket", "window")
+        one_of("cost", cost, "padded", "sum")
+        one_of("oversize", oversize, "error", "drop", "single")
+        one_of("planner", planner, "bucket", "window")
         if planner == "window" and group_size is not None:
             raise OrderError(f"group_size = {group_size!r}, expected None with planner='window', which has no groups")
         self._budget = Budget(
@@ -390,7 +396,7 @@ class PackingBatchSampler(PlannedBatchSampler):
     """
 
     _contents: PackPlan | PackWindowPlan
-    _unit = "packs"
+    _unit, _limit = "packs", "pack_length"
     _block = 64  # fewer than elsewhere: the samples of each pack lie on many pages of the order
 
     def __init__(
@@ -417,8 +423,8 @@ class PackingBatchSampler(PlannedBatchSampler):
         order_cache: StrPath | None = None,
         sampler: None = None,
     ) -> None:
-        _one_of("oversize", oversize, "error", "drop", "truncate")
-        _one_of("planner", planner, "global", "window")
+        one_of("oversize", oversize, "error", "drop", "truncate")
+        one_of("planner", planner, "global", "window")
         if planner == "window" and not isinstance(order, Chunked):
             raise OrderError(
                 f"order: expected an mmapds.orders.Chunked with planner='window', found {type(order).__name__}; give "

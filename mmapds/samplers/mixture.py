@@ -1,0 +1,183 @@
+"""Batches of several planned samplers, in fixed proportions."""
+
+from __future__ import annotations  # help() shows them as they are written
+
+import operator
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import reduce
+from itertools import accumulate
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..errors import Error, OrderError, counted, shortened
+from ..orders.basic import VERSION, Int64s, Mixture
+from .plan import Reader
+from .planned import PlannedBatchSampler, cut, one_of
+from .resumable import Excluded, is_ours
+
+_ALIKE = ("round_to", "cut_length", "max_sequences")
+"""What collate functions are told, and what all samplers must say."""
+
+
+class MixtureBatchSampler(PlannedBatchSampler):
+    """Mixes the batches of several samplers in fixed proportions: token budgets or packs over several datasets.
+
+        chats, books = mmapds.open("chats.jsonl"), mmapds.open("books.jsonl")
+        parts = [mmapds.TokenBudgetBatchSampler(each, max_tokens=16_384, seed=7) for each in (chats, books)]
+        batches = mmapds.MixtureBatchSampler(parts, weights=[0.7, 0.3])
+        loader = mmapds.DataLoader(mmapds.concat([chats, books]), batch_sampler=batches)
+
+    Each batch is of one dataset, and each sampler plans its own, with all of its arguments. A dataset that has been
+    read whole begins again, with other batches. Up to any position, each has its share to within one batch. Indices
+    count through the datasets in order, as those of `mmapds.concat` do.
+
+    Args:
+      samplers: `TokenBudgetBatchSampler`s, or `PackingBatchSampler`s, each of one dataset.
+      weights: share of each, on any scale.
+      share: what the weights are shares of: "tokens", "samples" or "batches". The first two are reached on average, by
+        the mean of a batch of each sampler.
+      num_replicas, rank: as in `DistributedSampler`; those of `samplers` play no part.
+      drop_last: leave out a last step that has fewer batches than ranks, instead of splitting its batches.
+      stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
+      epoch_size: batches in an epoch over all ranks, instead of `stop`.
+      start_step: where the first iterator begins, in batches.
+    The warnings and the errors are those of `TokenBudgetBatchSampler`.
+    """
+
+    _contents: Any
+    _unit, _limit = "batches", "num_replicas"
+
+    def __init__(
+        self,
+        samplers: Sequence[PlannedBatchSampler],
+        weights: Sequence[float],
+        *,
+        share: str = "tokens",
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+        stop: str = "first",
+        epoch_size: int | None = None,
+        start_step: int = 0,
+        sampler: None = None,
+    ) -> None:
+        one_of("share", share, "tokens", "samples", "batches")
+        parts = _checked(samplers)
+        for name in _ALIKE:
+            setattr(self, name, getattr(parts[0], name, None))
+        self._share(num_replicas, rank, any(part.shuffle for part in parts), parts[0].seed, drop_last, sampler)
+        self._parts, self._group_size, self._exclude = parts, None, Excluded(None, None)
+        self._contents = plan = _MixedPlan(parts, weights, share, stop, epoch_size)
+        self.sampled = range(plan.records)
+        if all(is_ours(part.sampled) for part in parts):
+            with suppress(Error):  # of datasets that differ in decoder or kind, which loaders cannot compare
+                self.sampled = reduce(operator.add, (part.sampled for part in parts))
+        self._begin(parts[0].packs_per_batch, start_step)
+
+    def _new_plan(self, group_size: int, ranks: int) -> Any:
+        return self._contents  # which has no ranks
+
+    def summary(self) -> NoReturn:
+        """Raise OrderError: each of the samplers has one."""
+        raise OrderError("summary: a mixture has none; call that of each of its samplers")
+
+    def _what(self) -> str:
+        return f"{counted(len(self._parts), 'sampler')}, weights {shortened(self._contents.weights)}"
+
+
+def _checked(samplers: Sequence[Any]) -> list[PlannedBatchSampler]:
+    """Return the samplers of a mixture, one or more, which tell collate functions and ranks the same."""
+    parts = list(samplers)
+    for d, part in enumerate(parts):
+        if not isinstance(part, PlannedBatchSampler) or isinstance(part, MixtureBatchSampler):
+            raise OrderError(
+                f"samplers[{d}]: expected a TokenBudgetBatchSampler or a PackingBatchSampler, found "
+                f"{type(part).__name__}; for others mix the datasets, with MixtureSampler"
+            )
+        if type(part) is not type(parts[0]):
+            raise OrderError(
+                f"samplers[{d}]: expected a {type(parts[0]).__name__}, as samplers[0], found a {type(part).__name__}"
+            )
+        for name in (*_ALIKE, "packs_per_batch"):
+            if (found := getattr(part, name, None)) != (expected := getattr(parts[0], name, None)):
+                raise OrderError(f"samplers[{d}].{name} = {found}, expected {expected}, as in samplers[0]")
+    if not parts:
+        raise OrderError("samplers: expected one sampler or more, found 0")
+    return parts
+
+
+class _MixedPlan:
+    """The batches of several plans: each position of an epoch has a batch of one of them.
+
+    A plan that is read whole begins again, with its next epoch. So it has as many epochs in each epoch of the mixture
+    as it is begun there; of the last one some batches may not be read.
+    """
+
+    ranks = group_size = 1
+
+    def __init__(
+        self, parts: list[PlannedBatchSampler], weights: Sequence[float], share: str, stop: str, epoch_size: int | None
+    ) -> None:
+        self._parts, self._plans = parts, [part._new_plan(1, 1) for part in parts]
+        sizes = [len(plan) for plan in self._plans]
+        given = Mixture(sizes, weights, epoch_size=1).weights
+        of_batches = [weight / _mean(plan, share) for weight, plan in zip(given, self._plans, strict=True)]
+        self._order = order = Mixture(sizes, of_batches, stop=stop, epoch_size=epoch_size, shuffle=False)
+        self.weights, self._sizes = np.array(order.weights), np.array(sizes)
+        self._period = int(self.weights.sum())
+        self._members = order.members_at(np.arange(self._period))
+        self._before = np.empty_like(self._members)  # positions of the same plan that come before, in a period
+        self._before[np.argsort(self._members, kind="stable")] = np.concatenate([np.arange(n) for n in order.weights])
+        periods, rest = divmod(len(order), self._period)
+        read = periods * self.weights + np.bincount(self._members[:rest], minlength=len(sizes))
+        self._epochs = np.maximum(-(-read // self._sizes), 1)
+        *self._firsts, self.records = accumulate((plan.records for plan in self._plans), initial=0)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def reader(self, epoch: int) -> Reader:
+        """Return what reads the batches of an epoch, fastest in ascending order."""
+        readers: dict[int, tuple[int, Reader]] = {}
+
+        def read_of(member: int, part_epoch: int, batches: Int64s) -> Iterable[Int64s]:
+            if readers.get(member, (None,))[0] != part_epoch:
+                readers[member] = part_epoch, self._parts[member].reader(part_epoch, self._plans[member])
+            return (batch + self._firsts[member] for batch in cut(*readers[member][1](batches)))
+
+        def read(positions: Int64s) -> tuple[Int64s, Int64s]:
+            members = self._members[positions % self._period]
+            ranks = positions // self._period * self.weights[members] + self._before[positions % self._period]
+            begun, batches = np.divmod(ranks, self._sizes[members])
+            part_epochs = epoch * self._epochs[members] + begun
+            found: list[Any] = [None] * len(positions)
+            for member, part_epoch in sorted(set(zip(members.tolist(), part_epochs.tolist(), strict=True))):
+                places = np.flatnonzero((members == member) & (part_epochs == part_epoch))
+                for place, batch in zip(places.tolist(), read_of(member, part_epoch, batches[places]), strict=True):
+                    found[place] = batch
+            return np.concatenate(found), np.cumsum([len(batch) for batch in found])
+
+        return read
+
+    def changes_after(self, epoch: int) -> bool:
+        """Return whether the next epoch has other batches."""
+        return any(plan.changes_after(epoch) for plan in self._plans)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies this plan, for states."""
+        described: dict[str, Any] = {"order": "mixture of batches", "weights": self._order.weights, "version": VERSION}
+        for d, (part, plan) in enumerate(zip(self._parts, self._plans, strict=True)):
+            known = {key: value for key, value in part._identity.items() if key != "sources"}
+            described |= {f"samplers[{d}].{key}": value for key, value in {**plan.describe(), **known}.items()}
+        return described
+
+
+def _mean(plan: Any, share: str) -> float:
+    """Return the mean tokens or samples of the batches of a plan; 1 for shares of batches."""
+    counts, lengths = (each.astype(float) for each in (plan.selection.counts, plan.selection.values))
+    if plan.cuts:
+        lengths = np.minimum(lengths, plan.limits[0])
+    totals = {"tokens": lengths @ counts, "samples": counts.sum(), "batches": len(plan)}
+    return float(totals[share]) / len(plan)

@@ -1,0 +1,130 @@
+"""Batches of several samplers, mixed: shares, every sample once in each round of its dataset, resume in any world."""
+
+import itertools
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import mmapds
+from mmapds import MixtureBatchSampler, PackingBatchSampler, TokenBudgetBatchSampler
+from mmapds.errors import OrderError, StateError
+
+LENGTHS = [np.random.default_rng(seed).integers(1, 60, n).astype(np.uint32) for seed, n in ((1, 400), (2, 150))]
+FIRST = len(LENGTHS[0])
+
+
+def budget(lengths, **options):
+    return TokenBudgetBatchSampler(lengths, 300, seed=5, **options)
+
+
+def window(lengths, **options):
+    return budget(lengths, planner="window", sort_window=32, **options)
+
+
+def packs(lengths, **options):
+    return PackingBatchSampler(lengths, 128, seed=5, **options)
+
+
+def mixed(make=budget, weights=(0.7, 0.3), **options):
+    return MixtureBatchSampler([make(each) for each in LENGTHS], weights, **options)
+
+
+def member(batch):
+    (found,) = {int(record >= FIRST) for record in batch}
+    return found
+
+
+@pytest.mark.parametrize("make", [budget, window, packs])
+def test_batches_are_those_of_each_sampler_in_turn(make):
+    batches = mixed(make, stop="longest")
+    for epoch in range(2):
+        batches.set_epoch(epoch)
+        drawn = list(batches)
+        parts = [make(each, num_replicas=1, rank=0, group_size=None if make is window else 1) for each in LENGTHS]
+        for d, part in enumerate(parts):
+            own = [[record - d * FIRST for record in batch] for batch in drawn if member(batch) == d]
+            rounds = -(-len(own) // len(part))
+            expected = []
+            for each in range(rounds):
+                part.set_epoch(epoch * rounds + each)
+                expected += list(part)
+            assert own == expected[: len(own)]
+        assert Counter(itertools.chain(*drawn)).keys() == set(range(sum(map(len, LENGTHS))))
+
+
+@pytest.mark.parametrize("share", ["batches", "samples", "tokens"])
+def test_shares_are_those_of_the_weights(share):
+    parts = [TokenBudgetBatchSampler(LENGTHS[0], 300), TokenBudgetBatchSampler(LENGTHS[1] * 3, 900)]
+    batches = MixtureBatchSampler(parts, [3, 1], share=share, epoch_size=4000)
+    lengths = np.concatenate([LENGTHS[0], LENGTHS[1] * 3])
+    size = {"batches": lambda _: 1, "samples": len, "tokens": lambda batch: int(lengths[batch].sum())}[share]
+    sizes = [0, 0]
+    for batch in batches:
+        sizes[member(batch)] += size(batch)
+    assert sizes[0] / sum(sizes) == pytest.approx(0.75, abs=0.004)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_state_goes_on_in_another_world(drop_last):
+    epoch = [set(batch) for batch in mixed(packs)]
+    for before, after in ((1, 3), (4, 2)):
+        ranks = [mixed(packs, num_replicas=before, rank=rank, drop_last=drop_last) for rank in range(before)]
+        read = [[next(it) for _ in range(5)] for it in map(iter, ranks)]
+        state = json.loads(json.dumps(ranks[0].state_dict()))
+        others = [mixed(packs, num_replicas=after, rank=rank, drop_last=drop_last) for rank in range(after)]
+        for other in others:
+            other.load_state_dict(state)
+        rest = [list(other) for other in others]
+        assert len(set(map(len, rest))) == 1
+        given = [set(batch) for step in zip(*read, strict=True) for batch in step]
+        given += [set(batch) for step in zip(*rest, strict=True) for batch in step]
+        whole = len(epoch) - (len(epoch) - 5 * before) % after
+        assert given[:whole] == epoch[:whole]
+        last = set().union(*epoch[whole:])
+        assert set().union(*given[whole:]) == (set() if drop_last else last)
+
+
+def test_excluded_records_stay_out_and_a_loader_reads_the_concatenation(tmp_path):
+    opened = []
+    for name, lengths in zip("ab", LENGTHS, strict=True):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(f'{{"n": {[name] * int(n)}}}\n'.replace("'", '"') for n in lengths))
+        mmapds.build(path, length="items(n)")
+        opened.append(mmapds.open(path))
+    parts = [budget(opened[0], exclude=[(0, 100)]), budget(opened[1])]
+    drawn, batches = list(MixtureBatchSampler(parts, [1, 1])), MixtureBatchSampler(parts, [1, 1])
+    loader = mmapds.DataLoader(mmapds.concat(opened), batch_sampler=batches, collate_fn=list)
+    assert not {record for batch in drawn for record in batch} & set(range(100))
+    read = [{sample["n"][0] for sample in batch} for batch in loader]
+    assert read == [{"ab"[member(batch)]} for batch in drawn]
+    with pytest.raises(OrderError, match="found one of"):
+        mmapds.DataLoader(mmapds.concat(opened[::-1]), batch_sampler=batches)
+    saved = batches.state_dict()
+    with pytest.raises(StateError, match=r"expected samplers\[0\].max_tokens = 299, found 300"):
+        MixtureBatchSampler([TokenBudgetBatchSampler(opened[0], 299, seed=5), parts[1]], [1, 1]).load_state_dict(saved)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: MixtureBatchSampler([], []), "samplers: expected one sampler or more, found 0"),
+        (lambda: MixtureBatchSampler([LENGTHS[0]], [1]), r"samplers\[0\]: expected a TokenBudget.*found ndarray"),
+        (lambda: mixed(weights=[1]), "expected one number for each of 2 datasets"),
+        (lambda: mixed(share="bytes"), "share = 'bytes', expected 'tokens' or 'samples' or 'batches'"),
+        (
+            lambda: MixtureBatchSampler([packs(LENGTHS[0]), budget(LENGTHS[1])], [1, 1]),
+            r"samplers\[1\]: expected a PackingBatchSampler, as samplers\[0\], found a TokenBudgetBatchSampler",
+        ),
+        (
+            lambda: MixtureBatchSampler([budget(LENGTHS[0]), budget(LENGTHS[1], round_to=8)], [1, 1]),
+            r"samplers\[1\].round_to = 8, expected 1, as in samplers\[0\]",
+        ),
+        (lambda: mixed(num_replicas=500, rank=0, drop_last=True), "give a smaller num_replicas"),
+        (lambda: mixed().summary(), "call that of each of its samplers"),
+    ],
+)
+def test_what_is_no_mixture_is_refused(make, expected):
+    with pytest.raises(OrderError, match=expected):
+        make()
