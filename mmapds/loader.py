@@ -227,7 +227,7 @@ class _OwnSampler(OrderSampler):
         self.data_source = dataset
         self.sampled, self._seed = dataset, 0 if generator is None else generator.initial_seed()
         order = order_of(dataset, isinstance(self, torch.utils.data.RandomSampler), self._seed)
-        self._sample(dataset, OrderedRecords(order, None), Sharding(1, 0, 1, False), World(1, 0, False), 0)
+        self._sample(dataset, OrderedRecords(order, None), Sharding(1, 0, 1, False), World(1, 0, "given"), 0)
 
     def _what(self) -> str:
         return f"{counted(len(self._contents), 'sample')}, seed {self._seed}"

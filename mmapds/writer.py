@@ -38,16 +38,19 @@ class Writer:
     covers all: `mmapds.build("shard-*.mma", out="train.mmx")`.
 
     Args:
-      path: ends in `.mma`; an older file is replaced at the end.
+      path: ends in `.mma`.
       schema: name of each field to "bytes", "str", "json", the type of a number ("bool", "int8" to "int64", "uint8" to
         "uint64", "float16" to "float64"), or (dtype, shape) for arrays, None for an axis that may have any
         length: `("float32", (None, 80))`. An array's dtype may also be "complex64", "complex128", "bfloat16" or one of
         torch's "float8" types. By default, it is inferred from the first record; the first axis of arrays is ragged.
       length: the field whose lengths token budgets are planned by: an integer, or the first axis of an array.
       index: write the index too, with numbers and lengths as columns. Give False if one index will cover several files.
+      force: replace a file that is there already, when the new one is complete.
+    Warns:
+      UserWarning: it is not closed, so that nothing is written.
     Raises:
       FormatError: the schema is malformed.
-      Error: the file cannot be written.
+      Error: the file cannot be written, or is there already.
     """
 
     def __init__(
@@ -57,8 +60,11 @@ class Writer:
         *,
         length: str | None = None,
         index: bool = True,
+        force: bool = False,
     ) -> None:
         self.path = os.fspath(path)
+        if not force and os.path.exists(self.path):
+            raise Error(f"{self.path}: expected no file here; give another place, or replace it with force=True")
         self._length = length
         self._index = index
         self._schema: Schema | None = None
@@ -234,9 +240,7 @@ class Writer:
             self._abandon("closed: it was forgotten")
             warnings.warn(
                 f"{self.path}: the writer was not closed and nothing was written; use it in a with block",
-                ResourceWarning,
                 stacklevel=2,
-                source=self,
             )
 
     def __enter__(self) -> Self:

@@ -139,7 +139,7 @@ def convert(
     with alone(target, [] if force else paths):
         reader = reading.open_first(paths, target, enough)
         rules = wanted.rules(reader, target)
-        with Writer(target, rules.described, length=rules.length, index=index) as writer:
+        with Writer(target, rules.described, length=rules.length, index=index, force=True) as writer:
             writer._metadata["origin"] = origin_of(target, paths)
             if engine is None:
                 read, skipped = copy_records(reader, rules, writer, progress)
@@ -224,7 +224,7 @@ def convert_part(path: str, sources: list[Source], reading: Reading, rules: Rule
         check_unchanged(source)
     hidden = f"{path}.{os.urandom(4).hex()}"  # as the same task may run twice at the same time
     reader = reading.open([source.path for source in sources], hidden)
-    with Writer(path, rules.described, length=rules.length, index=False) as writer:
+    with Writer(path, rules.described, length=rules.length, index=False, force=True) as writer:
         writer._metadata["part"] = copy_records(reader, rules, writer, lambda *_: None)
         for source in sources:
             check_unchanged(source)

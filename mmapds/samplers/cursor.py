@@ -114,12 +114,14 @@ class Iteration(Iterator[Iterator[Any]]):
     Attributes:
       span: what it goes through; None before its first step.
       delivered: steps that the trainer has, where a loader counts them; None where steps count as they are drawn.
+      is_drawn_ahead: whether a loader draws more steps than it has returned.
     """
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
         self.span: Span | None = None
         self.delivered: int | None = None
+        self.is_drawn_ahead = False
         self._block: Iterator[Any] = iter(())
         self._block_end = 0
 

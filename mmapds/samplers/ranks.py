@@ -28,8 +28,8 @@ class World(NamedTuple):
 
     num_replicas: int
     rank: int
-    is_assumed: bool
-    """A single process, as nothing names a number of processes."""
+    origin: str
+    """Where the number of processes is from: "given", "group", "environment", or "nowhere" if one is assumed."""
 
     @classmethod
     def of(cls, num_replicas: int | None, rank: int | None) -> "World":
@@ -41,7 +41,9 @@ class World(NamedTuple):
           OrderError: rank is outside [0, num_replicas), or not known.
         """
         group = process_group()
-        is_assumed = num_replicas is None and group is None and "WORLD_SIZE" not in os.environ
+        origin = "given" if num_replicas is not None else "group"
+        if num_replicas is None and group is None:
+            origin = "environment" if "WORLD_SIZE" in os.environ else "nowhere"
         if num_replicas is None:
             num_replicas = group.get_world_size() if group is not None else _from_environment("WORLD_SIZE", "1")
         num_replicas = integer("num_replicas", num_replicas, 1)
@@ -58,16 +60,22 @@ class World(NamedTuple):
                 f"rank = {shortened(rank)}, expected 0 to {num_replicas - 1} (num_replicas = {num_replicas})"
             )
         tasks = os.environ.get("SLURM_NTASKS", "") if "SLURM_PROCID" in os.environ else ""
-        if is_assumed and tasks.isdecimal() and int(tasks) > 1:
+        if origin == "nowhere" and tasks.isdecimal() and int(tasks) > 1:
             _warn_of_a_single_process(f"{tasks}, the tasks of this SLURM job")
-            is_assumed = False  # one warning is enough
-        return cls(num_replicas, rank, is_assumed)
+            origin = "given"  # one warning is enough
+        return cls(num_replicas, rank, origin)
 
     def check(self) -> None:
-        """Warn where torch.distributed was initialised with several processes after a single one was assumed."""
-        group = process_group() if self.is_assumed else None
-        if group is not None and (processes := group.get_world_size()) > 1:
+        """Warn, as a pass begins, where torch.distributed has other processes than those that share the epoch."""
+        group = process_group()
+        if self.origin == "nowhere" and group is not None and (processes := group.get_world_size()) > 1:
             _warn_of_a_single_process(f"{processes}, the processes of torch.distributed")
+        if self.origin == "environment" and group is None and self.num_replicas > 1:
+            warn(
+                f"WORLD_SIZE = {self.num_replicas}, expected torch.distributed to be initialised; call "
+                "torch.distributed.init_process_group(), or pass num_replicas= and rank= (each process reads its share "
+                "of the samples, and trains a model of its own)"
+            )
 
 
 def process_group() -> Any:

@@ -2,9 +2,11 @@
 
 import operator
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 from xxhash import xxh3_64
 
-from ..errors import OrderError, StateError, counted, shortened
+from ..errors import OrderError, StateError, counted, shortened, warn
 from ..integrations import refuse_second_sharding
 from ..orders.basic import Int64s, Order, integer, is_same, records_at, size_of_epoch
 from .cursor import Cursor, Iteration, Make, Sharding, Span, Steps
@@ -211,6 +213,7 @@ class ResumableSampler(ABC):
         span = Span(self._sharding, len(self._contents), *self._cursor.next())
         make = self._maker(span)
         self._cursor.note_first_step(iteration, span.steps, self._contents.changes_after)
+        iteration.is_drawn_ahead = _is_drawn_ahead()
         return span, span.blocks(self._block), make
 
     @abstractmethod
@@ -316,6 +319,12 @@ class ResumableSampler(ABC):
             batch of a batch sampler.
         """
         if step is None:
+            latest = self._cursor.latest
+            if latest is not None and latest.is_drawn_ahead and latest.delivered is None and not latest.is_over:
+                warn(
+                    "step = None, expected the steps that the trainer finished, as torch's workers draw ahead; call "
+                    "state_dict(step=...), or use mmapds.DataLoader, which counts them"
+                )
             return self._state_at(*self._place())
         span = self._cursor.span(self._sharding)
         done = integer("step", step) - span.first_step
@@ -412,6 +421,15 @@ class ResumableSampler(ABC):
                 f"state: of another dataset: expected {own}, found {shortened(saved, _SHOWN)}; make the sampler of the "
                 "same files, in the same order, and of the same view or lengths (a file that grew is another)"
             )
+
+
+def _is_drawn_ahead() -> bool:
+    """Return whether torch's loader with worker processes asks for the first step: it draws more than it returns."""
+    ahead = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not isinstance(frame.f_locals.get("self"), ahead):
+        frame = frame.f_back
+    return frame is not None
 
 
 def refuse_injected(sampler: object) -> None:
