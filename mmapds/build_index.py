@@ -62,15 +62,15 @@ def build(
       format: how records are framed; by default the suffix decides.
       length: the column for token budgets, as `columns={"length": ...}`: integers of 0 or more. Their order is stored.
       columns: name to an expression, measured while records are scanned; or to a picklable callable of a decoded sample
-        that returns a number, run in other processes, by each build: see docs/datasets.md.
-      version: of these callables; with their module and name, it tells columns apart.
+        that returns a number, run in other processes: see docs/datasets.md.
+      version: of these callables. What one of the same module, name and version has computed of a source is kept.
       missing: for a record that lacks a field of an expression: "error" (the default), "skip" it, or a number to store.
       validate: check that every record is JSON from its first byte to its last.
       bad: "skip" validates, and leaves out lines that are not JSON, with a warning.
       hash: store a hash of each source, for `open(..., check="full")` and `--verify`, from now on.
       workers: threads that scan, also within one file; all cores by default.
-      force: build in any case, without columns that were computed in Python. Expressions stay; delete the index to drop
-        them.
+      force: scan and compute all again. Columns of functions that are not given are dropped, with a warning; those of
+        expressions stay, until the index is deleted.
       grown: only the end of a source that grew is new: where its first bytes have the old fingerprint, scan the rest.
       roots: as in `mmapds.open`, for the sources of an index among `sources`.
       executor: what scans for `out`, one thread for each task: an object with `submit(function, *arguments)` that

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from .dataset.indexed import IndexedDataset
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, StaleIndexError, add_note, shortened
 from .index.build import check_workers
+from .index.write import Grown, Plan, Scan
 from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, Spool, as_numbers
@@ -31,6 +33,8 @@ from .storage.writer import IndexWriter
 
 _TASK_SAMPLES = 4096  # computed by a worker at a time
 Values = ArrayLike | Callable[[Any], float]
+Stored = dict[range, NDArray[Any]]
+"""Numbers of a column that are known already, by their records."""
 
 
 def add_column(
@@ -105,12 +109,35 @@ def complete(
     workers: int | None,
     place: str,
     path: str,
+    plan: Plan,
 ) -> None:
-    """Add columns that functions compute, all at once; see `mmapds.index.build.Complete`."""
+    """Add columns that functions compute, all at once; see `mmapds.index.build.Complete`.
+
+    What the index before has of a function with the same identity is kept.
+    """
     with locked(place):
+        index = Index(path)
+        stored = {name: _stored(index, plan, name, function) for name, function in functions.items()}
+        if path == place and all(sum(map(len, stored.get(name, {}))) == index.records for name in computed):
+            return
         # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
-        dataset = open_dataset(path, roots=Index(path).roots_needed())
-        _write(dataset, computed, functions, workers, None, os.path.realpath(place) if path == place else place)
+        dataset = open_dataset(path, roots=index.roots_needed())
+        target = os.path.realpath(place) if path == place else place
+        _write(dataset, computed, functions, workers, None, target, stored)
+
+
+def _stored(index: Index, plan: Plan, name: str, function: str) -> Stored:
+    """Return the numbers of a column that a function has computed, by the records of an index that have them."""
+    found, source = {}, 0
+    for step in plan:
+        first = index.firsts[source]
+        source += 1 if isinstance(step, Grown) else len(step.sources)
+        if not isinstance(step, Scan) and step.base.functions.get(name) == function and name in step.base.columns:
+            step.base.verify_sections(COLUMN + name)
+            dtype, data = step.base.column(name)
+            numbers = np.frombuffer(data, dtype)[step.records.start : step.records.stop]
+            found[range(first, first + len(numbers))] = numbers
+    return found
 
 
 def _index_path(dataset: Dataset) -> str:
@@ -129,6 +156,7 @@ def _write(
     workers: int | None,
     progress: Callable[[int], object] | None,
     target: str,
+    stored: Mapping[str, Stored] = {},
 ) -> None:
     """Write the index of a dataset with more columns, or with others of their names, to its place `target`."""
     index = Index(_index_path(dataset))
@@ -136,7 +164,10 @@ def _write(
     if found := next((name for name in columns if name in held), None):
         raise ColumnError(f"{target}: column {found!r} comes from the sources; give the new column another name")
     with IndexWriter(target) as writer:
-        spools = {name: _spooled(writer, dataset, name, columns[name], workers, progress) for name in columns}
+        spools = {
+            name: _spooled(writer, dataset, name, columns[name], workers, progress, stored.get(name, {}))
+            for name in columns
+        }
         replaced = {COLUMN + name for name in columns}.union(LENGTH_SECTIONS if "length" in columns else ())
         for section, each in index.sections.items():
             if section not in replaced:
@@ -164,11 +195,12 @@ def _spooled(
     values: Values,
     workers: int | None,
     progress: Callable[[int], object] | None,
+    stored: Stored,
 ) -> Spool:
     """Return the numbers of a column on their way into an index."""
     spool, records = writer.spool(), len(dataset)
     if callable(values):
-        pieces = _computed(dataset, name, values, workers or cores())
+        pieces = _computed(dataset, name, values, workers or cores(), stored)
     else:
         cells = _cells(name, values, 0)
         if cells.shape != (records,):
@@ -200,19 +232,30 @@ def _bar(title: str, samples: int) -> Iterator[Callable[[int], object]]:
 
 
 def _computed(
-    dataset: Dataset, name: str, compute: Callable[[Any], float], workers: int
+    dataset: Dataset, name: str, compute: Callable[[Any], float], workers: int, stored: Stored
 ) -> Generator[NDArray[Any], None, None]:
     """Yield a column that a function computes, in the order of records; workers compute some pieces ahead."""
-    pieces = [range(begin, min(begin + _TASK_SAMPLES, len(dataset))) for begin in range(0, len(dataset), _TASK_SAMPLES)]
-    work = partial(_compute, dataset, name, compute)
-    if workers == 1 or len(pieces) <= 1:
-        yield from map(work, pieces)
-        return
+    pieces = _cut(len(dataset), stored)
+    work, lacking = partial(_compute, dataset, name, compute), [piece for piece in pieces if piece not in stored]
+    is_alone = workers == 1 or len(lacking) <= 1
+    each = (work(piece) for piece in lacking) if is_alone else in_processes(work, lacking, min(workers, len(lacking)))
     try:
-        yield from in_processes(work, pieces, min(workers, len(pieces)))
+        with closing(each) as made:
+            for piece in pieces:
+                yield _cells(name, stored[piece], piece.start) if piece in stored else next(made)
     except BrokenExecutor:
         what = "a worker process died, killed or out of memory; use workers=1 to see why"
         raise ColumnError(f"column {name!r}: {what}") from None
+
+
+def _cut(records: int, stored: Stored) -> list[range]:
+    """Return the ranges whose numbers are stored, and between them those of as many samples as a worker computes."""
+    pieces, begin = [], 0
+    for kept in [*sorted(stored, key=attrgetter("start")), range(records, records)]:
+        pieces += [range(at, min(at + _TASK_SAMPLES, kept.start)) for at in range(begin, kept.start, _TASK_SAMPLES)]
+        pieces += [kept] if kept else []
+        begin = kept.stop
+    return pieces
 
 
 def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:

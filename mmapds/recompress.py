@@ -148,7 +148,8 @@ def _write(
     """Write the file: frames, each with the bytes of text in it and those read for it, and a seek table."""
     table = array("I")
     try:
-        with replacing(os.path.join(os.getcwd(), target), lambda: check_unchanged(text)) as file, closing(frames):
+        place = os.path.join(os.getcwd(), target)
+        with replacing(place, text.path, lambda: check_unchanged(text)) as file, closing(frames):
             for frame, content, read in frames:
                 file.write(frame)
                 table.extend((len(frame), content, int.from_bytes(frame[-4:], "little")))  # the checksum of its text

@@ -140,6 +140,7 @@ def convert(
         reader = reading.open_first(paths, target, enough)
         rules = wanted.rules(reader, target)
         with Writer(target, rules.described, length=rules.length, index=index, force=True) as writer:
+            writer._file.restrict(paths)
             writer._metadata["origin"] = origin_of(target, paths)
             if engine is None:
                 read, skipped = copy_records(reader, rules, writer, progress)

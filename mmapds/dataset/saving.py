@@ -97,6 +97,7 @@ def save(path: StrPath, indexes: Sequence[Index], rows: Rows, columns: Sequence[
                 found = f"found another file ({error})"
                 raise Error(f"{target}: expected a new path, or a saved view to replace, {found}") from None
         with ViewWriter(target) as writer:
+            writer.restrict(index.path for index in indexes)
             records = sum(index.records for index in indexes)
             as_bits = len(rows) * order_type(records).width > -(-records // 8) and ascends(rows)
             _write_sections(writer, indexes, rows, columns, as_bits=as_bits)

@@ -40,9 +40,10 @@ from .write import Grown, Job, Plan, Report, Scan, Stored, written
 
 _NAMED = 3  # sources in a warning
 
-Complete = Callable[[str, str], object]
+Complete = Callable[[str, str, Plan], object]
 """What adds columns to an index. It is called with its place, and with the path of the file that has all the rest: a
-new one that is not there yet, or the index itself. It puts the whole index into its place."""
+new one that is not there yet, or the index itself; and with where its records came from. It puts the whole index into
+its place."""
 
 
 class Request(NamedTuple):
@@ -185,7 +186,8 @@ def build_each(paths: list[str], request: Request, out: StrPath | None = None) -
 
 def _built(request: Request, place: str, given: str | list[str]) -> BuildResult:
     """Return an index that is up to date, or build it of its sources; or of its one source, or of its own path."""
-    if not (os.path.exists(place) and _is_current(request, *_planned(request, place, given))):
+    job, plan = _planned(request, place, given)
+    if not (os.path.exists(place) and _is_current(request, job, plan)):
         with locked(place):
             job, plan = _planned(request, place, given)  # again, as another process may have built it meanwhile
             if not _is_current(request, job, plan):
@@ -193,7 +195,7 @@ def _built(request: Request, place: str, given: str | list[str]) -> BuildResult:
     summary = summarise(Index(place, request.roots))
     request.report(summary.size)
     if request.complete is not None:
-        request.complete(place, place)
+        request.complete(place, place, plan)
     return BuildResult(summary, fresh=False)
 
 
@@ -276,8 +278,10 @@ def _build(request: Request, job: Job, plan: Plan) -> BuildResult:
         for source in job.sources:
             if job.chosen.is_text and named(source.path, job.chosen.suffixes):
                 formats.for_path(source.path)
+    kept = [name for name in before.computed_columns if name not in request.computed] if before is not None else []
+    dropped = [f"{place}: column {listed(kept)}, which was computed in Python, is dropped"] if kept else []
     if before is not None and not request.force:
-        kept = [name for name in before.computed_columns if name not in request.computed]
+        dropped = []
         if plan == [Stored(before, range(len(before.sources)))]:  # hashes alone are lacking
             functions = {name: function for name, function in before.functions.items() if name in kept}
             job = job._replace(computed=kept, functions=functions)
@@ -298,10 +302,10 @@ def _build(request: Request, job: Job, plan: Plan) -> BuildResult:
         if request.complete is None:
             done.writer.place()
         else:
-            request.complete(place, done.path)
+            request.complete(place, done.path, plan)
     if engine is not None:
         engine.remove_parts(done.tasks, place)
-    return BuildResult(summarise(Index(place)), True, described(plan), done.remarks)
+    return BuildResult(summarise(Index(place)), True, described(plan), [*done.remarks, *dropped])
 
 
 # ---- what is known of the sources --------------------------------------------------------------------------------

@@ -132,6 +132,7 @@ def written(
         plan, report = [_stored(step) if isinstance(step, Task) else step for step in steps], lambda _: None
     with ExitStack() as on_error, _watching(job.sources):
         writer = on_error.enter_context(IndexWriter(job.index_path))
+        writer.restrict(source.path for source in job.sources)
         writing = _Writing(job, writer, tasks, report)
         for step in plan:
             if isinstance(step, Stored):

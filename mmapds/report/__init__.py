@@ -112,7 +112,7 @@ def _write(path: str, text: str, read: Iterable[str]) -> None:
     if any(is_same_file(each, path) for each in read):
         raise Error(f"{path}: expected another file, found a source or an index")
     try:
-        with replacing(os.path.abspath(path), lambda: None) as file:
+        with replacing(os.path.abspath(path), next(iter(read)), lambda: None) as file:
             file.write(text.encode())
     except OSError as error:
         raise Error(f"{path}: cannot write the report here ({reason(error)}); give another place") from None

@@ -10,10 +10,12 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EEXIST
+from functools import reduce
 from io import FileIO
+from operator import and_
 from typing import Any, Self
 from weakref import WeakSet
 from zlib import crc32
@@ -165,8 +167,16 @@ class Replacement:
                     break
                 self.file.close()  # another process took it for one of a dead writer, and removes it
 
+    def restrict(self, paths: Iterable[str]) -> None:
+        """Let nobody read the file who may not read those that it is made of."""
+        with suppress(OSError):  # of file systems without modes
+            modes = (os.stat(path).st_mode for path in paths)
+            os.fchmod(self.file.fileno(), reduce(and_, modes, os.fstat(self.file.fileno()).st_mode) & 0o777)
+
     def place(self) -> None:
-        """Move the file to its place; the caller has flushed it to the disk."""
+        """Move the file, which the caller has flushed to the disk, to its place; it keeps the mode of an older one."""
+        with suppress(OSError):
+            os.fchmod(self.file.fileno(), os.stat(self.target).st_mode & 0o777)
         os.replace(self.temporary, self.target)
         with suppress(OSError):  # some network file systems refuse to flush the new name
             fd = os.open(self.directory, os.O_RDONLY)
@@ -193,9 +203,10 @@ class Replacement:
 
 
 @contextmanager
-def replacing(target: str, check: Callable[[], object]) -> Iterator[OwnFile]:
+def replacing(target: str, made_of: str, check: Callable[[], object]) -> Iterator[OwnFile]:
     """Yield a file to write; when the block ends and `check` raises nothing, it is moved to an absolute path."""
     with locked(target), Replacement(target) as new:
+        new.restrict([made_of])
         yield new.file
         os.fsync(new.file.fileno())
         check()

@@ -177,7 +177,7 @@ def fulfil(future: "Future[Result]", make: Callable[[Task], Result], task: Task)
 # ---- processes --------------------------------------------------------------------------------------------------
 
 
-def in_processes(work: Callable[[Task], Result], tasks: Sequence[Task], count: int) -> Iterator[Result]:
+def in_processes(work: Callable[[Task], Result], tasks: Sequence[Task], count: int) -> Generator[Result, None, None]:
     """Yield `work(task)` for every task, in order, computed by processes; BrokenExecutor if one of these ends."""
     from concurrent.futures import ProcessPoolExecutor  # start-up time: most processes compute nothing in others
 

@@ -1,0 +1,87 @@
+"""What users reported of their own files and trainers, each with the right outcome."""
+
+import os
+
+import pytest
+
+import mmapds
+
+
+def mode_of(path):
+    return os.stat(path).st_mode & 0o777
+
+
+def test_what_is_made_of_a_private_file_is_private_and_a_mode_is_kept(tmp_path):
+    source, target = tmp_path / "a.jsonl", tmp_path / "a.mma"
+    source.write_text('{"n": 1}\n')
+    source.chmod(0o600)
+    mmapds.build(source)
+    mmapds.convert.convert(source, target)
+    view, packed = tmp_path / "view.mmx", tmp_path / "a.jsonl.zst"
+    mmapds.open(source)[:1].save(view)
+    mmapds.seekable(source, packed)
+    made = [f"{source}.mmx", target, f"{target}.mmx", view, packed]
+    assert [mode_of(path) for path in made] == [0o600] * 5
+    for path in made:
+        os.chmod(path, 0o640)
+    mmapds.build(source, force=True)
+    mmapds.convert.convert(source, target, force=True)
+    mmapds.seekable(source, packed, force=True)
+    assert [mode_of(path) for path in made] == [0o640] * 5
+    public = tmp_path / "b.jsonl"
+    public.write_text('{"n": 1}\n')
+    mmapds.build(public)
+    assert mode_of(f"{public}.mmx") == 0o666 & ~_umask()
+
+
+def _umask():
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
+calls = []
+
+
+def twice(sample):
+    calls.append(sample["n"])
+    return sample["n"] * 2
+
+
+def write_numbers(path, numbers):
+    path.write_text("".join(f'{{"n": {n}}}\n' for n in numbers))
+
+
+def test_a_function_computes_what_is_new_alone(tmp_path):
+    out, parts = tmp_path / "all.mmx", [tmp_path / f"{k}.jsonl" for k in range(4)]
+
+    def build(version=None, **options):
+        calls.clear()
+        mmapds.build(f"{tmp_path}/*.jsonl", out=out, columns={"twice": twice}, version=version, workers=1, **options)
+        ds = mmapds.open(out)
+        assert ds.column("twice").tolist() == [2 * sample["n"] for sample in ds]
+        return list(calls)
+
+    for k in (0, 1, 3):
+        write_numbers(parts[k], range(10 * k, 10 * k + 5))
+    assert len(build()) == 15
+    assert build() == []
+    write_numbers(parts[2], [20, 21])
+    write_numbers(parts[0], [-7, 8])
+    assert build() == [-7, 8, 20, 21]
+    with open(parts[1], "a") as file:
+        file.write('{"n": 3}\n')
+    assert build(grown=True) == [3]
+    assert len(build(version=2)) == 15
+    assert len(build(version=2, force=True)) == 15
+    parts[3].unlink()
+    assert build(version=2) == []
+
+
+def test_a_forced_build_names_the_columns_that_it_drops(tmp_path):
+    path = tmp_path / "a.jsonl"
+    write_numbers(path, range(3))
+    mmapds.build(path, columns={"twice": twice})
+    with pytest.warns(UserWarning, match="a.jsonl.mmx: column 'twice', which was computed in Python, is dropped"):
+        mmapds.build(path, force=True)
+    assert mmapds.open(path).columns == []
