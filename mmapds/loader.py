@@ -17,7 +17,7 @@ from .orders.basic import integer
 from .prefetch import Drawn, ProcessLoop, ThreadLoop, Waits, start_process
 from .samplers.cursor import Sharding
 from .samplers.ranks import World, process_group
-from .samplers.resumable import OrderedRecords, ResumableSampler, check_same_samples
+from .samplers.resumable import OrderedRecords, ResumableSampler, check_same_samples, is_ours
 from .samplers.samplers import OrderSampler, order_of
 
 
@@ -203,9 +203,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
           A dict: `batches` delivered, and the `records` asked for in them, skipped ones included; `seconds` from the
           first request to the last delivery, and `records_per_second` of them; `wait`, the seconds of these that the
           trainer waited; `wait_p50`, `wait_p99` and `wait_max`, the seconds that it waited for one batch (percentiles
-          are of the last 4,096); `stalls`, how many waits were reported.
+          are of the last 4,096); `stalls`, how many waits were reported; `decoded_blocks` of compressed sources, in
+          this process since the dataset was opened.
         """
-        return self._waits.report()
+        dataset: Any = self.dataset
+        return {**self._waits.report(), "decoded_blocks": dataset._blocks.decoded if is_ours(dataset) else 0}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_waits": None, "_iterator": None}

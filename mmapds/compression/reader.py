@@ -48,7 +48,7 @@ class BlockCache:
     """Decoded blocks; the least recently used ones are dropped.
 
     Args:
-      limit: bytes of memory that they take at most. A block that is larger is not kept.
+      limit: bytes of memory that they take at most, but that the last one is always kept.
     """
 
     def __init__(self, limit: int = CACHE) -> None:
@@ -64,6 +64,8 @@ class BlockCache:
         """Locks of blocks that a thread decodes; others wait for it."""
         self.size = 0
         """Bytes of memory that the blocks take."""
+        self.decoded = 0
+        """Blocks, and pieces of large blocks, that were decoded."""
         self.memory = _native.BlockMemory()
         """What blocks are made in: the memory of those that were dropped is used again."""
 
@@ -87,23 +89,24 @@ class BlockCache:
         with turn:  # and no event: an interrupt at any place lets the next one go on
             (block,) = self.find([key])
             if block is None:
-                if size <= self.limit:
-                    with self._lock:
-                        self._drop(size)
+                with self._lock:
+                    self._drop(size)
                 block = decode()
                 self.put(key, block)
             return block
 
     def put(self, key: Hashable, block: Block) -> None:
-        """Keep a block that was decoded by other means, unless it is larger than the limit."""
+        """Keep a block that was decoded."""
         size = _memory_of(block)
         with self._lock:
-            if key not in self._blocks and size <= self.limit:
+            self.decoded += 1
+            if key not in self._blocks:
+                self._drop(size)
                 self._blocks[key] = block
                 self.size += size
-                self._drop(0)
 
     def _drop(self, more: int) -> None:
+        """Make room for a block of so many bytes."""
         while self._blocks and self.size > self.limit - more:
             key, block = next(iter(self._blocks.items()))
             size = _memory_of(block)

@@ -3,12 +3,14 @@
 import json
 import os
 import zlib
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64
 
 from .. import _native, formats
@@ -18,6 +20,7 @@ from ..compression.reader import CACHE, BlockCache, BlockReader
 from ..errors import Error, FormatError, SourceError, StaleIndexError, shortened
 from ..storage.current import check_source, stat_source
 from ..storage.index_file import Index
+from ..storage.sections import Compression
 from ..storage.sources import IoChoice, Roots, io_of, open_file, reason
 
 _ADVICE = {"auto": _native.ADVISE_RANDOM, "random": _native.ADVISE_RANDOM, "sequential": _native.ADVISE_SEQUENTIAL}
@@ -154,6 +157,50 @@ class Catalog:
     def short_of_memory(self, located: Located, what: str) -> MemoryError:
         """Return the error to raise where memory has no room for something of a record."""
         return MemoryError(f"{self.place(located)}: expected room in memory for {what}, found none")
+
+    # ---- what an order of records costs ------------------------------------------------------------------------
+
+    def decodes(self, numbers: NDArray[np.int64], limit: int) -> tuple[float, float]:
+        """Return how often a block is decoded in an epoch, and the bytes decoded for a record, with a cache of a size.
+
+        Args:
+          numbers: the records that an epoch begins with; the first half of them fills the cache.
+          limit: bytes of the cache.
+        """
+        cached, cached_bytes, decoded, decoded_bytes = OrderedDict[tuple[int, int], int](), 0, 0, 0
+        for k, (block, size) in enumerate(self._blocks_of(numbers)):
+            if block in cached:
+                cached.move_to_end(block)
+                continue
+            if k >= len(numbers) // 2:
+                decoded, decoded_bytes = decoded + 1, decoded_bytes + size
+            while cached and cached_bytes + size > limit:
+                cached_bytes -= cached.popitem(last=False)[1]
+            cached[block] = size
+            cached_bytes += size
+        records, blocks = int(self.starts[-1]), sum(each.blocks for each in self._compressed())
+        counted = len(numbers) - len(numbers) // 2
+        return decoded / counted * records / max(min(blocks, records), 1), decoded_bytes / counted
+
+    def _compressed(self) -> Iterator[Compression]:
+        return (source.compression for index in self.indexes for source in index.sources if source.compression)
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the cache holds all blocks that there are."""
+        return sum(each.size for each in self._compressed()) <= self.blocks.limit
+
+    def _blocks_of(self, numbers: NDArray[np.int64]) -> Iterator[tuple[tuple[int, int], int]]:
+        """Yield the block in which each record begins, and its bytes; nothing for records that are not compressed."""
+        tables: dict[int, BlockTable] = {}
+        members = np.searchsorted(self.starts, numbers.astype(np.uint64), side="right") - 1
+        records = numbers - self.starts[members].astype(np.int64)
+        for member, record in zip(members.tolist(), records.tolist(), strict=True):
+            index, number = self.members[member]
+            if index.sources[number].compression is not None:
+                table = tables[member] = tables.get(member) or BlockTable(index, number)
+                block = table.find(index.bounds(number, record, record + 1)[0])
+                yield (member, block), table.place(block).size
 
     # ---- where a record lies, and what to do about a bad one ---------------------------------------------------
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from xxhash import xxh3_64
 
+from ..compression.reader import BlockCache
 from ..errors import ColumnError, Error, add_note, shortened
 from ..index.lengths import LengthOrder
 from ..orders.basic import integer
@@ -180,6 +181,19 @@ class Dataset(_Samples):
           Error: a source is not compressed.
         """
         return self._inner.block_starts
+
+    @property
+    def _blocks(self) -> "BlockCache":
+        """The decoded blocks of compressed sources."""
+        return self._inner._blocks
+
+    def _decodes(self, positions: NDArray[np.int64], limit: int | None = None) -> tuple[float, float]:
+        """Return how often a block is decoded in an epoch that begins with some positions, and the bytes for a record.
+
+        Args:
+          limit: bytes of a cache; by default, that of the dataset.
+        """
+        return self._inner._decodes(positions, limit)
 
     @property
     def columns(self) -> list[str]:

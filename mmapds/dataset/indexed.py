@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .. import formats
 from .._native import ArrayBatch, JsonBatch, Records, Samples
+from ..compression.reader import BlockCache
 from ..errors import DecodeError, Error, FormatError, KeyMissingError, add_note, counted, plain_counted, shortened, warn
 from ..index.lengths import LengthOrder
 from ..index.write import candidates
@@ -299,6 +300,16 @@ class IndexedDataset(Samples, Dataset):
     @property
     def block_starts(self) -> NDArray[np.int64]:
         return saving.block_starts(self._catalog.indexes, self._selection)
+
+    @property
+    def _blocks(self) -> BlockCache:
+        return self._catalog.blocks
+
+    def _decodes(self, positions: NDArray[np.int64], limit: int | None = None) -> tuple[float, float]:
+        if self._catalog.is_cached:
+            return 0.0, 0.0
+        numbers = positions if self._rows is None else self._rows.many(positions)
+        return self._catalog.decodes(numbers, self._blocks.limit if limit is None else limit)
 
     @property
     def columns(self) -> list[str]:

@@ -18,6 +18,7 @@ from ..errors import OrderError, StateError, counted, shortened, warn
 from ..integrations import refuse_second_sharding
 from ..orders.basic import Int64s, Order, integer, is_same, records_at, size_of_epoch
 from .cursor import Cursor, Iteration, Make, Sharding, Span, Steps
+from .decoding import LOOKED_AT, warn_of_decoding
 from .plan import Plan
 from .ranks import World, compare_before_first_batch
 
@@ -210,11 +211,25 @@ class ResumableSampler(ABC):
         if not self._is_compared and torch.utils.data.get_worker_info() is None:
             compare_before_first_batch(self._shared_by_ranks(), self._sharding)
             self._is_compared = True
+            self._warn_of_decoding()
         span = Span(self._sharding, len(self._contents), *self._cursor.next())
         make = self._maker(span)
         self._cursor.note_first_step(iteration, span.steps, self._contents.changes_after)
         iteration.is_drawn_ahead = _is_drawn_ahead()
         return span, span.blocks(self._block), make
+
+    def _warn_of_decoding(self) -> None:
+        """Warn where the records of the next steps are spread over too many compressed blocks."""
+        if not is_ours(self.sampled) or self.sampled._decodes(np.zeros(1, np.int64), 0) == (0, 0):
+            return
+        span = Span(self._sharding, len(self._contents), *self._cursor.next())
+        make, found = self._maker(span), list[Int64s]()
+        for first, positions in span.blocks(min(self._block, LOOKED_AT)):
+            found += map(np.atleast_1d, map(np.asarray, make(first, positions)))
+            if sum(map(len, found)) >= LOOKED_AT:
+                break
+        if found:
+            warn_of_decoding(self.sampled, np.concatenate(found)[:LOOKED_AT])
 
     @abstractmethod
     def _maker(self, span: Span) -> Make:
