@@ -3,8 +3,10 @@
 import os
 
 import pytest
+from tfrecord import example_pb2
 
 import mmapds
+from mmapds.dataset.payloads import tf_example
 
 
 def mode_of(path):
@@ -85,3 +87,25 @@ def test_a_forced_build_names_the_columns_that_it_drops(tmp_path):
     with pytest.warns(UserWarning, match="a.jsonl.mmx: column 'twice', which was computed in Python, is dropped"):
         mmapds.build(path, force=True)
     assert mmapds.open(path).columns == []
+
+
+def test_a_sequence_example_has_its_context_and_its_lists():
+    def feature(numbers):
+        return example_pb2.Feature(int64_list={"value": numbers})
+
+    context = example_pb2.Features(feature={"id": feature([7])})
+    lists = {
+        "frames": example_pb2.FeatureList(feature=[feature([1, 2]), feature([]), feature([3])]),
+        "texts": example_pb2.FeatureList(feature=[example_pb2.Feature(bytes_list={"value": [b"a", b"b"]})]),
+        "none": example_pb2.FeatureList(),
+    }
+    message = example_pb2.SequenceExample(context=context, feature_lists={"feature_list": lists})
+    found = tf_example(message.SerializeToString())
+    assert found["id"].tolist() == [7]
+    assert [list(each) for each in found["frames"]] == [[1, 2], [], [3]]
+    assert found["texts"] == [[b"a", b"b"]]
+    assert found["none"] == []
+    context.feature["frames"].CopyFrom(feature([1]))
+    message = example_pb2.SequenceExample(context=context, feature_lists={"feature_list": lists})
+    with pytest.raises(ValueError, match="feature list 'frames': expected a name that no feature has"):
+        tf_example(message.SerializeToString())

@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from io import BytesIO
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -156,15 +157,15 @@ _UNPACKED = {2: _FIXED32, 3: _VARINT}
 """The wire type of one number, by the field number of its list."""
 
 
-def tf_example(record: bytes) -> dict[str, Feature]:
-    """Return the features of a serialized tf.train.Example; raise ValueError for other bytes.
+def tf_example(record: bytes) -> dict[str, Feature | list[Feature]]:
+    """Return the features of a serialized tf.train.Example or SequenceExample; raise ValueError for other bytes.
 
     Returns:
       name to a list of bytes, a float32 array or an int64 array of shape (values,), by the kind of the feature. Arrays
-      of floats may be read-only. A feature without a kind is an empty list.
+      of floats may be read-only. A feature without a kind is an empty list. A feature list is a list of these.
     """
-    features: dict[str, Feature] = {}
-    for _, begin, end in _messages(record, 0, len(record), 1):
+    features: dict[str, Feature | list[Feature]] = {}
+    for part, begin, end in _messages(record, 0, len(record), 2):  # the context of a sequence, and its feature lists
         for _, entry, entry_end in _messages(record, begin, end, 1):
             name, parts = "", []
             for number, at, stop in _messages(record, entry, entry_end, 2):
@@ -172,7 +173,13 @@ def tf_example(record: bytes) -> dict[str, Feature]:
                     name = record[at:stop].decode()
                 else:
                     parts.append((at, stop))
-            features[name] = _feature(record, parts)
+            if part == 1:
+                features[name] = _feature(record, parts)
+                continue
+            if name in features:
+                raise ValueError(f"feature list {name!r}: expected a name that no feature has")
+            each = (_messages(record, begin, end, 1) for begin, end in parts)
+            features[name] = [_feature(record, [(at, stop)]) for _, at, stop in chain.from_iterable(each)]
     return features
 
 
