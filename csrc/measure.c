@@ -143,7 +143,7 @@ static mds_json_status take_record(const mds_kernels *kernels, const mds_text *t
         starts[measured->kept++] = begin;
         return MDS_JSON_OK;
     }
-    if (status == MDS_JSON_INVALID && measuring->skip_bad) {
+    if ((status == MDS_JSON_INVALID || status == MDS_JSON_TYPE) && measuring->skip_bad) {
         if (measured->bad < MDS_BAD_LISTED)
             measured->bad_starts[measured->bad] = begin;
         measured->bad++;

@@ -506,7 +506,7 @@ typedef struct {
     mds_missing missing;     /* what to do with a record that lacks a field */
     mds_number fill;         /* for MDS_MISSING_FILL */
     int validate;            /* check every record with mds_json_valid */
-    int skip_bad;            /* leave out records that are not JSON, which must be validated */
+    int skip_bad;            /* leave out bad records: not JSON, for which all must be validated, or of another type */
 } mds_measuring;
 
 #define MDS_BAD_LISTED 20
@@ -533,7 +533,7 @@ typedef struct {
     uint64_t *rounded;      /* of each column, the first record whose integer was rounded to a double, or MDS_NONE */
     size_t records;         /* records that begin in the block */
     size_t kept;            /* those of them that were not skipped; before the one that cannot be measured */
-    size_t bad;             /* records that were skipped because they are not JSON */
+    size_t bad;             /* bad records that were skipped */
     uint64_t bad_starts[MDS_BAD_LISTED]; /* where the first of them begin */
     uint64_t failed;                     /* where the record begins that cannot be measured */
     uint64_t at;                         /* the byte of the file that shows it */

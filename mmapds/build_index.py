@@ -66,7 +66,7 @@ def build(
       version: of these callables. What one of the same module, name and version has computed of a source is kept.
       missing: for a record that lacks a field of an expression: "error" (the default), "skip" it, or a number to store.
       validate: check that every record is JSON from its first byte to its last.
-      bad: "skip" validates, and leaves out lines that are not JSON, with a warning.
+      bad: "skip" validates, and leaves out lines that are not JSON, or have another type in a column, with a warning.
       hash: store a hash of each source, for `open(..., check="full")` and `--verify`, from now on.
       workers: threads that scan, also within one file; all cores by default.
       force: scan and compute all again. Columns of functions that are not given are dropped, with a warning; those of

@@ -109,3 +109,16 @@ def test_a_sequence_example_has_its_context_and_its_lists():
     message = example_pb2.SequenceExample(context=context, feature_lists={"feature_list": lists})
     with pytest.raises(ValueError, match="feature list 'frames': expected a name that no feature has"):
         tf_example(message.SerializeToString())
+
+
+def test_skipping_bad_lines_skips_lines_of_another_type(tmp_path):
+    path = tmp_path / "chats.jsonl"
+    lines = ['{"messages": [1, 2]}', "[1]", '{"messages": 5}', '"x"', "{", '{"messages": []}', "7"]
+    path.write_text("\n".join(lines))
+    with pytest.raises(mmapds.ColumnError, match="found an array; leave such lines out with bad='skip'"):
+        mmapds.build(path, length="items(messages)")
+    with pytest.warns(UserWarning, match=r"chats.jsonl:2 \(byte 21\): expected JSON with fields of the right type, found a bad line \(5 such lines"):
+        mmapds.build(path, length="items(messages)", bad="skip")
+    ds = mmapds.open(path)
+    assert list(ds) == [{"messages": [1, 2]}, {"messages": []}]
+    assert ds.lengths.tolist() == [2, 0]

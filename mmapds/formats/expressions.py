@@ -77,7 +77,8 @@ class Expression(NamedTuple):
             skip = option("missing", "skip")
             return f"{expected} at `{shown}`, found null or nothing; leave such records out with {skip}"
         inside = len(self.path) > 1 or not record.lstrip().startswith(b"{")
-        return f"{expected}{' inside objects' * inside} at `{shown}`, found {kind_of(record, at)}"
+        found = f"found {kind_of(record, at)}; leave such lines out with {option('bad', 'skip')}"
+        return f"{expected}{' inside objects' * inside} at `{shown}`, {found}"
 
 
 def keys_of(path: str) -> tuple[bytes, ...]:
@@ -119,9 +120,10 @@ class Measuring:
     Args:
       columns: name to expression.
       missing: "error", "skip" to leave such records out of the index, or a number to use for them. A null counts as
-        missing; a field of the wrong type is always an error.
+        missing.
       validate: check that every record is JSON from its first byte to its last.
-      bad: "error", or "skip" to leave records out of the index that are not JSON, for which all are validated.
+      bad: "error", or "skip" to leave records out of the index that are not JSON, for which all are validated, or whose
+        field is of another type.
     Raises:
       ColumnError: an expression, `missing` or `bad` is invalid.
     """

@@ -92,7 +92,7 @@ class Summary(NamedTuple):
     smallest: int  # bytes in the smallest record, with what lies between it and the next; 0 without records
     largest: int
     skipped: int  # records that were left out
-    bad: int  # how many of them are lines that are not JSON
+    bad: int  # how many of them are bad lines
     first_bad: str  # the place of the first one
     empty: tuple[str, ...]  # the sources that have no record
     text: str
@@ -125,7 +125,7 @@ def summarise(index: Index) -> Summary:
         f"{mean:.1f} bytes a record ({smallest:,} to {largest:,}){'; ' if columns else ''}{columns}"
     )
     if skipped:
-        text += f"; {counted(skipped, 'record')} left out" + (f" ({bad:,} not JSON)" if bad else "")
+        text += f"; {counted(skipped, 'record')} left out" + (f" ({bad:,} bad)" if bad else "")
     return Summary(index.path, size, content, smallest, largest, skipped, bad, first_bad, tuple(empty), text)
 
 
@@ -141,7 +141,7 @@ class BuildResult(NamedTuple):
 def complaints(results: Sequence[BuildResult]) -> list[str]:
     """Return warnings of what indexes lack that somebody may miss."""
     lines = [
-        f"{each.first_bad}: expected JSON, found other text ({counted(each.bad, 'such line')} left out of {each.path})"
+        f"{each.first_bad}: expected JSON with fields of the right type, found a bad line ({counted(each.bad, 'such line')} left out of {each.path})"
         for each in (result.summary for result in results if result.fresh)
         if each.bad
     ]

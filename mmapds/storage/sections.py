@@ -258,7 +258,7 @@ class Compression(NamedTuple):
 
 
 class BadLines(NamedTuple):
-    """Lines of a source that were left out because they are not JSON."""
+    """Lines of a source that were left out: not JSON, or with a measured field of another type."""
 
     lines: int = 0  # how many; they count among those that were skipped
     first: tuple[tuple[int, int], ...] = ()  # of some, the line, counted from 1, and the byte where it begins
