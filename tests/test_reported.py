@@ -1,6 +1,8 @@
 """What users reported of their own files and trainers, each with the right outcome."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from tfrecord import example_pb2
@@ -117,8 +119,32 @@ def test_skipping_bad_lines_skips_lines_of_another_type(tmp_path):
     path.write_text("\n".join(lines))
     with pytest.raises(mmapds.ColumnError, match="found an array; leave such lines out with bad='skip'"):
         mmapds.build(path, length="items(messages)")
-    with pytest.warns(UserWarning, match=r"chats.jsonl:2 \(byte 21\): expected JSON with fields of the right type, found a bad line \(5 such lines"):
+    with pytest.warns(
+        UserWarning,
+        match=r"chats.jsonl:2 \(byte 21\): expected JSON with fields of the right type, found a bad line \(5 such lines",
+    ):
         mmapds.build(path, length="items(messages)", bad="skip")
     ds = mmapds.open(path)
     assert list(ds) == [{"messages": [1, 2]}, {"messages": []}]
     assert ds.lengths.tolist() == [2, 0]
+
+
+UNGUARDED = """
+import multiprocessing, mmapds
+multiprocessing.set_start_method("spawn", force=True)
+
+def twice(sample):
+    return sample["n"] * 2
+
+mmapds.add_column({path!r}, "twice", twice, workers=2)
+"""
+
+
+def test_a_script_without_a_main_guard_ends_with_an_error_that_names_it(tmp_path):
+    path, script = tmp_path / "a.jsonl", tmp_path / "script.py"
+    write_numbers(path, range(10_000))
+    mmapds.build(path)
+    script.write_text(UNGUARDED.format(path=str(path)))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.returncode
+    assert "put what builds under if __name__ == '__main__':" in done.stderr

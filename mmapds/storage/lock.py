@@ -117,6 +117,11 @@ def _acquire(target: str, path: str) -> OwnFile | None:
         holder = os.pread(file.fileno(), 300, 0).decode("latin-1")
         who = f"process {ascii(holder)[1:-1]}" if holder else "another process"
         file.close()
+        if _is_importing_main():
+            raise Error(
+                f"{target}: its builder started this process, which runs the same script again; put what builds under "
+                "if __name__ == '__main__':"
+            )
         waited = time.monotonic() - began
         if waited >= limit:
             raise Error(f"{target}{LOCK_SUFFIX}: waited {limit:g} s ({LIMIT}) for {who}, which holds it")
@@ -125,6 +130,12 @@ def _acquire(target: str, path: str) -> OwnFile | None:
                 sys.stderr.write(f"{target}: waiting for {who}, which holds {target}{LOCK_SUFFIX}\n")
             has_spoken = True
         time.sleep(min(_POLL, limit - waited))
+
+
+def _is_importing_main() -> bool:
+    """Whether this is a spawned process that imports the main module of its parent."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    return multiprocessing is not None and getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
 def _is_locked(file: FileIO, path: str) -> bool:
