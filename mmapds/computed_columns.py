@@ -20,7 +20,7 @@ from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.indexed import IndexedDataset
 from .dataset.opening import open as open_dataset
-from .errors import ColumnError, StaleIndexError, add_note, shortened
+from .errors import ColumnError, SourceError, StaleIndexError, add_note, shortened
 from .index.build import check_workers
 from .index.write import Grown, Plan, Scan
 from .storage.index_file import LENGTH_SECTIONS, Index
@@ -44,6 +44,7 @@ def add_column(
     *,
     version: str | int | None = None,
     decode: str | Decoder | None = None,
+    default: float | None = None,
     workers: int | None = None,
     progress: Callable[[int], object] | None = None,
     roots: StrPath | Iterable[StrPath] = (),
@@ -64,6 +65,7 @@ def add_column(
         holds all of them.
       version: of a callable, as in `mmapds.build`.
       decode: the decoder of samples for a callable, as in `mmapds.open`.
+      default: the number of a record that cannot be decoded; None raises its error.
       workers: processes that compute; all cores by default. With 1, this process does.
       progress: called with the number of samples done since the last call; by default, a bar on a terminal.
       roots: directories in which the sources of the index may lie, as in `mmapds.open`.
@@ -81,7 +83,7 @@ def add_column(
     with locked(target):
         # Again, as the index may have been replaced before the lock.
         dataset = open_dataset(source_or_index, decode=decode, roots=roots)
-        _write(dataset, {name: values}, functions, workers, progress, target)
+        _write(dataset, {name: values}, functions, workers, progress, target, default=default)
 
 
 def identities(computed: Mapping[str, Callable[[Any], float]], version: str | int | None) -> dict[str, str]:
@@ -157,6 +159,7 @@ def _write(
     progress: Callable[[int], object] | None,
     target: str,
     stored: Mapping[str, Stored] = {},
+    default: float | None = None,
 ) -> None:
     """Write the index of a dataset with more columns, or with others of their names, to its place `target`."""
     index = Index(_index_path(dataset))
@@ -165,7 +168,7 @@ def _write(
         raise ColumnError(f"{target}: column {found!r} comes from the sources; give the new column another name")
     with IndexWriter(target) as writer:
         spools = {
-            name: _spooled(writer, dataset, name, columns[name], workers, progress, stored.get(name, {}))
+            name: _spooled(writer, dataset, name, columns[name], workers, progress, stored.get(name, {}), default)
             for name in columns
         }
         replaced = {COLUMN + name for name in columns}.union(LENGTH_SECTIONS if "length" in columns else ())
@@ -196,11 +199,13 @@ def _spooled(
     workers: int | None,
     progress: Callable[[int], object] | None,
     stored: Stored,
+    default: float | None,
 ) -> Spool:
     """Return the numbers of a column on their way into an index."""
     spool, records = writer.spool(), len(dataset)
     if callable(values):
-        pieces = _computed(dataset, name, values, workers or cores(), stored)
+        work = partial(_compute, dataset, name, values, default)
+        pieces = _computed(work, name, records, workers or cores(), stored)
     else:
         cells = _cells(name, values, 0)
         if cells.shape != (records,):
@@ -232,11 +237,11 @@ def _bar(title: str, samples: int) -> Iterator[Callable[[int], object]]:
 
 
 def _computed(
-    dataset: Dataset, name: str, compute: Callable[[Any], float], workers: int, stored: Stored
+    work: Callable[[range], NDArray[Any]], name: str, records: int, workers: int, stored: Stored
 ) -> Generator[NDArray[Any], None, None]:
     """Yield a column that a function computes, in the order of records; workers compute some pieces ahead."""
-    pieces = _cut(len(dataset), stored)
-    work, lacking = partial(_compute, dataset, name, compute), [piece for piece in pieces if piece not in stored]
+    pieces = _cut(records, stored)
+    lacking = [piece for piece in pieces if piece not in stored]
     is_alone = workers == 1 or len(lacking) <= 1
     each = (work(piece) for piece in lacking) if is_alone else in_processes(work, lacking, min(workers, len(lacking)))
     try:
@@ -258,11 +263,31 @@ def _cut(records: int, stored: Stored) -> list[range]:
     return pieces
 
 
-def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
-    numbers = []
-    for position, sample in zip(piece, cast(IndexedDataset, dataset)._one_by_one(piece), strict=True):
+_NO_SAMPLE: Any = object()
+
+
+def _samples(dataset: Dataset, piece: range, *, skips: bool) -> Iterator[Any]:
+    """Yield samples; `_NO_SAMPLE` for one that cannot be decoded, if that is allowed."""
+    if not skips:
+        yield from cast(IndexedDataset, dataset)._one_by_one(piece)
+        return
+    for position in piece:
         try:
-            number = compute(sample)
+            sample = dataset[position]
+        except (SourceError, StaleIndexError, MemoryError):
+            raise
+        except Exception:
+            sample = _NO_SAMPLE
+        yield sample
+
+
+def _compute(
+    dataset: Dataset, name: str, compute: Callable[[Any], float], default: float | None, piece: range
+) -> NDArray[Any]:
+    numbers: list[Any] = []
+    for position, sample in zip(piece, _samples(dataset, piece, skips=default is not None), strict=True):
+        try:
+            number = default if sample is _NO_SAMPLE else compute(sample)
         except StopIteration:  # as of next(), where nothing is left: it would end the column
             raise ColumnError(f"{dataset.place(position)}: expected a number, found StopIteration") from None
         except Exception as error:

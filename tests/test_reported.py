@@ -148,3 +148,13 @@ def test_a_script_without_a_main_guard_ends_with_an_error_that_names_it(tmp_path
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert done.returncode
     assert "put what builds under if __name__ == '__main__':" in done.stderr
+
+
+def test_a_record_that_cannot_be_decoded_gets_the_default_of_a_column(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": 1}\n{"n": \n{"n": 3}\n')
+    mmapds.build(path)
+    with pytest.raises(mmapds.DecodeError, match="a.jsonl:2"):
+        mmapds.add_column(path, "twice", twice)
+    mmapds.add_column(path, "twice", twice, default=-1)
+    assert mmapds.open(path).column("twice").tolist() == [2, -1, 6]

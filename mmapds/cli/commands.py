@@ -72,7 +72,10 @@ _N: dict[str, Any] = {"type": int, "metavar": "N"}
 # function that has the argument decides.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "all": _FLAG | {"help": "list all sources, also where there are thousands"},
-    "bad": {"metavar": "skip|error", "help": "lines that are not JSON, or have another type in a column; skip validates"},
+    "bad": {
+        "metavar": "skip|error",
+        "help": "lines that are not JSON, or of another type in a column",
+    },
     "batch-size": _N | {"help": "batches of a size; the default, with 32"},
     "build": _FLAG | {"help": "build missing and stale indexes first"},
     "chunk-size": _N | {"help": "shuffle chunks of neighbours, not all records"},

@@ -141,7 +141,8 @@ class BuildResult(NamedTuple):
 def complaints(results: Sequence[BuildResult]) -> list[str]:
     """Return warnings of what indexes lack that somebody may miss."""
     lines = [
-        f"{each.first_bad}: expected JSON with fields of the right type, found a bad line ({counted(each.bad, 'such line')} left out of {each.path})"
+        f"{each.first_bad}: expected JSON with fields of the right type, found a bad line "
+        f"({counted(each.bad, 'such line')} left out of {each.path})"
         for each in (result.summary for result in results if result.fresh)
         if each.bad
     ]
