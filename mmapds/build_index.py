@@ -41,6 +41,7 @@ def build(
     missing: str | float | None = None,
     validate: bool | None = None,
     bad: str | None = None,
+    max_record: int | None = None,
     hash: bool = False,  # noqa: A002 - what the command line calls it
     workers: int | None = None,
     force: bool = False,
@@ -67,6 +68,7 @@ def build(
       missing: for a record that lacks a field of an expression: "error" (the default), "skip" it, or a number to store.
       validate: check that every record is JSON from its first byte to its last.
       bad: "skip" validates, and leaves out lines that are not JSON, or have another type in a column, with a warning.
+      max_record: bytes that a record of a compressed source may have; 1 GiB by default.
       hash: store a hash of each source, for `open(..., check="full")` and `--verify`, from now on.
       workers: threads that scan, also within one file; all cores by default.
       force: scan and compute all again. Columns of functions that are not given are dropped, with a warning; those of
@@ -88,7 +90,7 @@ def build(
     """
     refuse_unknown("build", parameters, formats.OPTIONS)
     expressions, computed = _by_kind(length, columns)
-    request = Request(format, parameters, expressions, missing, validate, bad, tuple(computed), hash=hash)
+    request = Request(format, parameters, expressions, missing, validate, bad, max_record, tuple(computed), hash=hash)
     if computed:
         from .computed_columns import complete, identities  # start-up time: it loads NumPy and datasets
 

@@ -43,8 +43,8 @@ def number_or_word(text: str) -> str | float:
 
 
 def size(text: str) -> int:
-    """Return a number of bytes, such as 256K or 1M."""
-    shift = {"K": 10, "M": 20}.get(text[-1:].upper(), 0)
+    """Return a number of bytes, such as 256K, 1M or 1G."""
+    shift = {"K": 10, "M": 20, "G": 30}.get(text[-1:].upper(), 0)
     return int(text[:-1] if shift else text) << shift
 
 
@@ -100,6 +100,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "loader": _FLAG | {"help": "measure loaders too, as bench does: a minute or two"},
     "long": _N | {"dest": "window_log", "help": "as zstd --long=N, for sources"},
     "max-bytes": _N | {"help": "most to write; default: 100 times the sources, or 4 GiB"},
+    "max-record": {"type": size, "metavar": "SIZE", "help": "a record of a compressed source; default: 1G"},
     "max-tokens": _N | {"help": "batches under a budget of tokens"},
     "merge": _FLAG | {"help": "make OUT of indexes, without a look at their records"},
     "missing": {"type": number_or_word, "metavar": "skip|N|error", "help": "records that lack a field"},
@@ -129,7 +130,8 @@ _SHORT = {"out": ["-o"], "records": ["-n"]}
 _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
     "index": (
         "index files where they lie",
-        "out format length column missing validate bad hash workers dask ray parts root grown merge force quiet",
+        "out format length column missing validate bad max-record hash workers dask ray parts root grown merge force "
+        "quiet",
         ["train.jsonl --length 'chars(text)'", "'shards/part-{000..099}.jsonl' -o corpus.mmx"],
     ),
     "info": (

@@ -19,7 +19,7 @@ from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice
 from . import Cell, Progress, UsageError, print_aside, print_line, print_table
 
-_OF_COLUMNS = ("length", "column", "missing", "validate", "bad", "hash")
+_OF_COLUMNS = ("length", "column", "missing", "validate", "bad", "max_record", "hash")
 _OF_BUILDING = ("format", *_OF_COLUMNS, "force", "grown", "dask", "ray", "parts", *formats.OPTIONS)
 _SEEKABLE = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")  # suffixes that it takes from a directory
 

@@ -18,10 +18,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import ColumnError, DecodeError, option
+from ..errors import ColumnError, DecodeError, FormatError, option, shortened
 from ..storage.numbers import EXACT
 from ..storage.sources import Source
 
+LARGEST_RECORD = 1 << 30
+"""Bytes that a record of a compressed source may have, by default: a small file may hold one of any size."""
 _LONGEST = 64 << 20  # bytes of a line that are copied to say what is wrong
 
 MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
@@ -124,15 +126,25 @@ class Measuring:
       validate: check that every record is JSON from its first byte to its last.
       bad: "error", or "skip" to leave records out of the index that are not JSON, for which all are validated, or whose
         field is of another type.
+      max_record: bytes that a record of a compressed source may have.
     Raises:
       ColumnError: an expression, `missing` or `bad` is invalid.
     """
 
-    def __init__(self, columns: Mapping[str, str], missing: str | float, validate: bool, bad: str = "error") -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, str],
+        missing: str | float,
+        validate: bool,
+        bad: str = "error",
+        max_record: int = LARGEST_RECORD,
+    ) -> None:
+        if type(max_record) is not int or not 1 <= max_record < 2**63:
+            raise ColumnError(f"max_record = {shortened(max_record)}, expected a number of bytes, 1 or more")
         if bad not in ("error", "skip"):
             raise ColumnError(f"bad = {bad!r}, expected 'error' or 'skip'")
         self.columns = {name: Expression.parse(name, text) for name, text in columns.items()}
-        self.missing = missing
+        self.missing, self.max_record = missing, max_record
         self.skips_bad = bad == "skip"
         self.validate = bool(validate) or self.skips_bad
         self._missing, self._fill = _parse_missing(missing)
@@ -141,7 +153,8 @@ class Measuring:
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> "Measuring":
         """Return what `describe` describes."""
-        return cls(described["expressions"], described["missing"], described["validate"], described.get("bad", "error"))
+        optional = {name: described[name] for name in ("bad", "max_record") if name in described}
+        return cls(described["expressions"], described["missing"], described["validate"], **optional)
 
     def __bool__(self) -> bool:
         return bool(self.columns) or self.validate
@@ -149,8 +162,17 @@ class Measuring:
     def describe(self) -> dict[str, Any]:
         """Return what an index stores about the making of its columns."""
         texts = {name: each.text for name, each in self.columns.items()}
-        described = {"expressions": texts, "missing": self.missing, "validate": self.validate}
-        return {**described, "bad": "skip"} if self.skips_bad else described
+        described: dict[str, Any] = {"expressions": texts, "missing": self.missing, "validate": self.validate}
+        described |= {"bad": "skip"} if self.skips_bad else {}
+        return described | ({"max_record": self.max_record} if self.max_record != LARGEST_RECORD else {})
+
+    def check_size(self, source: Source, size: int) -> None:
+        """Raise FormatError where a record of a compressed source is too large."""
+        if source.codec and size > self.max_record:
+            raise FormatError(
+                f"{source.path}: expected records of up to {self.max_record:,} bytes, found one of {size:,} or more; "
+                f"allow more with {option('max_record', 2 * size)}"
+            )
 
     def scan(
         self, source: Source, text: memoryview, base: int, block: tuple[int, int], room: Sequence[memoryview]

@@ -53,7 +53,7 @@ class JsonLines(Format):
         blank: int | None = None  # where the line begins that holds the next byte, if it is blank so far
         try:
             with (
-                closing(_tasks(sources, workers, size, measured=bool(measuring))) as tasks,
+                closing(_tasks(sources, workers, size, measuring)) as tasks,
                 closing(in_order(partial(_scan, measuring), tasks, workers=threads, slots=slots)) as scanned,
             ):
                 for (number, source, part, *_), measured in scanned:
@@ -99,14 +99,14 @@ class _Slot:
             self.starts, *self.cells = (reserve_words(count) for _ in range(1 + len(self.cells)))
 
 
-def _tasks(sources: Sequence[Source], workers: int, size: int, *, measured: bool) -> Generator[_Task, None, None]:
+def _tasks(sources: Sequence[Source], workers: int, size: int, measuring: Measuring) -> Generator[_Task, None, None]:
     for number, source in enumerate(sources):
         try:
-            if not measured:
+            if not measuring:
                 with closing(parts_of(source, workers, size)) as parts:
                     yield from map(partial(_Task, number, source), parts)
                 continue
-            found = _whole_lines(number, source, content_of(source, workers, size))
+            found = _whole_lines(number, source, content_of(source, workers, size), measuring)
             with closing(ahead(found) if source.codec else found) as tasks:
                 yield from tasks
         except EOFError:
@@ -114,7 +114,7 @@ def _tasks(sources: Sequence[Source], workers: int, size: int, *, measured: bool
 
 
 def _whole_lines(
-    number: int, source: Source, content: Iterable[tuple[Part, Sequence[Data]]]
+    number: int, source: Source, content: Iterable[tuple[Part, Sequence[Data]]], measuring: Measuring
 ) -> Generator[_Task, None, None]:
     """Yield parts whose text has all bytes of the lines that begin there."""
     held: list[Data] = []  # the end of the line before, and what came after it
@@ -128,6 +128,7 @@ def _whole_lines(
             base = begin = part.begin
         scanned, starts = scanned + part.scanned, starts + part.starts
         held += pieces
+        measuring.check_size(source, part.begin - begin)
         if not part.is_last and not any(b"\n" in bytes(piece) for piece in reversed(pieces)):
             continue
         text = b"".join(held)

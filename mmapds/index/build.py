@@ -27,7 +27,7 @@ from ..errors import (
     warn,
 )
 from ..executors import Engine
-from ..formats.expressions import Measuring
+from ..formats.expressions import LARGEST_RECORD, Measuring
 from ..formats.format import Format
 from ..storage import current
 from ..storage.index_file import NOTHING, Index, relative_to_index
@@ -55,6 +55,7 @@ class Request(NamedTuple):
     missing: str | float | None = None
     validate: bool | None = None
     bad: str | None = None
+    max_record: int | None = None
     computed: Collection[str] = ()  # names of the columns that `complete` adds
     complete: Complete | None = None
     hash: bool = False
@@ -80,6 +81,7 @@ class Request(NamedTuple):
             known["missing"] if self.missing is None else self.missing,
             known["validate"] if self.validate is None else self.validate,
             known.get("bad", "error") if self.bad is None else self.bad,
+            known.get("max_record", LARGEST_RECORD) if self.max_record is None else self.max_record,
         )
 
 

@@ -198,6 +198,8 @@ class _Writing:
             width, smallest = 0, self._job.parameters["record_bytes"]
             largest = smallest
         size = source.size if compression is None else compression.size
+        if records:
+            self._job.measuring.check_size(source, largest)
         if records and largest > size:
             raise FormatError(
                 f"{source.path}: DAMAGED: expected records one after another, found one of {largest} bytes "

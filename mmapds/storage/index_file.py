@@ -60,6 +60,7 @@ _MEASURING: dict[str, Rule] = {
     "missing": ("error, skip or a number", lambda value: type(value) in (int, float) or value in ("error", "skip")),
     "validate": ("true or false", lambda value: type(value) is bool),
     "bad": ("error or skip", lambda value: value in ("error", "skip")),
+    "max_record": ("a number of bytes", lambda value: is_count(value) and value > 0),
 }
 _BASE: dict[str, Rule] = {"path": TEXT, "records": COUNT, "mark": TEXT}
 
