@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch.utils.data
 
@@ -145,8 +145,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._waits = Waits()
         return (ProcessLoop if self.num_workers and self.workers == "processes" else ThreadLoop)(self, self._waits)
 
+    def _begin_epoch(self) -> None:
+        """Tell the dataset, whose functions may draw random numbers, which epoch its samples are for."""
+        if is_ours(self.dataset) and self._resumable is not None:
+            cast(Any, self.dataset).set_epoch(self._resumable.epoch)
+
     def _start_processes(self) -> tuple[Any, Drawn]:
         """Return torch's own iterator, and the indices that it draws."""
+        self._begin_epoch()
         processes: Any = super().__iter__()  # makes one, or begins anew with that of persistent workers
         return processes, processes._index_sampler.latest  # torch asks for indices once or twice, and uses the latest
 
@@ -156,6 +162,25 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         indices = "sampler" if self.batch_sampler is None else "batch_sampler"
         inner.__dict__ |= {indices: drawn, "worker_init_fn": partial(start_process, self.worker_init_fn)}
         return torch.utils.data.DataLoader._get_iterator(inner)
+
+    def epochs(self, end: int) -> Iterator[int]:
+        """Yield the numbers of the epochs before `end` that are left, and set each: `for epoch in loader.epochs(3)`.
+
+        After `load_state_dict` these begin with the epoch of the state.
+        """
+        for epoch in range(self._stateful().epoch, end):
+            self.set_epoch(epoch)
+            yield epoch
+
+    def steps(self) -> Iterator[tuple[int, Any]]:
+        """Yield the batches that are left of this epoch, each with its number: `for step, batch in loader.steps()`.
+
+        After `load_state_dict` numbers go on where the state was saved.
+        """
+        first = self._stateful().first_step
+        if self._resumable is not self._index_sampler and self.batch_size is not None:
+            first = -(-first // self.batch_size)  # of samples, of which this loader makes batches
+        return enumerate(self, first)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next loop, if the sampler has epochs: the current one keeps its position."""

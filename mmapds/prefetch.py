@@ -97,6 +97,7 @@ class Drawn(Iterator[Any]):
         return indices
 
     def _begin(self) -> Any:
+        self._loader._begin_epoch()
         cursor = getattr(self._sampler, "_cursor", None)
         before = cursor and cursor.latest
         self._source = iter(self._indices)

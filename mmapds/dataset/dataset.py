@@ -19,6 +19,7 @@ from ..storage.sources import StrPath
 from .batch import LazyBatch, ZippedBatch
 from .catalog import Location
 from .decode import decoder_name, is_same_decoder
+from .randomness import Randomness
 from .views import PermutedRows, Rows, is_position, rows_of
 
 if TYPE_CHECKING:
@@ -113,17 +114,28 @@ class Dataset(_Samples):
         """What is done with records that cannot be decoded, as `mmapds.open` takes it."""
         return self._inner._on_error
 
-    def map(self, function: Callable[[Any], Any], *, batched: bool = False) -> "Dataset":
+    def map(self, function: Callable[..., Any], *, batched: bool = False, seed: int | None = None) -> "Dataset":
         """Return a dataset whose samples are `function(sample)`, made each time when they are read.
+
+            cropped = ds.map(lambda sample, random: sample["tokens"][random.integers(8) :], seed=7)
 
         Args:
           function: takes a sample and returns another; or, if `batched`, takes what `take` returns and returns a list
             of as many samples. It must be picklable where worker processes are spawned.
           batched: call the function once for a batch. `ds[i]` calls it with a batch of one.
+          seed: give the function a `numpy.random.Generator`, too, or a list of one for each sample if `batched`. It
+            depends on the seed, the epoch and the record alone, whoever reads it. See `set_epoch`.
         """
         if not callable(function):
             raise Error(f"function = {function!r}, expected a callable")
-        return MappedDataset(self, function, batched)
+        return MappedDataset(self, function, batched, None if seed is None else Randomness(seed))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that functions of `map(seed=...)` draw for, in all views, from the next loop on.
+
+        `mmapds.DataLoader` calls this. With torch's loader call it before each epoch; spawned workers must not persist.
+        """
+        self._inner.set_epoch(epoch)
 
     def raw(self, position: SupportsIndex) -> bytes:
         """Return the bytes of a record, undecoded and without its framing."""
@@ -282,6 +294,10 @@ class Dataset(_Samples):
         """Return both datasets one after the other: `mmapds.concat([self, other])`."""
         return concat([self, other])
 
+    def _record(self, position: SupportsIndex) -> int:
+        """Return the number of the record at a position, which views share."""
+        return self._inner._record(position)
+
     @abstractmethod
     def _select(self, rows: Rows) -> "Dataset":
         """Return the view of some positions of this dataset."""
@@ -307,10 +323,29 @@ class Dataset(_Samples):
 class MappedDataset(Dataset):
     """A dataset whose samples are a function of those of another: what `ds.map` returns."""
 
-    def __init__(self, inner: Dataset, function: Callable[[Any], Any], is_batched: bool) -> None:
+    def __init__(
+        self, inner: Dataset, function: Callable[..., Any], is_batched: bool, randomness: Randomness | None = None
+    ) -> None:
         self._inner = inner
         self._function = function
         self._is_batched = is_batched
+        self._randomness = randomness
+
+    def set_epoch(self, epoch: int) -> None:
+        self._inner.set_epoch(epoch)
+        if self._randomness is not None:
+            self._randomness.epoch = integer("epoch", epoch)
+
+    def _function_at(self, positions: Any) -> Callable[[Any], Any]:
+        """Return the function of the samples at some positions, to be called for each in turn, or for the batch."""
+        function, randomness = self._function, self._randomness
+        if randomness is None:
+            return function
+        generators = [randomness.of(self._inner._record(position)) for position in positions]
+        if self._is_batched:
+            return lambda samples: function(samples, generators)
+        left = iter(generators)
+        return lambda sample: function(sample, next(left))
 
     def __getitem__(self, key: Any) -> Any:
         if not is_position(key):
@@ -319,7 +354,7 @@ class MappedDataset(Dataset):
         if self._is_batched:
             return self._batch([sample], [key])[0]
         try:
-            made = self._function(sample)
+            made = self._function_at([key])(sample)
         except Exception as error:
             self._raise_at(key, error)
         return self._refuse_none(key) if made is None else made
@@ -330,7 +365,7 @@ class MappedDataset(Dataset):
             positions = [positions[k] for k in kept]
         if self._is_batched:
             return self._batch(samples, positions) if len(samples) else [], kept
-        function, mapped = self._function, list[Any]()
+        function, mapped = self._function_at(positions), list[Any]()
         for sample in samples:  # one more call for each would take longer than most functions
             try:
                 mapped.append(function(sample))
@@ -346,7 +381,7 @@ class MappedDataset(Dataset):
 
     def _batch(self, samples: Sequence[Any], positions: Any) -> list[Any]:
         try:
-            made = self._function(samples)
+            made = self._function_at(positions)(samples)
         except Exception as error:
             self._raise_at(positions[0], error, f"a batch of {len(samples)}, the first at ")
         is_list = hasattr(made, "__len__") and hasattr(made, "__getitem__")
@@ -367,27 +402,29 @@ class MappedDataset(Dataset):
         raise error
 
     def _select(self, rows: Rows) -> "MappedDataset":
-        return MappedDataset(self._inner._select(rows), self._function, self._is_batched)
+        return MappedDataset(self._inner._select(rows), self._function, self._is_batched, self._randomness)
 
     @classmethod
     def _chained(cls, parts: Sequence["MappedDataset"]) -> "MappedDataset":
         first = parts[0]
         for k, part in enumerate(parts):
-            if not is_same_decoder(part._function, first._function) or part._is_batched != first._is_batched:
+            if not is_same_decoder(part._function, first._function) or part._name() != first._name():
                 raise Error(
                     f"datasets[{k}]: expected function {first._name()}, as in datasets[0], found {part._name()}"
                 )
-        return MappedDataset(concat(part._inner for part in parts), first._function, first._is_batched)
+        inner = concat(part._inner for part in parts)
+        return MappedDataset(inner, first._function, first._is_batched, first._randomness)
 
     def _name(self) -> str:
         """Return the function as messages and reprs show it."""
-        return decoder_name(self._function) + (" (batched)" if self._is_batched else "")
+        seed = "" if self._randomness is None else f" (seed {self._randomness.seed})"
+        return decoder_name(self._function) + (" (batched)" if self._is_batched else "") + seed
 
     def __repr__(self) -> str:
         return f"{repr(self._inner).removesuffix('>')}, map={self._name()}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MappedDataset, (self._inner, self._function, self._is_batched)
+        return MappedDataset, (self._inner, self._function, self._is_batched, self._randomness)
 
 
 class ZippedDataset(Dataset):
@@ -396,6 +433,10 @@ class ZippedDataset(Dataset):
     def __init__(self, members: Mapping[str, Dataset]) -> None:
         self._members = dict(members)
         self._inner = next(iter(self._members.values()))  # whose sources a `ChunkedSampler` keeps together
+
+    def set_epoch(self, epoch: int) -> None:
+        for member in self._members.values():
+            member.set_epoch(epoch)
 
     def __getitem__(self, key: Any) -> Any:
         if not is_position(key):

@@ -89,6 +89,9 @@ class IndexedDataset(Samples, Dataset):
     def __len__(self) -> int:
         return self._length
 
+    def set_epoch(self, epoch: int) -> None:  # records are the same in every epoch
+        pass
+
     def _at(self, key: Any) -> Any:
         """Return what `self[key]` is, where that is more than a record and its decoder; see `Samples`."""
         if type(key) is not int:

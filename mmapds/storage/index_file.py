@@ -170,7 +170,7 @@ class Index(IndexFile):
         self.functions: dict[str, str] = metadata["functions"]
         """What the functions that computed columns are known by, by column: see `mmapds.add_column`."""
         self.measuring: dict[str, Any] = metadata["columns"]  # how the columns were measured: see `Measuring.describe`
-        check_fields(" among columns", _MEASURING, {"bad": "error"} | self.measuring)
+        check_fields(" among columns", _MEASURING, {"bad": "error", "max_record": 1} | self.measuring)
         self.expressions: dict[str, str] = self.measuring["expressions"]
         """The columns that were measured, each with its expression."""
         self.sources = [IndexedSource.parse(source) for source in metadata["sources"]]

@@ -1,0 +1,104 @@
+"""`loader.epochs`, `loader.steps`, and functions of `ds.map` that draw random numbers for an epoch."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+import torch.utils.data
+
+import mmapds
+from mmapds.errors import Error, StateError
+
+N = 100
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory):
+    path = tmp_path_factory.mktemp("epochs") / "a.jsonl"
+    path.write_text("".join(f'{{"n": {n}}}\n' for n in range(N)))
+    return mmapds.open(path, build=True)
+
+
+def drawn(sample, random):
+    return sample["n"], int(random.integers(1 << 60))
+
+
+def drawn_of_batch(samples, randoms):
+    return [drawn(sample, random) for sample, random in zip(samples, randoms, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda ds: {"batch_sampler": mmapds.DistributedBatchSampler(ds, 16, seed=3)},
+        lambda ds: {"sampler": mmapds.DistributedSampler(ds, seed=3), "batch_size": 16},
+        lambda _: {"shuffle": True, "batch_size": 16},
+    ],
+)
+def test_a_loop_that_was_killed_goes_on_with_the_numbers_it_had(ds, sampler):
+    def run(stop=None, state=None):
+        loader = mmapds.DataLoader(ds, **sampler(ds), collate_fn=lambda batch: [each["n"] for each in batch])
+        if state is not None:
+            loader.load_state_dict(state)
+        seen = []
+        for epoch in loader.epochs(3):
+            for step, batch in loader.steps():
+                seen.append((epoch, step, batch))
+                if len(seen) == stop:
+                    return seen, loader.state_dict()
+        return seen, None
+
+    whole, _ = run()
+    assert [seen[:2] for seen in whole] == list(itertools.product(range(3), range(7)))
+    for stop in (3, 7, 10, 20):
+        first, state = run(stop)
+        assert first + run(state=state)[0] == whole
+
+
+def test_a_loader_without_a_sampler_of_ours_has_no_epochs(ds):
+    loader = mmapds.DataLoader(ds, sampler=torch.utils.data.SequentialSampler(ds))
+    for use in (lambda: next(loader.epochs(2)), loader.steps):
+        with pytest.raises(StateError, match="expected one of mmapds, found SequentialSampler"):
+            use()
+
+
+def test_random_numbers_depend_on_seed_epoch_and_record_alone(ds):
+    mapped = ds.map(drawn, seed=7)
+    wanted = list(mapped)
+    assert len({number for _, number in wanted}) == N
+    batched = ds.map(drawn_of_batch, batched=True, seed=7)
+    mask = np.arange(N) % 3 == 0
+    for found, numbers in [
+        (mapped.take([5, 3, -1]), [5, 3, N - 1]),
+        ([mapped[-1]], [N - 1]),
+        (batched.take([9, 2]), [9, 2]),
+        (mapped[mask][::-1].take([0, 2]), [99, 93]),
+        (ds[50:].map(drawn, seed=7).take([1]), [51]),
+        ([each["a"] for each in mmapds.zip(a=mapped, b=ds).take([8])], [8]),
+        (pickle.loads(pickle.dumps(mapped)).take([7]), [7]),
+    ]:
+        assert found == [wanted[n] for n in numbers]
+    assert ds.map(drawn, seed=8)[0] != wanted[0]
+    view = mapped[2:]
+    mapped.set_epoch(1)
+    assert view[0][1] != wanted[2][1]
+    assert pickle.loads(pickle.dumps(mapped))[2] == view[0]
+    mapped.set_epoch(0)
+    with pytest.raises(Error, match=r"expected function .*drawn \(seed 7\), as in datasets\[0\], found .*\(seed 8\)"):
+        mmapds.concat([mapped, ds.map(drawn, seed=8)])
+
+
+@pytest.mark.parametrize("how", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "processes"}])
+def test_a_loader_sets_the_epoch_of_the_samples_that_it_reads(ds, how):
+    loader = mmapds.DataLoader(
+        ds.map(drawn, seed=7), 10, shuffle=True, collate_fn=list, persistent_workers=False, **how
+    )
+    expected = ds.map(drawn, seed=7)
+    orders = []
+    for epoch in loader.epochs(2):
+        found = list(itertools.chain(*loader))
+        expected.set_epoch(epoch)
+        assert sorted(found) == list(expected)
+        orders.append(found)
+    assert orders[0] != orders[1]
