@@ -97,7 +97,6 @@ class Drawn(Iterator[Any]):
         return indices
 
     def _begin(self) -> Any:
-        self._loader._begin_epoch()
         cursor = getattr(self._sampler, "_cursor", None)
         before = cursor and cursor.latest
         self._source = iter(self._indices)
@@ -191,6 +190,8 @@ class ThreadLoop(Loop):
     def _next(self) -> tuple[float, Any, Any]:
         begin = time.perf_counter()
         if not self._tasks:
+            if not self._number:
+                self._loader._begin_epoch()
             self._draw()
             begin = time.perf_counter()  # ranks have waited for one another
         if not self._tasks:

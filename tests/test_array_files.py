@@ -326,7 +326,10 @@ def test_records_are_checked_by_verify_and_where_they_are_copied(tmp_path, monke
     end = third + places[2].size
 
     def refused(message):
-        with mmapds.Writer(tmp_path / "b.mma", index=False) as writer, pytest.raises(mmapds.FormatError, match=message):
+        with (
+            mmapds.Writer(tmp_path / "b.mma", index=False, force=True) as writer,
+            pytest.raises(mmapds.FormatError, match=message),
+        ):
             writer.append_file(path)
         with pytest.raises(mmapds.FormatError, match=f"{message}|expected records one after another"):
             verify(Index(str(mmapds.build(path, force=True))))

@@ -225,7 +225,8 @@ def test_a_wrong_type_is_always_an_error(write, line, expression, message):
     for missing, number in (("skip", 0), (0, 1)):  # the record before is left out, or has the number
         with pytest.raises(mmapds.ColumnError) as wrong:
             mmapds.build(path, columns={"x": expression}, missing=missing)
-        assert str(wrong.value) == f"{path}:2 (byte 3): expected {message} (record {number} of the index)"
+        hint = f"leave such lines out with bad='skip' (record {number} of the index)"
+        assert str(wrong.value) == f"{path}:2 (byte 3): expected {message}; {hint}"
 
 
 def test_lengths_are_counts(write):

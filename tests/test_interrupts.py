@@ -64,7 +64,7 @@ def place(tmp_path, monkeypatch):
 
 
 def write_arrays(value):
-    with mmapds.Writer("a.mma", {"x": "int64"}) as writer:
+    with mmapds.Writer("a.mma", {"x": "int64"}, force=True) as writer:
         for _ in range(value):
             writer.write({"x": value})
 
@@ -89,7 +89,7 @@ def use_lock():
 
 
 def replace():
-    with replacing(os.path.abspath("a.txt"), lambda: None) as file:
+    with replacing(os.path.abspath("a.txt"), "train.jsonl", lambda: None) as file:
         file.write(b"a")
 
 

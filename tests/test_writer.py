@@ -197,7 +197,7 @@ def test_lists_of_numbers_and_bytes_of_any_buffer(tmp_path):
 
 def test_no_integer_is_rounded_whoever_made_it(tmp_path):
     for dtype, exact in ("float16", 2**11), ("float32", 2**24), ("float64", 2**53):
-        with mmapds.Writer(tmp_path / "a.mma", {"x": dtype}) as writer:
+        with mmapds.Writer(tmp_path / "a.mma", {"x": dtype}, force=True) as writer:
             for make in (int, np.int64, np.array, torch.tensor):
                 writer.write({"x": make(exact)})
                 with pytest.raises(mmapds.FormatError, match=f"field 'x': expected {dtype}, found int"):
@@ -278,7 +278,7 @@ def test_nothing_opens_what_a_forgotten_or_killed_writer_leaves_and_the_next_one
     writer = mmapds.Writer(tmp_path / "a.mma")
     writer.write({"x": 1})
     (left,) = tmp_path.iterdir()
-    with pytest.warns(ResourceWarning, match="a.mma: the writer was not closed and nothing was written"):
+    with pytest.warns(UserWarning, match="a.mma: the writer was not closed and nothing was written"):
         del writer
     assert os.listdir(tmp_path) == []
     left.write_bytes(bytes(200))  # as one that was killed does: the header is written last
@@ -319,7 +319,7 @@ for use in (fill, lambda: writer.write({{"x": np.full(1, 0)}}), writer.close):
 def test_a_file_written_again_inherits_nothing_of_its_older_index(tmp_path):
     path = tmp_path / "a.mma"
     for schema, columns in (({"n": "int64", "x": "float32"}, ["n", "x"]), ({"m": "int64"}, ["m"])):
-        with mmapds.Writer(path, schema) as writer:
+        with mmapds.Writer(path, schema, force=True) as writer:
             writer.write(dict.fromkeys(schema, 1))
         assert mmapds.open(path).columns == columns
         mmapds.add_column(path, "more", [1])

@@ -440,11 +440,15 @@ class ResumableSampler(ABC):
 
 def _is_drawn_ahead() -> bool:
     """Return whether torch's loader with worker processes asks for the first step: it draws more than it returns."""
-    ahead = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    torchs = torch.utils.data.dataloader
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not isinstance(frame.f_locals.get("self"), ahead):
+    while frame is not None:
+        # Of no other frame, as what f_locals returns refers to the variables for as long as the frame lives.
+        is_torchs = frame.f_globals.get("__name__") == torchs.__name__
+        if is_torchs and isinstance(frame.f_locals.get("self"), torchs._MultiProcessingDataLoaderIter):
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 def refuse_injected(sampler: object) -> None:

@@ -8,7 +8,7 @@ import mmapds
 def store(tmp_path, records, schema=None, name="a.mma", **options):
     """Write an array file and return its path."""
     path = str(tmp_path / name)
-    with mmapds.Writer(path, schema, **options) as writer:
+    with mmapds.Writer(path, schema, force=True, **options) as writer:
         for record in records:
             writer.write(record)
     return path
