@@ -392,7 +392,7 @@ def test_blocks_start_with_the_first_record_that_begins_in_them(packed, write):
     inside = starts[(starts > 100) & (starts < 1000)] - 100
     assert packed[100:1000].block_starts.tolist() == [0, *inside.tolist(), 900]
     for rows in (range(0, 1202, 2), [700, 3, 3, 5, 800], np.flatnonzero(np.arange(1202) % 7 == 0), []):
-        seen = [blocks[i] for i in rows]
+        seen = [begins[i] for i in rows]
         changes = [k for k in range(len(seen)) if not k or seen[k] != seen[k - 1]]
         assert packed[np.array(rows, int)].block_starts.tolist() == [*changes, len(seen)]
 

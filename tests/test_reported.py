@@ -83,15 +83,6 @@ def test_a_function_computes_what_is_new_alone(tmp_path):
     assert build(version=2) == []
 
 
-def test_a_forced_build_names_the_columns_that_it_drops(tmp_path):
-    path = tmp_path / "a.jsonl"
-    write_numbers(path, range(3))
-    mmapds.build(path, columns={"twice": twice})
-    with pytest.warns(UserWarning, match="a.jsonl.mmx: column 'twice', which was computed in Python, is dropped"):
-        mmapds.build(path, force=True)
-    assert mmapds.open(path).columns == []
-
-
 def test_a_sequence_example_has_its_context_and_its_lists():
     def feature(numbers):
         return example_pb2.Feature(int64_list={"value": numbers})
