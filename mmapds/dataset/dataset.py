@@ -13,13 +13,12 @@ from xxhash import xxh3_64
 from ..compression.reader import BlockCache
 from ..errors import ColumnError, Error, add_note, shortened
 from ..index.lengths import LengthOrder
-from ..orders.basic import integer
+from ..orders.basic import Randomness, integer
 from ..orders.permutation import Permutation
 from ..storage.sources import StrPath
 from .batch import LazyBatch, ZippedBatch
 from .catalog import Location
 from .decode import decoder_name, is_same_decoder
-from .randomness import Randomness
 from .views import PermutedRows, Rows, is_position, rows_of
 
 if TYPE_CHECKING:

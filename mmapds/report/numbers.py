@@ -14,10 +14,9 @@ from ..dataset.dataset import Dataset
 from ..errors import OrderError, shortened
 from ..index.lengths import LengthOrder, read_lengths
 from ..orders.basic import Chunked, Int64s, Order, Shuffled, integer
-from ..samplers.bucket import BucketPlan, Budget
+from ..samplers.budget import BucketPlan, Budget, WindowPlan
 from ..samplers.packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
 from ..samplers.plan import Plan, Reader, Selection, select
-from ..samplers.window import WindowPlan
 
 Array = NDArray[Any]
 Facts = dict[str, Any]

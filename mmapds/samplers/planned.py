@@ -15,13 +15,12 @@ from ..errors import OrderError, counted
 from ..index.lengths import read_lengths
 from ..orders.basic import Chunked, Int64s, Order, Sequential, Shuffled, check_is_order, integer
 from ..storage.sources import StrPath
-from .bucket import BucketPlan, Budget
+from .budget import BucketPlan, Budget, WindowPlan
 from .cursor import Make, Sharding, Span
 from .packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
 from .plan import Plan, PlanSummary, Reader, pieces, select, summarise
 from .ranks import World
 from .resumable import Exclude, Excluded, ResumableSampler, refuse_injected, refuse_path
-from .window import WindowPlan
 
 _MOST = 2**31  # samples in a batch without a limit
 

@@ -18,7 +18,6 @@ from ..errors import OrderError, StateError, counted, shortened, warn
 from ..integrations import refuse_second_sharding
 from ..orders.basic import Int64s, Order, integer, is_same, records_at, size_of_epoch
 from .cursor import Cursor, Iteration, Make, Sharding, Span, Steps
-from .decoding import LOOKED_AT, warn_of_decoding
 from .plan import Plan
 from .ranks import World, compare_before_first_batch
 
@@ -161,6 +160,33 @@ def _locations(where: Any) -> set[Any]:
     return set().union(*map(_locations, where.values())) if isinstance(where, Mapping) else {where}
 
 
+# ---- what an order of records costs where these lie in compressed blocks ---------------------------------------------
+
+
+_LOOKED_AT = 4096
+"""Records of an epoch, at its beginning, by which its cost is known."""
+_MANY = 3  # times that a block is decoded in an epoch
+_MUCH = 256 << 10  # bytes decoded for a record: a quarter of a millisecond
+_LARGER = (2, 4, 8, 16)  # caches that are tried
+
+
+def _warn_of_decoding(dataset: Any, records: Int64s) -> None:
+    """Warn where an epoch that begins with some records decodes much, as it decodes blocks many times."""
+    (times, size), limit = dataset._decodes(records), max(dataset._blocks.limit, 1)
+    if _is_cheap(times, size):
+        return
+    enough = next((limit * n for n in _LARGER if _is_cheap(*dataset._decodes(records, limit * n))), None)
+    cache = "" if enough is None else f"give block_cache={enough} to mmapds.open, or "
+    warn(
+        f"each block of the compressed sources would be decoded about {times:,.0f} times an epoch, expected about "
+        f"once; {cache}read chunks, as in ChunkedSampler(ds, 'block'), or make smaller blocks: mmapds seekable SOURCE"
+    )
+
+
+def _is_cheap(times: float, size: float) -> bool:
+    return times <= _MANY or size <= _MUCH
+
+
 # ---- a sampler ------------------------------------------------------------------------------------------------------
 
 
@@ -224,12 +250,12 @@ class ResumableSampler(ABC):
             return
         span = Span(self._sharding, len(self._contents), *self._cursor.next())
         make, found = self._maker(span), list[Int64s]()
-        for first, positions in span.blocks(min(self._block, LOOKED_AT)):
+        for first, positions in span.blocks(min(self._block, _LOOKED_AT)):
             found += map(np.atleast_1d, map(np.asarray, make(first, positions)))
-            if sum(map(len, found)) >= LOOKED_AT:
+            if sum(map(len, found)) >= _LOOKED_AT:
                 break
         if found:
-            warn_of_decoding(self.sampled, np.concatenate(found)[:LOOKED_AT])
+            _warn_of_decoding(self.sampled, np.concatenate(found)[:_LOOKED_AT])
 
     @abstractmethod
     def _maker(self, span: Span) -> Make:
