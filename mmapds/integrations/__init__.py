@@ -1,6 +1,7 @@
 """What trainers and loaders of others need to be exact, one file for each of them.
 
-Here is accelerate, whose prepared loaders share out batches themselves, so that a sampler must not do it as well.
+Here are accelerate, whose prepared loaders share out batches themselves, so that a sampler must not do it as well, and
+Fabric, whose loaders count epochs themselves.
 """
 
 import sys
@@ -33,3 +34,20 @@ def refuse_second_sharding(sampler: Any, num_replicas: int, *, cuts: bool) -> No
         )
     if isinstance(loader, sys.modules["accelerate.data_loader"].DataLoaderDispatcher):
         raise OrderError("dispatch_batches = True, expected False with batches of different sizes, which it cuts")
+
+
+def refuse_counted_epochs(epoch: int, expected: int) -> None:
+    """Raise OrderError where a loader of Fabric's `setup_dataloaders` sets the epoch, which it counts from 0 in a job.
+
+    Args:
+      epoch: the epoch that is set.
+      expected: that of a loaded state.
+    """
+    frame = sys._getframe().f_back
+    while frame is not None:
+        if frame.f_globals.get("__name__") in ("lightning.fabric.wrappers", "lightning_fabric.wrappers"):
+            raise OrderError(
+                f"epoch = {epoch}, expected {expected}, that of the loaded state; a loader of Fabric's "
+                "setup_dataloaders counts epochs from 0: use the loader as it is, and fabric.to_device(batch)"
+            )
+        frame = frame.f_back

@@ -10,13 +10,18 @@ class ResumeAtAnyWorldSize(pl.Callback):
 
     Lightning resumes by the batches that were done, of which another number of processes has more or fewer. This
     callback sets its counts to what the sampler has. It also counts the epoch that begins after a checkpoint of the
-    last step of one, so that later checkpoints go on within their epoch. The loader needs states: `mmapds.DataLoader`,
-    or torchdata's `StatefulDataLoader`.
+    last step of one, so that later checkpoints go on within their epoch. And it loads the loader's state where
+    Lightning does not, as `configure_optimizers` asked for `trainer.estimated_stepping_batches`. The loader needs
+    states: `mmapds.DataLoader`, or torchdata's `StatefulDataLoader`.
     """
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Set how many epochs have begun, how many batches are done, and how many there are, after a checkpoint."""
         epochs, loader = cast("Any", trainer.fit_loop), cast("Any", trainer.train_dataloader)
+        if epochs.restarting and epochs._combined_loader_states_to_load:
+            # Its loaders were set up before there was a state: Lightning 2.6 loads none after that.
+            epochs._load_combined_loader_states()
+            iter(epochs._data_fetcher)
         for progress in (epochs.epoch_progress.total, epochs.epoch_progress.current):
             # After a checkpoint of the last step of an epoch, Lightning 2.6 does not count the one that begins.
             if epochs.restarted_mid_epoch and progress.ready <= progress.processed:

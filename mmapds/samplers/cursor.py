@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import warn
+from ..integrations import refuse_counted_epochs
 from ..orders.basic import Int64s
 
 
@@ -210,6 +211,7 @@ class Cursor:
         current, position = self.next()
         if self._epoch is not None and epoch != current:
             if self._loaded is not None and epoch < self._loaded:
+                refuse_counted_epochs(epoch, current)
                 warn(
                     f"epoch = {epoch}, expected {current}, that of the loaded state, whose position is dropped; make "
                     "the loop range(sampler.epoch, ...)"

@@ -13,8 +13,9 @@ import sys
 import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -26,6 +27,7 @@ BATCH = 4
 MAX_TOKENS = 60
 EPOCHS = 3
 KINDS = ("sampler", "batch", "tokens")
+PROCESSES, LAUNCHED = 2, 3  # in most scenarios, and in all
 SECONDS = 600  # in which a job ends, or is ended
 
 
@@ -41,26 +43,15 @@ def launch(job, world, folder, *arguments, killed=None):
     # The processes connect to this store, as to that of torchrun, so that no other program can take the port meanwhile.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     logs = [folder / f"{job}-{rank}.log" for rank in range(world)]
-    command = [sys.executable, "-m", f"tests.trainers.{job}", folder, *arguments]
+    command = [sys.executable, "-m", f"tests.trainers.{job}", str(folder), *map(str, arguments)]
+    expected = dict.fromkeys(range(world), 0) if killed is None else {killed: -signal.SIGKILL}
     processes = []
     try:
         for rank, log in enumerate(logs):
+            env = os.environ | {name: str(value) for name, value in _environment(rank, world, store.port, folder)}
             with log.open("wb") as file:
-                environment = os.environ | {
-                    name: str(value) for name, value in _environment(rank, world, store.port, folder)
-                }
-                processes.append(
-                    subprocess.Popen(
-                        [str(each) for each in command],
-                        cwd=ROOT,
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=file,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
-        expected = dict.fromkeys(range(world), 0) if killed is None else {killed: -signal.SIGKILL}
+                options = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
+                processes.append(subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **options))
         with ThreadPoolExecutor(world) as pool:
             ends = {pool.submit(processes[rank].wait, SECONDS): rank for rank in expected}
             try:
@@ -71,7 +62,7 @@ def launch(job, world, folder, *arguments, killed=None):
                 _end(processes, signal.SIGABRT)  # at which they write where each thread is
                 raise AssertionError(f"{job}: not finished after {SECONDS} s\n{_tails(logs)}") from None
             finally:
-                _end(processes)
+                _end(processes)  # those that wait for one that failed
     finally:
         _end(processes)
 
@@ -123,12 +114,28 @@ class Job:
         """Make the first processes a world of their own; return whether this one is in it."""
         self._leave()
         self._groups += 1
+        if "accelerate.state" in sys.modules:
+            state = sys.modules["accelerate.state"]
+            state.GradientState._reset_state()
+            state.AcceleratorState._reset_state(reset_partial_state=True)
         os.environ["WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"] = str(world)
         if self.rank >= world:
             return False
         store = dist.PrefixStore(f"group {self._groups}", self._store)
         dist.init_process_group("gloo", store=store, rank=self.rank, world_size=world)
         return True
+
+    def parts(self, name, worlds, stops):
+        """Go through the parts of a scenario that is interrupted after some steps, each in a world of its own.
+
+        Yields:
+          The number of a part, its world, the step that ends it, the checkpoint that it begins with and the one that it
+          leaves: for those parts that this process is in.
+        """
+        paths = [None, *(os.path.join(self.folder, f"{name}-{part}.checkpoint") for part in range(len(worlds)))]
+        for part, (world, stop) in enumerate(zip(worlds, [*stops, None], strict=True)):
+            if self.join(world):
+                yield part, world, stop, paths[part], paths[part + 1]
 
     def _leave(self):
         """Leave the world, when all launched processes do: one that leaves early breaks connections of the others."""
@@ -138,16 +145,17 @@ class Job:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def share(self, name, value):
-        """Return the value of rank 0; all launched processes must ask, those outside the world too."""
-        if self.rank == 0:
-            self._store.set(f"shared {name}", json.dumps(value))
-        return json.loads(self._store.get(f"shared {name}"))
+    @contextmanager
+    def refused(self, scenario, *errors):
+        """Record the message of an error of some classes."""
+        try:
+            yield
+        except errors as error:
+            self.say(scenario, str(error))
 
     def read(self, scenario, epoch, ids, part=0):
         """Record a batch: ids of samples, the epoch, and how many times the scenario was interrupted before."""
-        ids = [int(each) for each in ids]
-        self._read.setdefault(scenario, []).append((part, int(epoch), ids))
+        self._read.setdefault(scenario, []).append((part, int(epoch), [int(each) for each in ids]))
 
     def say(self, scenario, value):
         """Record anything else of a scenario."""
@@ -199,6 +207,17 @@ def write_data(folder):
     mmapds.build(str(path), length="items(tokens)")
 
 
+def results_of(job, world=LAUNCHED):
+    """A fixture: what all ranks of a job read, after it has run."""
+
+    @pytest.fixture(scope="module")
+    def results(folder):
+        launch(job, world, folder)
+        return Results(folder, job, world)
+
+    return results
+
+
 class Results:
     """What all ranks of a job read, by scenario."""
 
@@ -213,26 +232,36 @@ class Results:
         """Return what each rank read: a list of (part, epoch, ids) for each that took part."""
         return [rank["read"][scenario] for rank in self.ranks if scenario in rank["read"]]
 
-    def check(self, scenario, *, epochs=EPOCHS, padding=None):
+    def counts(self, scenario):
+        """Return how often each sample came, a counter for each epoch."""
+        counts = {}
+        for batches in self.batches(scenario):
+            for _, epoch, ids in batches:
+                counts.setdefault(epoch, Counter()).update(ids)
+        return counts
+
+    def check(self, scenario, *, padding=None, parts=1):
         """Hold that every epoch has every sample once, in another order than the others, in equal steps.
 
         Args:
           padding: how many samples may come again at the end of an epoch; one less than there are ranks by default.
+          parts: how many parts there were.
         """
-        ranks = self.batches(scenario)
-        padding = len(ranks) - 1 if padding is None else padding
-        orders = []
-        for epoch in range(epochs):
-            found = Counter(each for batches in ranks for _, e, ids in batches if e == epoch for each in ids)
+        ranks, counts = self.batches(scenario), self.counts(scenario)
+        assert set(counts) == set(range(EPOCHS))
+        for epoch, found in counts.items():
             assert sorted(set(range(N)) - set(found)) == [], f"lost in epoch {epoch}"
-            assert found.total() - N <= padding, f"repeated in epoch {epoch}"
-            orders.append([ids for _, e, ids in ranks[0] if e == epoch])
+            assert found.total() - N <= (len(ranks) - 1 if padding is None else padding), f"repeated in epoch {epoch}"
+        orders = [[ids for _, e, ids in ranks[0] if e == epoch] for epoch in range(EPOCHS)]
         assert all(a != b for i, a in enumerate(orders) for b in orders[:i]), "an order comes again"
-        assert {e for batches in ranks for _, e, _ in batches} == set(range(epochs))
-        self.check_steps(scenario)
-
-    def check_steps(self, scenario):
-        """Hold that all ranks of a part and an epoch have the same number of steps."""
-        steps = [Counter((part, epoch) for part, epoch, _ in batches) for batches in self.batches(scenario)]
+        assert {part for part, _, _ in ranks[0]} == set(range(parts))
+        steps = [Counter((part, epoch) for part, epoch, _ in batches) for batches in ranks]
         for step in set().union(*steps):
             assert len({each[step] for each in steps if step in each}) == 1, f"part and epoch {step}: unequal steps"
+
+    def check_refused(self, scenario, *texts, ranks=PROCESSES):
+        """Hold that every rank was refused, in a message that has one of some texts, before it read a batch."""
+        assert self.batches(scenario) == []
+        said = self.said(scenario)
+        assert len(said) == ranks
+        assert all(any(text in each for text in texts) for each in said), said

@@ -1,16 +1,16 @@
 """accelerate's `prepare`: samplers of one process, which it shares out, and loaders that stay as they are."""
 
+import json
 import sys
+from pathlib import Path
 
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
-from accelerate.state import AcceleratorState, GradientState
 from torch.utils.data import DataLoader
 
 import mmapds
-from tests.support.trainers import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loader_options
+from tests.support.trainers import BATCH, EPOCHS, KINDS, PROCESSES, Job, Model, ids_of, loader_options
 
-PROCESSES, LAUNCHED = 2, 3
 CONFIGURATIONS = {
     "plain": {},
     "stateful": {"use_stateful_dataloader": True},
@@ -18,22 +18,31 @@ CONFIGURATIONS = {
     "split": {"split_batches": True},
     "dispatched and split": {"dispatch_batches": True, "split_batches": True},
 }
-WHOLE = {"num_replicas": 1, "rank": 0}  # of one process: accelerate shares out its batches
+TWICE = [  # where batches are dispatched, the first process alone asks a sampler, while the others wait
+    *((configuration, kind) for configuration in ("plain", "stateful") for kind in KINDS),
+    ("dispatched", "batch"),
+]
 LOADERS = {"torch's": DataLoader, "ours": mmapds.DataLoader}
+RESUMED = [("skip", [2, 2]), ("state", [2, 2]), ("state", [2, 3]), ("state", [3, 2])]
+STEPS = 5  # until a job is interrupted
+
+
+def make(job, kind, loader="torch's", *, is_whole=True):
+    """Return a loader and its sampler: that of one process if it is whole, which accelerate shares out."""
+    world = {"num_replicas": 1, "rank": 0} if is_whole else {}
+    if kind == "tokens" and is_whole:
+        world["group_size"] = PROCESSES  # neighbouring batches are as many as there are ranks
+    sampler, options = loader_options(kind, job.ds, **world)
+    return LOADERS[loader](job.ds, collate_fn=ids_of, **options), sampler
 
 
 def accelerator_of(configuration):
     return Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**CONFIGURATIONS[configuration]))
 
 
-def options_of(job, kind, **world):
-    """Return the arguments of a sampler's loader; neighbouring batches of a budget are as many as there are ranks."""
-    return loader_options(kind, job.ds, **world, **({"group_size": PROCESSES} if kind == "tokens" else {}))
-
-
 def train(job, name, accelerator, loader, sampler, *, skip=0, stop=None, part=0, gather=False):
     """Train from the sampler's epoch on; return after `stop` steps of the first epoch, if that is given."""
-    model, optimizer = Model(), None
+    model = Model()
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
     begun = sampler.epoch
     for epoch in range(begun, EPOCHS):
@@ -53,67 +62,46 @@ def train(job, name, accelerator, loader, sampler, *, skip=0, stop=None, part=0,
 
 
 def prepare(job):
-    """Prepared loaders, over samplers of one process; and loaders that are not prepared, over samplers of all."""
+    """Prepared loaders over samplers of one process, and over those that share out the samples themselves."""
     for configuration in CONFIGURATIONS:
         accelerator = accelerator_of(configuration)
         for kind in KINDS:
-            for loader, make in LOADERS.items():
-                name = f"{configuration}, {kind}, {loader}"
-                sampler, options = options_of(job, kind, **WHOLE)
-                try:
-                    prepared = accelerator.prepare(make(job.ds, collate_fn=ids_of, **options))
-                    train(job, name, accelerator, prepared, sampler, gather=kind != "tokens")
-                except ValueError as error:  # ours, or accelerate's own
-                    job.say(name, str(error))
+            for each in LOADERS:
+                name = f"{configuration}, {kind}, {each}"
+                with job.refused(name, ValueError):  # ours, or accelerate's own
+                    loader, sampler = make(job, kind, each)
+                    train(job, name, accelerator, accelerator.prepare(loader), sampler, gather=kind != "tokens")
+                if (configuration, kind) in TWICE:
+                    with job.refused(f"twice, {name}", mmapds.OrderError):
+                        for ids in accelerator.prepare(make(job, kind, each, is_whole=False)[0]):
+                            job.read(f"twice, {name}", 0, ids)
     for kind in KINDS:
-        sampler, options = loader_options(kind, job.ds)
-        made = mmapds.DataLoader(job.ds, collate_fn=ids_of, num_workers=1, **options)
-        train(job, f"not prepared, {kind}", accelerator_of("plain"), made, sampler)
-
-
-def share_twice(job):
-    """Loaders that are prepared though their samplers share out the samples themselves."""
-    for configuration in ("plain", "stateful", "dispatched"):
-        accelerator = accelerator_of(configuration)
-        # Where batches are dispatched, the first process alone asks a sampler, while the others wait.
-        for kind in ("batch",) if configuration == "dispatched" else KINDS:
-            for loader, make in LOADERS.items():
-                name = f"twice, {configuration}, {kind}, {loader}"
-                _, options = loader_options(kind, job.ds)
-                try:
-                    for ids in accelerator.prepare(make(job.ds, collate_fn=ids_of, **options)):
-                        job.read(name, 0, ids)
-                except mmapds.OrderError as error:
-                    job.say(name, str(error))
+        loader, sampler = make(job, kind, "ours", is_whole=False)
+        train(job, f"not prepared, {kind}", accelerator_of("plain"), loader, sampler)
 
 
 def resume(job):
     """Jobs that go on within an epoch: by skipping batches, and by the state of the sampler in any world."""
-    for way, worlds in (("skip", [2, 2]), ("state", [2, 2]), ("state", [2, 3]), ("state", [3, 2])):
+    for way, worlds in RESUMED:
         for kind in KINDS:
-            name, state, steps = f"resumed by {way}, {kind}, {worlds}", None, 5
-            for part, world in enumerate(worlds):
-                GradientState._reset_state()
-                AcceleratorState._reset_state(reset_partial_state=True)
-                if job.join(world):
-                    sampler, options = options_of(job, kind, **WHOLE)
-                    if state is not None:
-                        sampler.load_state_dict(state)
-                    accelerator = accelerator_of("plain")
-                    prepared = accelerator.prepare(DataLoader(job.ds, collate_fn=ids_of, **options))
-                    skip = steps if part and way == "skip" else 0
-                    train(job, name, accelerator, prepared, sampler, skip=skip, stop=None if part else steps, part=part)
-                    if way == "state":
-                        # The sampler is that of one process, with the steps of all: samples, or batches.
-                        state = sampler.state_dict(step=steps * world * (BATCH if kind == "sampler" else 1))
-                state = job.share(f"{name}, {part}", state)
+            name = f"{way}, {kind}, {worlds}"
+            for part, world, stop, before, path in job.parts(name, worlds, [STEPS]):
+                loader, sampler = make(job, kind)
+                if part and way == "state":
+                    sampler.load_state_dict(json.loads(Path(before).read_text()))
+                accelerator = accelerator_of("plain")
+                skip = STEPS if part and way == "skip" else 0
+                train(job, name, accelerator, accelerator.prepare(loader), sampler, skip=skip, stop=stop, part=part)
+                # The sampler is that of one process, with the steps of all: samples, or batches.
+                state = sampler.state_dict(step=STEPS * world * (BATCH if kind == "sampler" else 1))
+                if job.rank == 0:
+                    Path(path).write_text(json.dumps(state))
 
 
 def main(folder):
     job = Job(folder)
     if job.join(PROCESSES):
         prepare(job)
-        share_twice(job)
     resume(job)
     job.write("job_accelerate")
 

@@ -1,20 +1,19 @@
-"""Lightning's Trainer over datasets, samplers and loaders of mmapds, at one and the other `use_distributed_sampler`."""
+"""Lightning's Trainer, and Fabric, over datasets, samplers and loaders of mmapds."""
 
-import os
 import sys
 import warnings
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.fabric import Fabric
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds.integrations.lightning import ResumeAtAnyWorldSize
-from tests.support.trainers import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loader_options
+from tests.support.trainers import BATCH, EPOCHS, KINDS, PROCESSES, Job, Model, ids_of, loader_options
 
-PROCESSES, LAUNCHED = 2, 3
+LOADERS = {"plain": DataLoader, "ours": mmapds.DataLoader, "stateful": StatefulDataLoader}
 RESUMED = ("ours", "stateful", "stateful with workers")
 PARTS = [  # worlds, and the steps that parts end after: within an epoch of 26 steps of two ranks, or at its end
     ([2, 2], [7]),
@@ -22,16 +21,17 @@ PARTS = [  # worlds, and the steps that parts end after: within an epoch of 26 s
     ([2, 3], [33]),
     ([3, 2, 3, 2], [4, 9, 20]),
 ]
-LOADERS = {"plain": DataLoader, "ours": mmapds.DataLoader, "stateful": StatefulDataLoader}
+SCHEDULED = ("sampler", "tokens")
+FABRIC = [2, 3], [33]
 
 
 class Learner(pl.LightningModule):
     """Records the batches that it trains on and is validated with."""
 
-    def __init__(self, job, name, part=0):
+    def __init__(self, job, name, part, is_scheduled):
         super().__init__()
         self.model = Model()
-        self.job, self.name, self.part = job, name, part
+        self.job, self.name, self.part, self.is_scheduled = job, name, part, is_scheduled
 
     def training_step(self, ids):
         self.job.read(self.name, self.current_epoch, ids, self.part)
@@ -41,14 +41,19 @@ class Learner(pl.LightningModule):
         self.job.read(f"{self.name}, validation", self.current_epoch, ids, self.part)
 
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
+        optimizer = torch.optim.SGD(self.parameters(), 0.1)
+        if not self.is_scheduled:
+            return optimizer
+        steps = 2 * self.trainer.estimated_stepping_batches  # which sets up the loaders; worlds differ in steps
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing is wrong
     """The end of a part."""
 
 
-class Stop(Callback):
+class Stop(pl.Callback):
     """Saves a checkpoint after some steps, and ends the job there, as a crash would."""
 
     def __init__(self, path, step):
@@ -60,8 +65,8 @@ class Stop(Callback):
             raise Interrupted
 
 
-def fit(job, name, loader, *, part=0, stop=None, resume=None, validation=None, callbacks=(), **options):
-    """Train for some epochs, or until a step."""
+def fit(job, name, loader, *, part=0, stop=None, resume=None, validation=None, is_scheduled=False, flag=False):
+    """Train for some epochs, or until a step; the flag is `use_distributed_sampler`."""
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=torch.distributed.get_world_size(),
@@ -72,13 +77,20 @@ def fit(job, name, loader, *, part=0, stop=None, resume=None, validation=None, c
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        callbacks=[*callbacks, *([Stop(*stop)] if stop else [])],
-        **options,
+        use_distributed_sampler=flag,
+        callbacks=[*([ResumeAtAnyWorldSize()] if part else []), *([Stop(*stop)] if stop else [])],
     )
     try:
-        trainer.fit(Learner(job, name, part), loader, validation, ckpt_path=resume)
+        trainer.fit(Learner(job, name, part, is_scheduled), loader, validation, ckpt_path=resume)
     except Interrupted:
         assert stop
+
+
+def loader_of(job, kind, loader):
+    """Return a loader over a sampler of a kind, and the sampler."""
+    sampler, options = loader_options(kind, job.ds)
+    workers = 1 if "workers" in loader else 0
+    return LOADERS[loader.split()[0]](job.ds, collate_fn=ids_of, num_workers=workers, **options), sampler
 
 
 def fit_all_ways(job):
@@ -86,39 +98,64 @@ def fit_all_ways(job):
         for loader in ("plain", "ours"):
             for kind in KINDS:
                 name = f"{kind}, {loader}, {flag}"
-                _, options = loader_options(kind, job.ds)
-                try:
-                    fit(job, name, LOADERS[loader](job.ds, collate_fn=ids_of, **options), use_distributed_sampler=flag)
-                except (mmapds.OrderError, TypeError) as error:  # ours, or Lightning's own
-                    job.say(name, str(error))
+                with job.refused(name, mmapds.OrderError, TypeError):  # ours, or Lightning's own
+                    fit(job, name, loader_of(job, kind, loader)[0], flag=flag)
             if flag:  # Lightning's own sampler
-                name = f"dataset, {loader}, {flag}"
-                fit(job, name, LOADERS[loader](job.ds, BATCH, shuffle=True, collate_fn=ids_of))
-
-
-def resume(job):
-    """Jobs that are interrupted after some steps, each part in a world of its own."""
-    for loader in RESUMED:
-        for kind in KINDS:
-            for worlds, stops in PARTS:
-                name, path = f"{kind}, {loader}, {worlds}, {stops}", None
-                for part, (world, stop) in enumerate(zip(worlds, [*stops, None], strict=True)):
-                    before, path = path, os.path.join(job.folder, f"{name}-{part}.ckpt")
-                    if job.join(world):
-                        _, options = loader_options(kind, job.ds)
-                        workers = 1 if "workers" in loader else 0
-                        made = LOADERS[loader.split()[0]](job.ds, collate_fn=ids_of, num_workers=workers, **options)
-                        more = {"resume": before, "callbacks": [ResumeAtAnyWorldSize()]} if part else {}
-                        fit(job, name, made, part=part, stop=(path, stop), use_distributed_sampler=False, **more)
+                shuffled = LOADERS[loader](job.ds, BATCH, shuffle=True, collate_fn=ids_of)
+                fit(job, f"dataset, {loader}, {flag}", shuffled, flag=flag)
 
 
 def validate(job):
     for flag, kind in ((True, "sampler"), (False, "batch")):
-        _, options = loader_options(kind, job.ds)
         exact = mmapds.DistributedSampler(job.ds, shuffle=False, pad=False)
         validation = DataLoader(job.ds, BATCH, sampler=exact, collate_fn=ids_of)
-        loader = DataLoader(job.ds, collate_fn=ids_of, **options)
-        fit(job, f"exact, {flag}", loader, validation=validation, use_distributed_sampler=flag)
+        fit(job, f"exact, {flag}", loader_of(job, kind, "plain")[0], validation=validation, flag=flag)
+
+
+def resume(job):
+    """Jobs that are interrupted after some steps, also with a schedule, which asks how many steps there are."""
+    for loader in RESUMED:
+        for is_scheduled in (False, True):
+            for kind in SCHEDULED if is_scheduled else KINDS:
+                for worlds, stops in PARTS:
+                    name = f"{kind}, {loader}, {worlds}, {stops}, {is_scheduled}"
+                    for part, _, stop, before, path in job.parts(name, worlds, stops):
+                        more = {"part": part, "stop": (path, stop), "resume": before, "is_scheduled": is_scheduled}
+                        fit(job, name, loader_of(job, kind, loader)[0], **more)
+
+
+def fabric(job):
+    """Fabric's loop over loaders as they are; those that it sets up count epochs from 0."""
+    for kind in KINDS:
+        name = f"{kind}, fabric"
+        for part, world, stop, before, path in job.parts(name, *FABRIC):
+            fabric = Fabric(accelerator="cpu", devices=world, strategy="ddp")
+            fabric.launch()
+            model = Model()
+            model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), 0.1))
+            loader, sampler = loader_of(job, kind, "ours")
+            state = {"model": model, "optimizer": optimizer, "loader": loader}
+            if part:
+                fabric.load(before, state)
+                with job.refused(f"{name}, set up", mmapds.OrderError):
+                    for ids in fabric.setup_dataloaders(loader, use_distributed_sampler=False):
+                        job.read(f"{name}, set up", 0, ids)
+            run_fabric(job, name, fabric, model, optimizer, loader, sampler, part, stop)
+            fabric.save(path, state)
+
+
+def run_fabric(job, name, fabric, model, optimizer, loader, sampler, part, stop):
+    step = 0
+    for epoch in range(sampler.epoch, EPOCHS):
+        loader.set_epoch(epoch)
+        for ids in loader:
+            optimizer.zero_grad()
+            fabric.backward(model(fabric.to_device(ids)))
+            optimizer.step()
+            job.read(name, epoch, ids, part)
+            step += 1
+            if step == stop:
+                return
 
 
 def main(folder):
@@ -127,6 +164,7 @@ def main(folder):
     if job.join(PROCESSES):
         fit_all_ways(job)
         validate(job)
+    fabric(job)
     resume(job)
     job.write("job_lightning")
 

@@ -5,7 +5,6 @@ import sys
 import warnings
 
 import torch
-from accelerate.state import AcceleratorState, GradientState
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -13,16 +12,14 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 import mmapds
 from mmapds.integrations.transformers import SameSteps
 from tests.support import trainers
-from tests.support.trainers import BATCH, EPOCHS, KINDS, Job, loader_options
+from tests.support.trainers import BATCH, EPOCHS, KINDS, PROCESSES, Job, loader_options
 
-PROCESSES, LAUNCHED = 2, 3
 WITH_DATASET = ("dataset", *KINDS)
 PARTS = [  # worlds, and the steps that parts end after: within an epoch of 26 steps of two ranks, or at its end
     ([2, 2], [7]),
     ([2, 2, 2], [26, 33]),
     ([2, 3, 2], [5, 30]),
 ]
-LOADERS = [*((kind, True) for kind in KINDS), ("batch", False)]  # of ours and of torch's
 
 
 class Model(trainers.Model):
@@ -81,12 +78,11 @@ class SettableLoader(DataLoader):
         self.batch_sampler.set_epoch(epoch)
 
 
-def fit(job, name, *, cls=Trainer, loader=None, part=0, stop=None, resume=False, batch=BATCH, callbacks=()):
+def fit(job, name, loader=None, *, cls=None, part=0, stop=None, batch=BATCH):
     """Train for all epochs, or until a step; return the trainer."""
     model = Model(job, name, part)
-    folder = os.path.join(job.folder, "trainer", name)
     arguments = TrainingArguments(
-        output_dir=folder,
+        output_dir=os.path.join(job.folder, "trainer", name),
         num_train_epochs=EPOCHS,
         per_device_train_batch_size=batch,
         per_device_eval_batch_size=BATCH,
@@ -97,73 +93,44 @@ def fit(job, name, *, cls=Trainer, loader=None, part=0, stop=None, resume=False,
         logging_strategy="no",
         use_cpu=True,
     )
-    trainer = cls(
-        model, arguments, train_dataset=job.ds, data_collator=collate, callbacks=[Epochs(model, stop), *callbacks]
-    )
+    cls, callbacks = cls or (OwnLoader if loader else Trainer), [Epochs(model, stop), SameSteps()]
+    trainer = cls(model, arguments, train_dataset=job.ds, data_collator=collate, callbacks=callbacks)
     trainer.loader = loader
-    trainer.train(resume_from_checkpoint=os.path.join(folder, f"checkpoint-{stop_of(folder)}") if resume else None)
+    trainer.train(resume_from_checkpoint=bool(part))
     return trainer
 
 
-def stop_of(folder):
-    """Return the step of the only checkpoint in a folder."""
-    return max(int(each.removeprefix("checkpoint-")) for each in os.listdir(folder))
-
-
-def loader_of(job, kind, ours, batch=BATCH):
+def loader_of(job, kind, batch=BATCH, make=mmapds.DataLoader):
+    """Return a loader over a sampler of a kind; None for a dataset, which Trainer makes one of."""
+    if kind == "dataset":
+        return None
     _, options = loader_options(kind, job.ds, batch=batch)
-    make = mmapds.DataLoader if ours else SettableLoader
-    return make(job.ds, collate_fn=collate, num_workers=1 if ours else 0, **options)
+    return make(job.ds, collate_fn=collate, num_workers=1 if make is mmapds.DataLoader else 0, **options)
 
 
-def join(job, world):
-    """Make a world of that size; return whether this process is in it."""
-    GradientState._reset_state()
-    AcceleratorState._reset_state(reset_partial_state=True)
-    return job.join(world)
+def train(job):
+    """Train on loaders of Trainer, of ours, and of torch, which is not told the epoch, and neither is its sampler."""
+    trainer = fit(job, "dataset")
+    predicted = trainer.predict(job.ds).predictions  # losses, and ids
+    job.say("dataset", sorted(predicted[-1].tolist()))
+    fit(job, "by length", cls=ByLength)
+    for kind in KINDS:
+        fit(job, kind, loader_of(job, kind))
+    fit(job, "settable", loader_of(job, "batch", make=SettableLoader))
+    with job.refused("forgotten", UserWarning):
+        fit(job, "forgotten", loader_of(job, "batch", make=DataLoader))
 
 
 def resume(job):
     """Jobs that are interrupted after some steps of 12 samples; budgets cut other batches in another world."""
     for kind in WITH_DATASET:
         for worlds, stops in PARTS:
-            for part, (world, stop) in enumerate(zip(worlds, [*stops, None], strict=True)):
-                world = 2 if kind == "tokens" else world
-                if join(job, world):
-                    loader = None if kind == "dataset" else loader_of(job, kind, True, 12 // world)
-                    cls = Trainer if kind == "dataset" else OwnLoader
-                    more = {"resume": part > 0, "batch": 12 // world, "callbacks": [SameSteps()]}
-                    fit(job, f"{kind}, {worlds}, {stops}", cls=cls, loader=loader, part=part, stop=stop, **more)
-
-
-def refuse(job):
-    """Checkpoints of steps of another size."""
-    for kind in WITH_DATASET:
-        for part, world in enumerate((2, 3)):
-            if join(job, world):
-                loader = None if kind == "dataset" else loader_of(job, kind, True)
-                cls = Trainer if kind == "dataset" else OwnLoader
-                more = {"resume": True} if part else {"stop": 7}
-                try:
-                    fit(job, f"{kind}, refused", cls=cls, loader=loader, part=part, callbacks=[SameSteps()], **more)
-                except mmapds.StateError as error:
-                    job.say(f"{kind}, refused", str(error))
-
-
-def forget(job):
-    """A torch DataLoader is not told the epoch, and neither is its sampler; which says so."""
-    _, options = loader_options("batch", job.ds)
-    try:
-        fit(job, "forgotten", cls=OwnLoader, loader=DataLoader(job.ds, collate_fn=collate, **options))
-    except UserWarning as warning:
-        job.say("forgotten", str(warning))
-
-
-def dataset(job):
-    trainer = fit(job, "dataset")
-    predicted = trainer.predict(job.ds).predictions  # losses, and ids
-    job.say("dataset", sorted(predicted[-1].tolist()))
-    fit(job, "by length", cls=ByLength)
+            name = f"{kind}, {worlds}, {stops}"
+            for part, world, stop, _, _ in job.parts(name, [2] * len(worlds) if kind == "tokens" else worlds, stops):
+                fit(job, name, loader_of(job, kind, 12 // world), part=part, stop=stop, batch=12 // world)
+        for part, _, stop, _, _ in job.parts(f"{kind}, refused", [2, 3], [7]):  # a checkpoint of other steps
+            with job.refused(f"{kind}, refused", mmapds.StateError):
+                fit(job, f"{kind}, refused", loader_of(job, kind), part=part, stop=stop)
 
 
 def main(folder):
@@ -171,13 +138,8 @@ def main(folder):
     job = Job(folder)
     torch.manual_seed(0)
     if job.join(PROCESSES):
-        dataset(job)
-        for kind, ours in LOADERS:
-            name = f"{kind}, {'ours' if ours else 'settable'}"
-            fit(job, name, cls=OwnLoader, loader=loader_of(job, kind, ours))
-        forget(job)
+        train(job)
     resume(job)
-    refuse(job)
     job.write("job_trainer")
 
 

@@ -1,60 +1,47 @@
 """Lightning: every sample once an epoch at either flag, validation that is exact, and checkpoints within an epoch."""
 
-from collections import Counter
-
 import pytest
 
-from tests.support.trainers import EPOCHS, KINDS, N, Results, launch
-from tests.trainers.job_lightning import LAUNCHED, PARTS, PROCESSES, RESUMED
+from tests.support.trainers import EPOCHS, KINDS, N, results_of
+from tests.trainers.job_lightning import FABRIC, PARTS, RESUMED, SCHEDULED
 
-
-@pytest.fixture(scope="module")
-def results(folder):
-    launch("job_lightning", LAUNCHED, folder)
-    return Results(folder, "job_lightning", LAUNCHED)
-
-
-@pytest.mark.parametrize("flag", [True, False])
-@pytest.mark.parametrize("loader", ["plain", "ours"])
-def test_a_sampler(results, loader, flag):
-    results.check(f"sampler, {loader}, {flag}")
+results = results_of("job_lightning")
 
 
 @pytest.mark.parametrize("loader", ["plain", "ours"])
-@pytest.mark.parametrize("kind", ["batch", "tokens"])
-def test_a_batch_sampler_without_lightnings_own(results, kind, loader):
-    results.check(f"{kind}, {loader}, False")
+@pytest.mark.parametrize(
+    ("kind", "flag"), [("sampler", True), ("dataset", True), *((kind, False) for kind in KINDS)]
+)  # of a dataset the samples are shared by Lightning's own sampler
+def test_every_sample_comes_once_an_epoch(results, kind, loader, flag):
+    results.check(f"{kind}, {loader}, {flag}")
 
 
 @pytest.mark.parametrize("loader", ["plain", "ours"])
 @pytest.mark.parametrize("kind", ["batch", "tokens"])
 def test_a_batch_sampler_refuses_lightnings_own(results, kind, loader):
-    said = results.said(f"{kind}, {loader}, True")
-    assert len(said) == PROCESSES
-    for each in said:
-        assert "use_distributed_sampler=False" in each
-        assert ("sampler: expected None, found " if kind == "batch" else "Lightning can't inject") in each
-    assert results.batches(f"{kind}, {loader}, True") == []
-
-
-@pytest.mark.parametrize("loader", ["plain", "ours"])
-def test_a_dataset_with_lightnings_own_sampler(results, loader):
-    results.check(f"dataset, {loader}, True")
+    found = "sampler: expected None, found " if kind == "batch" else "Lightning can't inject"
+    results.check_refused(f"{kind}, {loader}, True", found)
+    results.check_refused(f"{kind}, {loader}, True", "use_distributed_sampler=False")
 
 
 @pytest.mark.parametrize(("worlds", "stops"), PARTS)
 @pytest.mark.parametrize("loader", RESUMED)
-@pytest.mark.parametrize("kind", KINDS)
-def test_checkpoints_go_on_exactly_in_any_world(results, kind, loader, worlds, stops):
-    name = f"{kind}, {loader}, {worlds}, {stops}"
-    results.check(name, padding=max(worlds) - 1)
-    assert {part for part, _, _ in results.batches(name)[0]} == set(range(len(worlds)))
+@pytest.mark.parametrize(
+    ("kind", "is_scheduled"), [*((kind, False) for kind in KINDS), *((kind, True) for kind in SCHEDULED)]
+)
+def test_checkpoints_go_on_exactly_in_any_world(results, kind, loader, is_scheduled, worlds, stops):
+    name = f"{kind}, {loader}, {worlds}, {stops}, {is_scheduled}"
+    results.check(name, padding=max(worlds) - 1, parts=len(worlds))
 
 
 @pytest.mark.parametrize("flag", [True, False])
 def test_validation_sees_every_sample_once(results, flag):
     results.check(f"exact, {flag}")
-    read = results.batches(f"exact, {flag}, validation")
-    for epoch in range(EPOCHS):
-        found = Counter(each for batches in read for _, e, ids in batches if e == epoch for each in ids)
-        assert found == dict.fromkeys(range(N), 1)
+    assert results.counts(f"exact, {flag}, validation") == dict.fromkeys(range(EPOCHS), dict.fromkeys(range(N), 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fabric_goes_on_exactly_with_the_loader_as_it_is(results, kind):
+    worlds, _ = FABRIC
+    results.check(f"{kind}, fabric", padding=max(worlds) - 1, parts=2)
+    results.check_refused(f"{kind}, fabric, set up", "epoch = 0, expected 1, that of the loaded state", ranks=3)
