@@ -19,12 +19,14 @@ from itertools import chain, cycle, islice, tee
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from . import __version__
 from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
 from .errors import Error, OrderError
-from .orders.basic import integer
+from .orders.basic import Chunked, integer
 from .storage.sources import StrPath, listed
 from .storage.workers import cores
 
@@ -107,7 +109,8 @@ def bench(
     return {
         "mmapds": __version__,
         "title": ", ".join(os.path.basename(each) or each for each in sources[:3]),
-        "plan": f"batches of {batch_size:,}" if max_tokens is None else f"token budget {max_tokens:,}",
+        "plan": (f"batches of {batch_size:,}" if max_tokens is None else f"token budget {max_tokens:,}")
+        + (", chunks of blocks" if _chunks_of(dataset) else ""),
         "seconds": seconds,
         "record_bytes": fmean(sampled),
         "records": len(dataset),
@@ -194,11 +197,12 @@ def measure(trial: dict[str, Any]) -> dict[str, Any]:
     from .samplers.samplers import DistributedBatchSampler
 
     dataset = open_dataset(trial["sources"], decode=trial["decode"], roots=trial["roots"])
-    alone: Any = {"num_replicas": 1, "rank": 0}
+    how: Any = {"num_replicas": 1, "rank": 0, "order": _chunks_of(dataset)}
     if trial["max_tokens"] is None:
-        sampler: Any = DistributedBatchSampler(dataset, min(trial["batch_size"], len(dataset)), **alone)
+        sampler: Any = DistributedBatchSampler(dataset, min(trial["batch_size"], len(dataset)), **how)
     else:
-        sampler = TokenBudgetBatchSampler(dataset, trial["max_tokens"], min_length=1, oversize="drop", **alone)
+        how |= {"planner": "window" if how["order"] else "bucket", "min_length": 1, "oversize": "drop"}
+        sampler = TokenBudgetBatchSampler(dataset, trial["max_tokens"], **how)
     drawn = list(islice(sampler, _DRAWN))
     if trial["kind"] == "single":
         drawn = [[record] for record in islice(chain.from_iterable(drawn), _SINGLE)]
@@ -210,6 +214,15 @@ def measure(trial: dict[str, Any]) -> dict[str, Any]:
     # The records that were read are in memory now, so reading them again is warm.
     warm = _pass(deliver, cycle(drawn[: first["batches"] + 1]), trial["seconds"])
     return {"cold": first if trial["cold"] else None, "warm": warm}
+
+
+def _chunks_of(dataset: Dataset) -> Chunked | None:
+    """Return the order of a dataset of compressed sources that are larger than its cache; None for any other one."""
+    if dataset._decodes(np.zeros(1, np.int64), 0) == (0, 0):
+        return None
+    with suppress(Error):  # other sources are not compressed
+        return Chunked(dataset, "block")
+    return None
 
 
 def drop_pages(paths: Iterable[str]) -> None:

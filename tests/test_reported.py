@@ -4,11 +4,13 @@ import gzip
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from tfrecord import example_pb2
 
 import mmapds
+from mmapds import bench
 from mmapds.dataset.payloads import tf_example
 
 
@@ -161,3 +163,14 @@ def test_a_small_file_that_holds_a_huge_record_is_refused(tmp_path, options):
     mmapds.build(path, max_record=4 << 20, **options)
     assert mmapds.build(path)  # the limit stays that of the index
     assert [len(sample["a"]) for sample in mmapds.open(path)] == [3 << 20, 0]
+
+
+def test_a_benchmark_reads_compressed_sources_in_chunks_of_blocks(tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"n": 1}\n' * 10))
+    mmapds.build(path)
+    for limit, plan in ((1 << 20, "batches of 5"), (10, "batches of 5, chunks of blocks")):
+        monkeypatch.setattr(bench, "open_dataset", partial(mmapds.open, block_cache=limit))
+        monkeypatch.setattr(bench, "_run", lambda trial, _: dict.fromkeys(("cold", "warm"), None) | trial)
+        monkeypatch.setattr(bench, "recommend", lambda *_, **__: {})
+        assert bench.bench(path, batch_size=5)["plan"] == plan
