@@ -65,7 +65,8 @@ def files(tmp_path, write, monkeypatch):
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
-    "page", ["api", "arrays", "converting", "datasets", "formats", "loader", "report", "samplers", "training"]
+    "page",
+    ["api", "arrays", "converting", "datasets", "formats", "loader", "recipes", "report", "samplers", "training"],
 )
 def test_the_commands_and_the_code_of_a_page_run(page):
     """What they print or hold is asserted there, where it is worth it."""
