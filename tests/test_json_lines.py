@@ -145,7 +145,7 @@ def test_a_bad_line_is_an_error_that_says_where_and_what_to_do(write, index, lin
     assert str(built.value).endswith("; leave such lines out with bad='skip' (record 2 of the index)")
     assert mmapds.open(path).place(2) == where
     ran = index(path, "--bad", "skip")
-    told = f"{where}: expected JSON, found other text (1 such line left out of {path}.mmx)"
+    told = f"{where}: expected JSON with fields of the right type, found a bad line (1 such line left out of {path}.mmx)"
     check(told)
     assert (ran.returncode, ran.stderr) == (0, f"warning: {told}\n")
     assert [record["n"] for record in mmapds.open(path)] == [0, 1, 2]
@@ -166,7 +166,7 @@ def test_bad_lines_are_left_out_and_leave_no_trace(corpus, columns, block):
     path, lines = corpus
     wanted = [json.loads(line) for line in lines if line not in BAD and line.strip()]
     starts = [sum(len(line) + 1 for line in lines[:k]) for k in range(len(lines))]
-    with pytest.warns(UserWarning, match=r"train.jsonl:2 \(byte 21\): expected JSON, .* \(8 such lines left out of"):
+    with pytest.warns(UserWarning, match=r"train.jsonl:2 \(byte 21\): expected JSON with .* \(8 such lines left out of"):
         mmapds.build(path, bad="skip", columns=columns, format=jsonl_in_blocks(block), workers=3)
     ds = mmapds.open(path)
     assert list(ds) == wanted
@@ -182,7 +182,7 @@ def test_commands_count_bad_lines_and_sizes_include_them(write, index):
     records = [good(number) for number in range(50)]
     path = write(b"".join(each + b"\nbad line\n" for each in records))
     assert index(path, "--bad", "skip", "--quiet").stderr.endswith(f" (50 such lines left out of {path}.mmx)\n")
-    assert "; 50 records left out (50 not JSON); verified" in index("--verify", path).stdout
+    assert "; 50 records left out (50 bad); verified" in index("--verify", path).stdout
     (described,) = json.loads(index("--info", "--json", path).stdout)["indexes"]
     assert (described["left_out"], described["bad"], len(described["sources"][0]["bad"])) == (50, 50, 20)
     assert described["sources"][0]["bad"][0] == {"line": 2, "byte": len(good(0)) + 1}
@@ -199,7 +199,7 @@ def test_an_index_that_is_built_again_keeps_leaving_them_out(corpus, write, inde
     assert index("all.mmx").stderr == ""
     with open(path, "ab") as file:
         file.write(b"bad\n" + good(9) + b"\n")
-    with pytest.warns(UserWarning, match=r"jsonl:2 \(byte 21\): .* other text \(9 such lines left out of all.mmx\)"):
+    with pytest.warns(UserWarning, match=r"jsonl:2 \(byte 21\): .* bad line \(9 such lines left out of all.mmx\)"):
         ds = mmapds.open("all.mmx", build=True)
     assert [record["n"] for record in ds] == [*range(10), 1]
     with pytest.raises(mmapds.DecodeError, match="not JSON"):
@@ -217,7 +217,7 @@ REFUSED = [
         {"length": "n", "bad": "skip"},
         r"train.jsonl:3 \(byte 13\): .*found null or nothing; .* \(record 1 of the index\)",
     ),
-    (b'{"n": 1}\n{"n": "1"}\n', {"length": "n", "bad": "skip", "missing": "skip"}, r"found a string \(record 1"),
+    (b'{"n": 1}\n{"n": "1"}\n', {"length": "n", "missing": "skip"}, r"found a string; leave .* \(record 1"),
     # A byte order mark is blank where a file begins, and only there.
     (b"\xef\xbb\xbf\n\xef\xbb\xbf\n", {"bad": "skip"}, f"{NO_LINE}1"),
     (b"bad\nbad\n\n", {"bad": "skip", "format": "jsonl"}, f"{NO_LINE}2"),
@@ -243,5 +243,5 @@ def test_records_that_lack_a_column_are_left_out_or_filled(write, index):
         assert index("--verify", "all.mmx").returncode == 0
     path = write(b'{"n": 1}\nbad\n{"m": 1}\n{"n": 2}\n')
     done = index(path, "--length", "n", "--bad", "skip", "--missing", "skip")
-    assert "; 2 records left out (1 not JSON)" in done.stdout
+    assert "; 2 records left out (1 bad)" in done.stdout
     assert mmapds.open(path).lengths.tolist() == [1, 2]
