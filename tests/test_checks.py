@@ -187,10 +187,26 @@ def test_a_dataset_from_a_pickle_compares_a_source_again_only_if_it_changed(corp
         assert ds[0]["n"] == 0
         assert pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(ds))))[6]["n"] == 6
         assert len(digests) == compared
-    ds = pickle.loads(pickle.dumps(mmapds.open(corpus)))
-    edit(corpus, 0)
-    with pytest.raises(mmapds.StaleIndexError, match="has other content"):
-        ds[1]
+
+
+def lengthened(path):
+    with same_time(path), open(path, "ab") as file:
+        file.write(b'{"n":1}\n')
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: edit(path, 0), "has other content .same size, another time"),
+        (lengthened, "was 300000 bytes when indexed and is 300008 now"),
+    ],
+)
+def test_a_source_that_is_replaced_before_it_is_first_read_is_stale(corpus, change, message):
+    datasets = mmapds.open(corpus), pickle.loads(pickle.dumps(mmapds.open(corpus)))
+    change(corpus)
+    for ds in datasets:
+        with pytest.raises(mmapds.StaleIndexError, match=message):
+            ds[1]
 
 
 # ---- --verify: sections that were forged, with checksums that hold, are found ------------------------------------

@@ -26,7 +26,7 @@ from tests.support.conversions import save, utterances
 from tests.support.docs import blocks
 from tests.support.engines import JOBS, Inline, Killing, build_all, convert_all, small_tasks
 from tests.support.files import flip
-from tests.support.indexes import OPTIONS, write_source
+from tests.support.formats import KINDS, write_source
 from tests.support.messages import check
 
 HOST = f"(on host {os.uname().nodename})"
@@ -82,13 +82,13 @@ def double(record):
     return {"tokens": np.repeat(np.array(fields["tokens"], np.uint16), 2), "id": fields["id"]}
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_format_is_built(tmp_path, name, tasks_of):
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_is_built(tmp_path, kind, tasks_of):
     def job(sources, out, **how):
-        return mmapds.build(sources, out=f"{out}.mmx", hash=True, **OPTIONS[name], **how).read_bytes()
+        return mmapds.build(sources, out=f"{out}.mmx", hash=True, **KINDS[kind].options, **how).read_bytes()
 
-    counts = (30, 0, 300, 5)
-    assert tasks_of(job, [write_source(tmp_path, name, number, count) for number, count in enumerate(counts)]) > 1
+    paths = [write_source(tmp_path, kind, count, 40, number)[0] for number, count in enumerate((30, 0, 300, 5))]
+    assert tasks_of(job, paths) > 1
 
 
 @pytest.mark.parametrize("name", ["tar", "parquet", "hdf5"])
@@ -96,7 +96,7 @@ def test_what_is_read_by_another_reader_is_converted(tmp_path, name, tasks_of):
     paths, told = [tmp_path / f"{k}.{name}" for k in range(3)], []
     for k, path in enumerate(paths):
         if name == "tar":
-            os.replace(write_source(tmp_path, name, k, 100), path)
+            os.replace(write_source(tmp_path, name, 100, 40, k)[0], path)
         elif name == "parquet":
             save(pa.table({"id": range(k, 300), "tokens": [[k] * k] * (300 - k)}), path)
         else:

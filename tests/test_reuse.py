@@ -17,8 +17,8 @@ from mmapds.storage import current, sections
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
 from tests.support.files import flip
+from tests.support.formats import KINDS, built, write_source
 from tests.support.index_file import rewrite, verify
-from tests.support.indexes import OPTIONS, built, write_source
 
 LINES = [json.dumps({"n": n, "text": "x" * (n % 50)}).encode() + b"\n" for n in range(2_000)]
 TEXT = {"length": "chars(text)"}
@@ -84,11 +84,11 @@ def remove(sources, at, _):
 changes = st.tuples(st.sampled_from([append, append, replace, add, remove]), st.integers(0, 9), texts)
 
 
-def check(directory, begin, steps, options):
+def check(directory, begin, steps, options, mark=""):
     """Build after each step with what the last index knows, and merge; compare both with a build of everything."""
     sources, out = [directory / f"{number}.jsonl" for number in range(len(begin))], directory / "all.mmx"
     for path, text in zip(sources, begin, strict=True):
-        path.write_text(FIRST + text)
+        path.write_text(f"{mark}{FIRST}{text}")
     for step in [(), *steps]:
         for change, at, text in step:
             change(sources, at % len(sources), text)
@@ -107,11 +107,14 @@ def check(directory, begin, steps, options):
     begin=st.lists(texts, min_size=1, max_size=4),
     steps=st.lists(st.lists(changes, min_size=1, max_size=2), min_size=1, max_size=4),
     missing=st.sampled_from(["skip", 7, math.nan]),
+    mark=st.sampled_from(["", "\ufeff"]),
+    hashed=st.booleans(),
 )
-def test_each_is_the_index_of_a_build_of_everything(tmp_path_factory, begin, steps, missing):
+def test_each_is_the_index_of_a_build_of_everything(tmp_path_factory, begin, steps, missing, mark, hashed):
+    """Sources may grow inside a line, a blank line or a line that is not JSON."""
     columns = {"length": "bytes()", "n": "n", "chars": "chars(text)"}
-    options = {"format": "jsonl", "columns": columns, "missing": missing, "bad": "skip"}
-    check(tmp_path_factory.mktemp("steps"), begin, steps, options)
+    options = {"format": "jsonl", "columns": columns, "missing": missing, "bad": "skip", "hash": hashed}
+    check(tmp_path_factory.mktemp("steps"), begin, steps, options, mark)
 
 
 @pytest.mark.filterwarnings("ignore:.*left out")
@@ -126,25 +129,24 @@ def test_a_column_becomes_as_narrow_as_the_records_need_that_are_left(tmp_path, 
         check(tmp_path, [longest + last], [[(append, 0, 'x\n{"n": 5}\n')]], options)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_indexes_of_every_format_are_kept_and_merged(tmp_path, name):
+@pytest.mark.parametrize("kind", KINDS)
+def test_indexes_of_every_format_are_kept_and_merged(tmp_path, kind):
     """However many runs of sources there are: orders and keys are not read for each."""
-    counts = [3, 0, 1, 70_000 if name in ("jsonl", "prefixed") else 300, *[40] * 26]  # one is many pieces of a scan
-    paths = [write_source(tmp_path, name, number, count) for number, count in enumerate(counts)]
-    out = mmapds.build(paths, out=tmp_path / "all.mmx", **OPTIONS[name])
-    for number, path in enumerate(map(Path, paths[4::2])):
-        os.replace(write_source(tmp_path, name, 100 + number, 35), path)
-        if name == "megatron":
-            os.replace(path.with_name(f"megatron-{100 + number}.idx"), path.with_suffix(".idx"))
-    direct, read = built(paths, tmp_path / "direct.mmx", **OPTIONS[name]), []
+    counts = [3, 0, 1, 70_000 if kind in ("jsonl", "prefixed") else 300, *[40] * 26]  # one is many pieces of a scan
+    paths = [write_source(tmp_path, kind, count, 40, number)[0] for number, count in enumerate(counts)]
+    options = {"length": "bytes()", "columns": {"size": "bytes()"}, **KINDS[kind].options}
+    out = mmapds.build(paths, out=tmp_path / "all.mmx", **options)
+    for number in range(4, 30, 2):
+        write_source(tmp_path, kind, 35, 40, number)
+    direct, read = built(paths, tmp_path / "direct.mmx", **options), []
     with patch.object(Index, "read", lambda *args, whole=Index.read: read.append(args[2]) or whole(*args)):
         (done,) = build_each([str(out)], Request())
     assert done.reused == "kept 17 sources, scanned 13 sources"
     assert out.read_bytes() == direct
-    assert sum(read) < 4 * len(direct) or name not in ("jsonl", "tar")
+    assert sum(read) < 4 * len(direct) or kind not in ("jsonl", "tar")
     assert not Index(str(out)).computed_columns
     parts = [(paths[:2], "a.mmx"), (paths[2:3], "b.mmx"), (paths[3:], "c.mmx")]
-    indexes = [mmapds.build(members, out=tmp_path / part, **OPTIONS[name]) for members, part in parts]
+    indexes = [mmapds.build(members, out=tmp_path / part, **options) for members, part in parts]
     for those in (indexes, out):
         merged = mmapds.merge(those, out=tmp_path / "merged.mmx")
         assert merged.read_bytes() == direct
@@ -230,39 +232,6 @@ def test_a_bad_record_at_the_new_end_has_its_place(shards):
     records = SECOND.count(b"\n")
     what = "expected a string at `text`, found a number; leave such lines out with bad='skip'"
     assert str(wrong.value) == f"{path}:{records + 1} (byte {len(SECOND)}): {what} (record {records} of the index)"
-
-
-@given(
-    text=st.lists(lines, max_size=12).map("\n".join), cut=st.integers(0, 400), skip=st.booleans(), hashed=st.booleans()
-)
-def test_it_may_grow_from_anywhere(tmp_path_factory, hashed, text, cut, skip):
-    """Also inside a line, a blank line or a line that is not JSON."""
-    data = b'\xef\xbb\xbf{"n": 1, "text": "there is one"}\n\n{"n": 2, "text": "or two"}\n' + text.encode()
-    path = tmp_path_factory.mktemp("grown") / "train.jsonl"
-    columns = {"length": "bytes()", "n": "n"}
-    options = {"format": "jsonl", "columns": columns, "missing": "skip" if skip else -7, "bad": "skip"}
-    with pytest.WarningsRecorder(_ispytest=True):
-        path.write_bytes(data[: len(data) - cut] if cut < len(data) - 40 else data[:40])
-        mmapds.build(path, hash=hashed, **options)
-        path.write_bytes(data)
-        mmapds.build(path, format="jsonl", grown=True)
-        found = Path(f"{path}.mmx").read_bytes()
-        assert found == built([path], path.with_name("direct.mmx"), hash=hashed, **options)
-
-
-@pytest.mark.parametrize("name", ["prefixed", "tfrecord", "fixed", "npy", "tar", "megatron", "arrays"])
-def test_sources_of_every_format_may_grow(tmp_path, name):
-    """Those whose records follow one another are gone on with, others are scanned whole."""
-    whole, path = (Path(write_source(tmp_path, name, number, count)) for number, count in ((1, 300), (0, 250)))
-    if name in ("prefixed", "tfrecord"):
-        end = Index(str(mmapds.build(whole, **OPTIONS[name]))).bounds(0, 250, 251)[0]
-        path.write_bytes(whole.read_bytes()[:end])
-    mmapds.build(path, **OPTIONS[name])
-    for suffix in {path.suffix, ".idx"} if name == "megatron" else {path.suffix}:
-        os.replace(whole.with_suffix(suffix), path.with_suffix(suffix))
-    (done,) = build_each([str(path)], Request(grown=True))
-    assert ("appended" in done.reused) == (name in ("prefixed", "tfrecord"))
-    assert Path(f"{path}.mmx").read_bytes() == built([path], tmp_path / "direct.mmx", **OPTIONS[name])
 
 
 def test_an_incomplete_record_that_was_dropped_may_be_complete_now(tmp_path):

@@ -26,6 +26,7 @@ COUNT = 300
 class Records(NamedTuple):
     """What the records of a source are made of, in the formats of bytes and in those of numbers."""
 
+    number: int  # of the source
     texts: list[bytes]
     tokens: np.ndarray  # int32, shape (records, 50)
 
@@ -57,7 +58,7 @@ def tfrecords(path, records):
 
 
 def tar(path, records):
-    path.write_bytes(archive(members_of(len(records.texts))))
+    path.write_bytes(archive(members_of(len(records.texts), f"{records.number}/")))
     return by_tarfile(path)
 
 
@@ -100,13 +101,22 @@ KINDS = {
 }
 
 
-def write_source(directory, kind, count=COUNT, longest=900):
+def write_source(directory, kind, count=COUNT, longest=900, number=0):
     """Write a source of a format, with no zero byte at its end but in a tar; return its path and its samples."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(number)
     texts = [bytes(rng.integers(1, 255, rng.integers(1, longest), dtype=np.uint8)) for _ in range(count)]
-    tokens = np.random.default_rng(1).integers(2**30, 2**31, (count, 50), dtype=np.int32)
-    path = directory / KINDS[kind].name
-    return str(path), KINDS[kind].write(path, Records(texts, tokens))
+    tokens = np.random.default_rng(number + 1).integers(2**30, 2**31, (count, 50), dtype=np.int32)
+    path = directory / f"{number or ''}{KINDS[kind].name}"
+    return str(path), KINDS[kind].write(path, Records(number, texts, tokens))
+
+
+def built(sources, out, **options):
+    """The bytes of the index of some sources that is built from them alone."""
+    out.unlink(missing_ok=True)
+    mmapds.build(sources, out=out, **{**options, "force": True})
+    data = out.read_bytes()
+    out.unlink()
+    return data
 
 
 def write_all(directory, count=COUNT, longest=900):
