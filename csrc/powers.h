@@ -1,4 +1,4 @@
-/* powers.h - 10^q as a fraction of 128 bits, for q from -342 to 308. Written by tests/support/powers.py.
+/* powers.h - 10^q as a fraction of 128 bits, for q from -342 to 308. tests/test_json.py computes it.
  *
  * powers[q + 342] holds the high and the low 64 bits of 10^q / 2^e, for the e by which the highest bit is set. They are
  * rounded up where q is -27 to -1, and cut off elsewhere, as the proof of the algorithm in decimal.c wants them. */

@@ -363,10 +363,6 @@ def test_names_and_first_bytes_say_what_files_are(write, tmp_path):
         assert len(mmapds.open(tmp_path / name, build=True)) == 5
     with pytest.warns(UserWarning, match=r"passed over f\b|: f\b"):
         assert [os.path.basename(path) for path in mmapds.open(tmp_path).sources] == names
-    for name in ("a.jsonl", "b.jsonl.zst", "a.jsonl.zst"):
-        write(one_frame(text(10)) if name.endswith("zst") else text(10), f"d/{name}")
-    with pytest.warns(UserWarning, match=r"a\.jsonl\.zst: its records come twice, as .*a\.jsonl is given, too"):
-        assert len(mmapds.open(tmp_path / "d", build=True)) == 30
 
 
 # ---- chunks of blocks -----------------------------------------------------------------------------------------------

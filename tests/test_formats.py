@@ -107,6 +107,14 @@ def test_a_source_that_grew_is_gone_on_with_or_scanned_whole(tmp_path, kind):
     assert Path(f"{path}.mmx").read_bytes() == built([path], tmp_path / "direct.mmx", **KINDS[kind].options)
 
 
+def test_records_become_an_array_file(tmp_path, kind):
+    path, samples = write_source(tmp_path, kind, 20, 90)
+    index = mmapds.build(path, **KINDS[kind].options)
+    done = convert(index, tmp_path / "converted.mma", **({"decode": "files"} if kind == "tar" else {}))
+    wanted = [plain(sample if isinstance(sample, dict) else {"data": sample}) for sample in samples]
+    assert list(map(plain, mmapds.open(done.path))) == wanted
+
+
 # ---- damage ------------------------------------------------------------------------------------------------------
 
 DAMAGE = {

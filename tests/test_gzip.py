@@ -13,7 +13,7 @@ from isal import isal_zlib
 
 import mmapds
 from mmapds.compression import gzip as gzip_codec
-from mmapds.compression.blocks import BlockError, BlockTable, Edges
+from mmapds.compression.blocks import BlockTable, Edges
 from mmapds.storage.index_file import Index
 from mmapds.storage.sources import open_file
 from tests.support import oracle
@@ -28,23 +28,6 @@ MODULES = [isal_zlib, zlib]
 def narrow(monkeypatch):
     """Access points that lie close together, so that small files have many."""
     monkeypatch.setattr(gzip_codec, "SPACING", 20_000)
-
-
-def member(data, *, level=6, strategy=zlib.Z_DEFAULT_STRATEGY, flush=None, step=7001):
-    """One member, which is flushed after each `step` bytes."""
-    packer = zlib.compressobj(level, zlib.DEFLATED, 31, 8, strategy)
-    out = []
-    for at in range(0, len(data), step):
-        out.append(packer.compress(data[at : at + step]))
-        if flush is not None:
-            out.append(packer.flush(flush))
-    return b"".join([*out, packer.flush()])
-
-
-MIXED = [*map(gzip.compress, LINES[:90_000].splitlines(True)), member(LINES[90_000:-200_000]), gzip.compress(b"") * 3]
-MIXED += [bgzf(LINES[-200_000:-90_000]), member(LINES[-90_000:], flush=zlib.Z_FULL_FLUSH), bytes(300_000)]
-MIXED = b"".join(MIXED)
-"""Small members, large ones, and empty ones, side by side; zeros behind."""
 
 
 def build(write, data, **options):
@@ -69,22 +52,6 @@ def blocks_of(path):
 # ---- every record ---------------------------------------------------------------------------------------------------
 
 
-KINDS = [*({"level": level} for level in (0, 1, 9)), {"strategy": zlib.Z_FIXED}, {"flush": zlib.Z_BLOCK, "step": 17}]
-
-
-@pytest.mark.parametrize("has_isal", [True, False])
-def test_every_record_is_read_from_blocks_that_begin_at_any_bit(write, monkeypatch, has_isal):
-    expected, bits = LINES.splitlines(), set()
-    monkeypatch.setitem(sys.modules, "isal", sys.modules["isal"] if has_isal else None)
-    for packed in (*(member(LINES, **kind) for kind in KINDS), isal_zlib.compress(LINES, 2, 31), MIXED):
-        path = build(write, packed)
-        assert list(mmapds.open(path, decode="bytes", access="random")) == expected
-        bits |= {edges.bit if edges.window else None for _, edges in blocks_of(path)}
-        assert Index(f"{path}.mmx").sources[0].compression.points > 0
-        verify(Index(f"{path}.mmx"))
-    assert bits == {None, *range(8)}
-
-
 LAYOUT = st.lists(
     st.tuples(
         st.sampled_from(["append", "block", "sync", "full", "member"]),
@@ -98,8 +65,8 @@ LAYOUT = st.lists(
 )
 
 
-@given(LAYOUT, st.sampled_from([0, 1000]))
-def test_members_and_blocks_of_any_kind(tmp_path_factory, layout, zeros):
+@given(LAYOUT, st.sampled_from([0, 1000, 300_000]), st.booleans())
+def test_members_and_blocks_of_any_kind_are_read_wherever_they_begin(tmp_path_factory, layout, zeros, has_isal):
     packed, lines, packer = [], [], None
     flushes = {"block": zlib.Z_BLOCK, "sync": zlib.Z_SYNC_FLUSH, "full": zlib.Z_FULL_FLUSH}
     for what, level, strategy, window, times, line in [("member", 6, 0, 15, 1, b"{}\n"), *layout]:
@@ -112,6 +79,7 @@ def test_members_and_blocks_of_any_kind(tmp_path_factory, layout, zeros):
     path.write_bytes(b"".join(packed) + packer.flush() + bytes(zeros))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gzip_codec, "SPACING", 3000)
+        patch.setitem(sys.modules, "isal", sys.modules["isal"] if has_isal else None)
         mmapds.build(path)
         verify(Index(f"{path}.mmx"))
     ds, expected = mmapds.open(path), oracle.records(content)
@@ -140,7 +108,7 @@ def test_what_a_decoder_held_back_is_read_and_what_it_gives_back_goes_to_the_nex
         packed = packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)
         assert decode(module, packed, Edges(end_crc=zlib.crc32(data))) == data
         for first in (data, b"7" * size, random_.randbytes(size)):
-            assert decode(module, member(first) + member(data) + member(b"")) == first + data
+            assert decode(module, gzip.compress(first) + gzip.compress(data) + gzip.compress(b"")) == first + data
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -160,33 +128,11 @@ def test_headers_of_any_kind_may_lie_anywhere_in_what_is_read(write, monkeypatch
 # ---- damage ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_damaged_blocks_are_refused_or_have_their_content(write, module):
-    """Whatever is changed in the bytes of a block: what is decoded is what was written."""
-    random_, caught, blocks = random.Random(5), 0, []
-    for packed in (member(LINES), member(LINES, level=0), MIXED):
-        blocks += blocks_of(build(write, packed))
-    for _ in range(300):
-        data, edges = random_.choice(blocks)
-        bad = bytearray(data)
-        for _ in range(random_.choice([1, 1, 2, 9])):
-            at = random_.randrange(len(bad))
-            bad[at : at + random_.choice([0, 1, 1, 3])] = random_.randbytes(random_.choice([0, 1, 1, 2]))
-        good = decode(module, data, edges)
-        try:
-            found = decode(module, bytes(bad), edges)
-        except BlockError:
-            caught += 1
-        else:
-            assert found == good or len(found) != len(good), "the reader compares the size"
-    assert caught > 180
-
-
 def flipped(data, at):
     return data[:at] + bytes([data[at] ^ 1]) + data[at:][1:]
 
 
-GOOD, CHECKED = member(LINES), b"\x1f\x8b\x08\x02" + bytes(6) + b"\0\0" + member(LINES)[10:]
+GOOD, CHECKED = gzip.compress(LINES), b"\x1f\x8b\x08\x02" + bytes(6) + b"\0\0" + gzip.compress(LINES)[10:]
 REFUSED = {
     "cut": ([GOOD[:-cut] for cut in (*range(1, 30), *range(31, len(GOOD) - 1, 5000))], "a member is truncated"),
     "garbage": ([GOOD + b"garbage", GOOD + LINES[:999], GOOD + b"\x1f\x8b\x09" + bytes(30)], "something .* at byte "),

@@ -11,7 +11,6 @@ import pytest
 
 import mmapds
 from mmapds.storage.index_file import Index
-from mmapds.storage.numbers import U64
 from mmapds.storage.writer import IndexWriter
 from tests.support.bounds import WIDTHS, bounds_of, group_of, grouped, write_groups
 from tests.support.files import DATA, flip
@@ -175,21 +174,6 @@ def test_no_flipped_bit_and_no_truncation_gets_past_the_checks(index_path):
 
 
 # ---- what is written ---------------------------------------------------------------------------------------------
-
-
-def test_a_column_has_a_number_for_each_record(index_path):
-    before, index = Path(index_path).read_bytes(), Index(index_path)
-    with IndexWriter(index_path) as writer:
-        spool = writer.spool()
-        spool.append(U64.cell, memoryview(bytes(16)).cast("Q"))
-        writer.write_section("offsets", "<u8", index.pieces("offsets"))
-        writer.write_column("x", spool)
-        with pytest.raises(
-            mmapds.Error, match="incomplete column 'x': expected 3 numbers, found 2; nothing was changed"
-        ):
-            writer.commit(index.metadata, index.records)
-    assert Path(index_path).read_bytes() == before
-    assert sorted(os.listdir(os.path.dirname(index_path))) == ["train.jsonl", "train.jsonl.mmx"]
 
 
 def test_the_file_is_as_the_specification_says(index_path, tmp_path):

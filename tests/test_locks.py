@@ -130,17 +130,6 @@ def test_who_waits_too_long_says_for_whom(write, monkeypatch):
     assert len(mmapds.open(path, build=True)) == 2  # the lock ends with its process
 
 
-def test_an_interrupted_wait_leaves_the_lock_to_its_holder(write, tmp_path):
-    path = write([1])
-    with locked(path + ".mmx"):
-        with started("-m", "mmapds.index", path) as process:
-            assert "waiting for process" in process.stderr.readline()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(SECONDS) == 143
-        assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx.lock"]
-    assert names(tmp_path) == ["train.jsonl"]
-
-
 def test_a_lock_file_that_its_holder_removes_meanwhile_is_not_a_lock(tmp_path, monkeypatch):
     flock, lock = fcntl.flock, tmp_path / "x.lock"
 

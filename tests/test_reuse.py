@@ -117,18 +117,6 @@ def test_each_is_the_index_of_a_build_of_everything(tmp_path_factory, begin, ste
     check(tmp_path_factory.mktemp("steps"), begin, steps, options, mark)
 
 
-@pytest.mark.filterwarnings("ignore:.*left out")
-@pytest.mark.parametrize("other", [3, -7])
-@pytest.mark.parametrize("number", [2**32, 2**63, -1, 0.5, 5.0])
-def test_a_column_becomes_as_narrow_as_the_records_need_that_are_left(tmp_path, number, other):
-    options = {"columns": {"n": "n"}, "bad": "skip"}
-    begin = [f'{{"n": {n}}}\n' for n in (other, number, 4)]
-    check(tmp_path, begin, [[(remove, 1, "")], [(add, 1, begin[1])], [(replace, 1, "")]], options)
-    longest = '{"n": 2, "text": "the largest of all"}\n'
-    for last in (f'{{"n": {number}}}', '{"n": 3}'):  # which is a record no more, and belongs to the one before it
-        check(tmp_path, [longest + last], [[(append, 0, 'x\n{"n": 5}\n')]], options)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_indexes_of_every_format_are_kept_and_merged(tmp_path, kind):
     """However many runs of sources there are: orders and keys are not read for each."""

@@ -4,7 +4,6 @@ import os
 import re
 import struct
 import sys
-from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds import _native
 from mmapds.compression import zstd
-from mmapds.compression.zstd import UNKNOWN, codec, walk
+from mmapds.compression.zstd import codec, walk
 from tests.support.compressed import ZSTD, frames, in_memory, many_frames, streamed, text
 from tests.support.files import patched
 from tests.support.messages import check
@@ -40,16 +39,6 @@ def found(tmp_path):
 
 
 # ---- frames ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("writer", ZSTD)
-def test_every_frame_decodes_between_its_bounds(found, writer):
-    data = ZSTD[writer](TEXT)
-    begins, contents = found(data)
-    texts = [module.ZstdDecompressor().decompress(data[a:b]) for a, b in pairwise(begins)]
-    assert b"".join(texts) == TEXT
-    assert all(said in (len(text), UNKNOWN) for said, text in zip(contents, texts, strict=True))
-    assert (UNKNOWN in contents) == (writer in ("streamed", "mixed"))
 
 
 BYTE = st.integers(0, 255)

@@ -154,24 +154,11 @@ for _name in DATASETS:
 
 # ---- sources that can be indexed --------------------------------------------------------------------------------
 
-INDEXED = {
-    "JSON": ("typed.jsonl", {}),
+INDEXED = {  # tests/test_formats.py converts every format
     "Fields": ("typed.jsonl", {"decode": mmapds.Fields({"id": "int16", "rows": ("int8", "ragged")})}),
-    "lines of numbers": ("part-1.jsonl", {"decode": len}),
-    "an index": ("zstd.mmx", {"fields": ["n"]}),
     "a saved view": ("view-array.mmx", {"fields": ["id", "n"]}),
     "records of one size": ("bytes.fixed", {"format": "fixed", "dtype": ">u2", "shape": "5"}),
-    "bytes of one size": ("bytes.fixed", {"format": "fixed", "record_bytes": 20}),
-    "npy": ("halves.npy", {}),
     "npy of text": ("text.npy", {}),
-    "complex npy": ("complex.npy", {}),
-    "prefixed": ("varint", {"format": "prefixed", "prefix": "varint"}),
-    "tokens": ("megatron.bin", {"length": "data"}),
-    "examples": ("features.tfrecord", {"decode": "tf_example"}),
-    "members": ("real.tar", {}),
-    "members as they are": ("real.tar", {"decode": "files", "fields": ["txt", "png"]}),
-    "array file": ("typed.mma", {"fields": ["id", "tokens"]}),
-    "array file by Fields": ("json.mma", {"decode": mmapds.Fields({"id": "int8", "meta.n": "int16"})}),
 }
 
 

@@ -5,6 +5,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -16,8 +17,8 @@ from mmapds.compression.blocks import packed_point, unpacked_point
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import POINT_BOUNDS, POINTS
 from tests.support.compressed import bgzf, frames, text
+from tests.support.formats import write_source
 from tests.support.index_file import FIELDS, HEADER, arrays, verify
-from tests.support.samples import npy, write_pair, write_tfrecords
 from tests.support.tars import archive
 
 ODD = [None, True, -1, 0, 1, 5, 2**31, 2**63, 2**64, 1.5, "", "x", "<u8", "|u1", "<f8", [], [1], {}, {"a": 1}]
@@ -29,7 +30,6 @@ ODD += OBJECTS
 NUMBERS = [0, 1, 2, 7, 8, 63, 64, 65, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40]
 NUMBERS += [2**63 - 1, 2**63, 2**64 - 1]
 KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "mma"]
-NAMES = {"fixed": "bin", "megatron": "bin", "prefixed": "dat"}
 OPTIONS = {
     "jsonl": {"length": "n", "columns": {"size": "bytes()", "i": "i", "f": "f", "u": "u"}},
     "fixed": {"format": "fixed", "dtype": "u8", "shape": (1, 3), "length": "bytes()"},
@@ -68,22 +68,16 @@ def compress(data, kind):
 
 def make_source(folder, kind):
     """Write a small source of a format, and its index with what an index of it can have; return its path."""
-    path = folder / f"a.{NAMES.get(kind, kind)}"
+    path = folder / f"a.{kind}"
     if kind == "jsonl":
         line = b'{"n":%d,"text":"%s","i":%d,"f":%.1f,"u":%d}\n'
         path.write_bytes(b"".join(line % (i % 4, b"x" * (i % 6), i - 2, i / 2, 2**63 + i) for i in range(MANY)))
     elif kind == "fixed":
         path.write_bytes(bytes(range(240)))
-    elif kind == "npy":
-        path.write_bytes(npy(np.arange(12, dtype="<i8").reshape(6, 2)))
-    elif kind == "prefixed":
-        path.write_bytes(b"\3\0\0\0abc\1\0\0\0z\0\0\0\0" * (MANY // 3))
-    elif kind == "tfrecord":
-        write_tfrecords(path, [{"x": ([i, 2], "int"), "s": (b"ab" * i, "byte"), "f": (0.5, "float")} for i in range(4)])
+    elif kind in ("npy", "prefixed", "tfrecord", "megatron"):
+        path = Path(write_source(folder, kind, MANY if kind == "prefixed" else 6, 9)[0])
     elif kind == "tar":
         path.write_bytes(small_tar(4))
-    elif kind == "megatron":
-        write_pair(path, [[1, 2, 3], [4], [5, 6], []])
     elif kind in COMPRESSED:
         path.write_bytes(compress(make_content(kind), kind))
     else:
