@@ -1,11 +1,10 @@
 """The modules of tests/torture, each for a few seconds; `make torture` lets them go on."""
 
 import os
-from importlib import import_module
 
 import pytest
 
-from tests.support.torture import modules, repeat
+from tests.support.torture import modules, repeat, run
 
 SECONDS = float(os.environ.get("MMAPDS_TORTURE_SECONDS", "6"))
 
@@ -13,11 +12,11 @@ SECONDS = float(os.environ.get("MMAPDS_TORTURE_SECONDS", "6"))
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", modules())
 def test_some_seconds_find_nothing(name):
-    assert import_module(f"tests.torture.{name}").run(SECONDS, 1)
+    assert run(name, SECONDS, 1)
 
 
 def test_a_finding_says_how_to_see_it_again():
-    def third_fails(random, seen=[]):  # noqa: B006 - counts the cases
+    def third_fails(random, _folder, seen=[]):  # noqa: B006 - counts the cases
         seen.append(random.random())
         assert len(seen) < 3
         return seen

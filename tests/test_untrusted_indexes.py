@@ -13,10 +13,10 @@ from mmapds.convert import convert
 from mmapds.storage.index_file import Index
 from mmapds.storage.sources import Roots
 from tests.support.commands import command, run
-from tests.support.forged import COMPRESSED, KINDS, OBJECTS, ODD, Forgery, changed, make_source, places, small_blocks
+from tests.support.forged import COMPRESSED, KINDS, OBJECTS, ODD, Forgery, changed, places, small_blocks
 from tests.support.index_file import rewrite, verify
 from tests.support.samples import write_pair
-from tests.torture import forged_indexes
+from tests.torture.forged import index_of, put
 
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY-----\nline two of the key\n"
 OUTSIDE = "expected files below its own directory that are not hidden"
@@ -252,13 +252,12 @@ def test_a_forged_index_is_refused_or_right_or_verify_finds_it(tmp_path, kind):
     """Odd values in every place of its metadata, and some of the changes that `make torture` makes for hours."""
     random = Random(0)
     with small_blocks():
-        path = make_source(tmp_path, kind)
-        before, good = forged_indexes.as_it_is(path)
+        index, before, check = index_of(random, tmp_path, kind)
         for number, place in enumerate([*places(Forgery(before).metadata)][1:]):
             for value in ["gone", *ODD][number % 12 :: 12] + OBJECTS * (place[-1] == "dtype"):  # which are pointers
                 forgery = Forgery(before)
                 forgery.metadata = changed(forgery.metadata, place, value)
-                forged_indexes.check(random, path, good, forgery, f"{place} = {value!r}")
+                put(index, forgery, [f"{place} = {value!r}"], check)
         for _ in range(100):
             forgery = Forgery(before)
-            forged_indexes.check(random, path, good, forgery, forgery.change(random))
+            put(index, forgery, [forgery.change(random)], check)

@@ -1,8 +1,8 @@
 """What the modules of tests/torture share: which there are, and cases that can be run again by their number.
 
-A module of tests/torture has `run(seconds: float, seed: int) -> str`. It goes on for some seconds, whole cases and one
-at least, and returns a summary, or raises AssertionError with the command that does it again. `repeat` does all of that
-for a function of one case.
+A module of tests/torture has `one(random, folder)`, a case in an empty folder, `EACH`, how many things are tried in it,
+and `SAYS`, what holds of all of them. `run` goes on for some seconds, whole cases and one at least, and returns a
+summary, or raises AssertionError with the command that does the last case again.
 """
 
 import faulthandler
@@ -13,6 +13,10 @@ import select
 import shlex
 import time
 import traceback
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import mmapds
 from tests import torture
@@ -40,29 +44,44 @@ def alone(case, journal):
     _only, _journal = case, os.open(journal, os.O_WRONLY)
 
 
+def run(name, seconds, seed):
+    """Run a module until the time is over; return a summary."""
+    module = import_module(f"tests.torture.{name}")
+    return f"{repeat(module.one, seconds, seed) * module.EACH:,} {module.SAYS}"
+
+
 def repeat(one, seconds, seed):
-    """Call `one(random)` for case after case until the time is over; return how many there were.
+    """Call `one(random, folder)` for case after case until the time is over; return how many there were.
 
     Raises:
       AssertionError: a case raised something; the message says how to run it again.
     """
-    name = one.__module__.rpartition(".")[2]
-    end = time.monotonic() + seconds
-    number = _only or 0
+    end, number = time.monotonic() + seconds, _only or 0
     while True:
         if _journal >= 0:
             os.pwrite(_journal, b"%20d" % number, 0)
             faulthandler.dump_traceback_later(HANGS, exit=True)
         try:
-            one(random.Random(f"{seed}/{number}"))
+            with TemporaryDirectory(prefix="mmapds-torture-") as folder:
+                one(random.Random(f"{seed}/{number}"), Path(folder))
         except Exception as error:
-            raise AssertionError(f"{error!r}; run: {command(name, seed, number)}") from error
+            again = command(one.__module__.rpartition(".")[2], seed, number)
+            raise AssertionError(f"{error!r}; run: {again}") from error
         finally:
             if _journal >= 0:
                 faulthandler.cancel_dump_traceback_later()
         number += 1
         if _only is not None or time.monotonic() >= end:
             return 1 if _only is not None else number
+
+
+@contextmanager
+def doing(*what):
+    """Let an error say what was done."""
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f"{', '.join(map(str, what))}: {error!r}") from error
 
 
 def is_refused(action):
@@ -83,11 +102,16 @@ def is_refused(action):
 
 
 def forked(work):
-    """Do something in a forked child; return its process, and a pipe that ends when the child and its children have."""
+    """Do something in a forked child, which leads a group of its own.
+
+    Returns:
+      The child, and a pipe that ends when it and all its children have.
+    """
     theirs, ours = os.pipe()
     child = os.fork()
     if child == 0:
         try:
+            os.setsid()
             work()
         except BaseException:
             traceback.print_exc()

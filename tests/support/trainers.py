@@ -46,25 +46,22 @@ def launch(job, world, folder, *arguments, killed=None):
     command = [sys.executable, "-m", f"tests.trainers.{job}", str(folder), *map(str, arguments)]
     expected = dict.fromkeys(range(world), 0) if killed is None else {killed: -signal.SIGKILL}
     processes = []
-    try:
-        for rank, log in enumerate(logs):
-            env = os.environ | {name: str(value) for name, value in _environment(rank, world, store.port, folder)}
-            with log.open("wb") as file:
-                options = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
-                processes.append(subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **options))
-        with ThreadPoolExecutor(world) as pool:
+    with ThreadPoolExecutor(world) as pool:
+        try:
+            for rank, log in enumerate(logs):
+                env = os.environ | {name: str(value) for name, value in _environment(rank, world, store.port, folder)}
+                with log.open("wb") as file:
+                    options = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
+                    processes.append(subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **options))
             ends = {pool.submit(processes[rank].wait, SECONDS): rank for rank in expected}
-            try:
-                for end in as_completed(ends):
-                    rank = ends[end]
-                    assert end.result() == expected[rank], f"{job}: rank {rank} failed\n{_tails(logs)}"
-            except subprocess.TimeoutExpired:
-                _end(processes, signal.SIGABRT)  # at which they write where each thread is
-                raise AssertionError(f"{job}: not finished after {SECONDS} s\n{_tails(logs)}") from None
-            finally:
-                _end(processes)  # those that wait for one that failed
-    finally:
-        _end(processes)
+            for end in as_completed(ends):
+                rank = ends[end]
+                assert end.result() == expected[rank], f"{job}: rank {rank} failed\n{_tails(logs)}"
+        except subprocess.TimeoutExpired:
+            _end(processes, signal.SIGABRT)  # at which they write where each thread is
+            raise AssertionError(f"{job}: not finished after {SECONDS} s\n{_tails(logs)}") from None
+        finally:
+            _end(processes)  # those that wait for one that failed
 
 
 def _environment(rank, world, port, folder):
@@ -100,14 +97,10 @@ class Job:
         # A process that is forked while a thread of gloo enters Python can hang before it runs a line, in CPython 3.11.
         multiprocessing.set_start_method("forkserver")
         multiprocessing.set_forkserver_preload([sys.modules["__main__"].__spec__.name])
-        self.folder = folder
+        self.folder, port = folder, int(os.environ["MASTER_PORT"])
         self.launched, self.rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-        self._store = dist.TCPStore(
-            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size=None, is_master=False
-        )
-        self._groups = 0
-        self._read = {}
-        self._said = {}
+        self._store = dist.TCPStore(os.environ["MASTER_ADDR"], port, world_size=None, is_master=False)
+        self._groups, self._read, self._said = 0, {}, {}
         self.ds = mmapds.open(os.path.join(folder, "train.jsonl"))
 
     def join(self, world):
@@ -168,21 +161,44 @@ class Job:
         self._leave()
 
 
-def loader_options(kind, ds, *, seed=0, batch=BATCH, **world):
+def loader_options(kind, ds, *, batch=BATCH, **world):
     """Return a sampler of a kind, and the arguments by which a DataLoader takes it."""
     if kind == "sampler":
-        sampler = mmapds.DistributedSampler(ds, seed=seed, **world)
+        sampler = mmapds.DistributedSampler(ds, **world)
         return sampler, {"sampler": sampler, "batch_size": batch}
     if kind == "batch":
-        sampler = mmapds.DistributedBatchSampler(ds, batch, seed=seed, **world)
+        sampler = mmapds.DistributedBatchSampler(ds, batch, **world)
     else:
-        sampler = mmapds.TokenBudgetBatchSampler(ds, MAX_TOKENS, seed=seed, **world)
+        sampler = mmapds.TokenBudgetBatchSampler(ds, MAX_TOKENS, **world)
     return sampler, {"batch_sampler": sampler}
 
 
 def ids_of(samples):
     """Collate samples into the tensor of their ids."""
     return torch.tensor([each["id"] for each in samples])
+
+
+def train(job, name, model, optimizer, loader, sampler, *, backward, part=0, stop=None, first=None, after=None):
+    """Train in an own loop, from the sampler's epoch on; return after `stop` steps, if that is given.
+
+    Args:
+      first: what the first epoch is read from, if it is not the loader.
+      after: called after each step, with the epoch, its ids, and how many steps there were.
+    """
+    step, begun = 0, sampler.epoch
+    for epoch in range(begun, EPOCHS):
+        # A prepared loader counts epochs, and tells the sampler: where it is not told, it begins with epoch 0.
+        (loader if hasattr(loader, "set_epoch") else sampler).set_epoch(epoch)
+        for ids in loader if first is None or epoch > begun else first:
+            optimizer.zero_grad()
+            backward(model(ids))  # the ranks wait for each other
+            optimizer.step()
+            job.read(name, epoch, ids, part)
+            step += 1
+            if after is not None:
+                after(epoch, ids, step)
+            if step == stop:
+                return
 
 
 class Model(torch.nn.Module):
@@ -207,12 +223,13 @@ def write_data(folder):
     mmapds.build(str(path), length="items(tokens)")
 
 
-def results_of(job, world=LAUNCHED):
-    """A fixture: what all ranks of a job read, after it has run."""
+def results_of(job, world=LAUNCHED, *arguments, after="folder"):
+    """A fixture: what all ranks of a job read, after it has run, and after another fixture."""
 
     @pytest.fixture(scope="module")
-    def results(folder):
-        launch(job, world, folder)
+    def results(folder, request):
+        request.getfixturevalue(after)
+        launch(job, world, folder, *arguments)
         return Results(folder, job, world)
 
     return results

@@ -1,7 +1,4 @@
-"""Run the modules of tests/torture in turn, each in a process of its own; `make torture` does so.
-
-usage: python -m tests.torture [--seconds N] [--seed N] [--case N] [MODULE...]
-"""
+"""Run the modules of tests/torture in turn, each in a process of its own; `make torture` does so."""
 
 import argparse
 import resource
@@ -10,28 +7,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib import import_module
 
 from tests.support.sanitizers import sanitized
-from tests.support.torture import alone, command, modules
+from tests.support.torture import alone, command, modules, run
 
 MOST_MEMORY = 32 << 30
 """Bytes of address space: what asks for more is a finding. Libraries map some 10 GB."""
 
 
-def run_here(name, seconds, seed, case, journal):
+def run_here(name, given):
     """Run one module in this process."""
-    alone(case, journal)
+    alone(given.case, given.journal)
     if not sanitized():
         resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    print(import_module(f"tests.torture.{name}").run(seconds, seed), flush=True)
+    print(run(name, given.seconds, given.seed), flush=True)
 
 
-def run_apart(name, seconds, seed, case):
+def run_apart(name, seconds, given):
     """Run one module in a process of its own; return whether it found nothing."""
     with tempfile.NamedTemporaryFile() as journal:
-        arguments = [name, "--seconds", str(seconds), "--seed", str(seed), "--journal", journal.name]
-        arguments += [] if case is None else ["--case", str(case)]
+        arguments = [name, "--seconds", str(seconds), "--seed", str(given.seed), "--journal", journal.name]
+        arguments += [] if given.case is None else ["--case", str(given.case)]
         begin = time.monotonic()
         options = ["-X", "faulthandler", "-W", "ignore::UserWarning"]  # warnings by thousands: of empty sources
         command_line = [sys.executable, *options, "-m", "tests.torture", *arguments]
@@ -40,7 +36,7 @@ def run_apart(name, seconds, seed, case):
             print(f"{name}: died of {signal.Signals(-status).name}", end="; ")
         if status:
             reached = journal.read().decode().strip()
-            print("run: " + command(name, seed, int(reached or 0)) if reached else f"{name}: failed", flush=True)
+            print("run: " + command(name, given.seed, int(reached or 0)) if reached else f"{name}: failed", flush=True)
         print(f"{name}: {'FOUND SOMETHING' if status else 'ok'} after {time.monotonic() - begin:.0f} s", flush=True)
     return status == 0
 
@@ -57,9 +53,9 @@ def main():
         parser.error(f"MODULE: expected some of {', '.join(modules())}, found {', '.join(sorted(unknown))}")
     names = given.names or modules()
     if given.journal is not None:
-        return run_here(names[0], given.seconds, given.seed, given.case, given.journal)
+        return run_here(names[0], given)
     print(f"seed {given.seed}", flush=True)
-    fine = [run_apart(name, given.seconds / len(names), given.seed, given.case) for name in names]
+    fine = [run_apart(name, given.seconds / len(names), given) for name in names]
     return 0 if all(fine) else 1
 
 

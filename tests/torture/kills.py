@@ -1,223 +1,77 @@
-"""Processes that are killed at any moment of what they write.
+"""Processes that are killed at any moment of what they write, and drivers alone or with their workers; then run again.
 
-The old state is there then, or the new one; never none, and never a bad one. The next run leaves nothing behind, and no
-worker lives on.
+The old file is there then, or the new one; never none, and never a bad one. The next run leaves nothing behind. No
+worker lives on, but those of a driver that was killed alone.
 """
 
 import os
 import signal
-import tempfile
 import time
-from collections import Counter
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 
-import numpy as np
+from tests.support.engines import small_tasks
+from tests.support.torture import ends, forked
+from tests.torture._writers import WRITERS, Folder
 
-import mmapds
-from mmapds.convert import convert
-from mmapds.index.lengths import sorted_lengths
-from mmapds.storage.index_file import Index
-from tests.support.index_file import verify
-from tests.support.tars import archive
-from tests.support.torture import ends, forked, repeat
-
+EACH = 1
+SAYS = "rounds of kills: every time the old file or the new one, and nothing else in the end"
 RECORDS = 20_000
-KILLS = 3
+KILLS = 4
 """In a case, at most; then one run that is left alone."""
 PATIENCE = 120
 """Seconds after which a process hangs."""
 
-
-class Indexing:
-    """An index of `old` is replaced by one that also has `new`, or written where there was none."""
-
-    source = "train.jsonl"
-    options = {"length": "n"}
-    files = (source, f"{source}.mmx")
-
-    def prepare(self, folder, random):
-        self.write(folder / self.source)
-        self.began_with_old = random.random() < 0.7
-        if self.began_with_old:
-            mmapds.build(folder / self.source, columns={"old": "bytes()"})
-
-    def write(self, path):
-        path.write_bytes(b"".join(b'{"n": %d, "s": "%s"}\n' % (n % 100, b"x" * (n % 50)) for n in range(RECORDS)))
-
-    def do(self, folder):
-        mmapds.build(folder / self.source, force=True, **self.options)
-
-    def check(self, folder, done):
-        path = folder / f"{self.source}.mmx"
-        if not (done or self.began_with_old or path.exists()):
-            return
-        index = Index(str(path))
-        verify(index)
-        assert index.records == len(mmapds.open(folder / self.source))
-        assert set(index.columns) - {"length"} == ({"old"} if self.began_with_old else set())
-        assert not done or "length" in index.columns
+_took = dict.fromkeys(WRITERS, 0.3)  # seconds of a run that was left alone
 
 
-class IndexingTar(Indexing):
-    source = "train.tar"
-    options = {"length": "bytes()"}
-    files = (source, f"{source}.mmx")
-
-    def write(self, path):
-        path.write_bytes(archive((f"{n:06}.txt", b"x" * (n % 100)) for n in range(RECORDS // 20)))
-
-
-class AddingColumn(Indexing):
-    workers = 1
-
-    def prepare(self, folder, random):
-        self.write(folder / self.source)
-        mmapds.build(folder / self.source, columns={"old": "bytes()"})
-        self.began_with_old = True
-
-    def do(self, folder):
-        mmapds.add_column(folder / self.source, "length", length, workers=self.workers)
+def write(folder):
+    """Write, with a pool of processes where it is a driver."""
+    if not folder.writer.is_driver:
+        folder.writer.write(folder.path)
+        return
+    with ProcessPoolExecutor(2) as pool, small_tasks(100_000):
+        folder.writer.write(folder.path, executor=pool)
 
 
-class AddingColumnInWorkers(AddingColumn):
-    workers = 2
-
-
-def length(sample):
-    return sample["n"]
-
-
-class Writing:
-    """An array file of 0s is replaced by one of 1s."""
-
-    files = ("a.mma", "a.mma.mmx")
-
-    def prepare(self, folder, random):
-        self.write(folder, 0)
-
-    def write(self, folder, value):
-        with mmapds.Writer(folder / "a.mma", {"n": "int64", "x": ("uint8", (None,))}, length="x") as writer:
-            for number in range(RECORDS // 4):
-                writer.write({"n": value, "x": np.full(number % 50, value, np.uint8)})
-
-    def do(self, folder):
-        self.write(folder, 1)
-
-    def check(self, folder, done):
-        Index(str(folder / "a.mma.mmx"))
-        try:
-            ds = mmapds.open(folder / "a.mma")
-        except mmapds.StaleIndexError:  # killed between the file and its index
-            assert not done
-            ds = mmapds.open(folder / "a.mma", build=True)
-        verify(Index(str(folder / "a.mma.mmx")))
-        found = {int(number) for sample in ds for number in (sample["n"], *sample["x"])}
-        assert len(ds) == RECORDS // 4
-        assert found in ({0}, {1})
-        assert not done or found == {1}
-
-
-class Converting(Writing):
-    files = ("a.mma", "a.mma.mmx", "in.jsonl")
-
-    def prepare(self, folder, random):
-        super().prepare(folder, random)
-        lines = (b'{"n": 1, "x": [%s]}\n' % b", ".join([b"1"] * (n % 50)) for n in range(RECORDS // 4))
-        (folder / "in.jsonl").write_bytes(b"".join(lines))
-
-    def do(self, folder):
-        schema = {"n": "int64", "x": ("uint8", (None,))}
-        convert(folder / "in.jsonl", folder / "a.mma", schema=schema, length="x", force=True)
-
-
-class SavingView:
-    """A view of the first records is replaced by one of the last."""
-
-    files = ("train.jsonl", "train.jsonl.mmx", "v.mmx")
-
-    def prepare(self, folder, random):
-        path = folder / "train.jsonl"
-        path.write_bytes(b"".join(b'{"n": %d}\n' % n for n in range(50 * RECORDS)))
-        mmapds.build(path, length="n")
-        self.began_with_old = random.random() < 0.7
-        if self.began_with_old:
-            mmapds.open(path)[: RECORDS // 2].save(folder / "v.mmx")
-
-    def do(self, folder):
-        mmapds.open(folder / "train.jsonl")[::-2].save(folder / "v.mmx")
-
-    def check(self, folder, done):
-        if not (done or self.began_with_old or (folder / "v.mmx").exists()):
-            return
-        ds = mmapds.open(folder / "v.mmx")
-        found = len(ds), ds[0]["n"], ds[-1]["n"]
-        assert found in ((RECORDS // 2, 0, RECORDS // 2 - 1), (25 * RECORDS, 50 * RECORDS - 1, 1))
-        assert not done or found[1]
-
-
-class Caching:
-    """The order of a million lengths is written to a cache."""
-
-    files = ("order",)
-    lengths = np.arange(1_000_000, dtype=np.uint32)
-
-    def prepare(self, folder, random):
-        pass
-
-    def do(self, folder):
-        (folder / "order").unlink(missing_ok=True)  # what is up to date is not written again
-        sorted_lengths(self.lengths, str(folder / "order"))
-
-    def check(self, folder, done):
-        if done:
-            found = sorted_lengths(self.lengths, str(folder / "order"))
-            assert np.array_equal(found.at(np.arange(len(found))), np.arange(len(found))[::-1])
-
-
-JOBS = {
-    each.__name__: each
-    for each in (Indexing, IndexingTar, AddingColumn, AddingColumnInWorkers, Writing, Converting, SavingView, Caching)
-}
-
-
-def run_job(job, folder, *, after=PATIENCE, number=0):
-    """Do a job in a child, kill it after some seconds if it still runs; return how it ended, its workers with it."""
-    child, ending = forked(lambda: job.do(folder))
-    if not ends(ending, after):
-        assert number, f"it runs for {after} s"
+def run(random, folder, groups, *, is_killed):
+    """Write in a child, which is killed after a while if it is not done; return whether it was, and whether alone."""
+    child, ending = forked(lambda: write(folder))
+    groups.append(child)
+    number, is_alone = random.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]), random.random() < 0.5
+    if not ends(ending, _took[folder.name] * random.uniform(0, 1.1) if is_killed else PATIENCE):
+        assert is_killed, f"it runs for {PATIENCE} s"
+        if folder.writer.is_driver and not is_alone:
+            end([child])
         os.kill(child, number)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert ends(ending, PATIENCE), f"its workers live on for {PATIENCE} s"
+    assert status in ((0, -number, -signal.SIGKILL) if is_killed else (0,)), f"it ended with {status}"
+    is_alone = is_alone and status != 0 and folder.writer.is_driver
+    assert is_alone or ends(ending, PATIENCE), f"its workers live on for {PATIENCE} s"
     os.close(ending)
-    return status
+    return status != 0, is_alone
 
 
-def run(seconds, seed):
-    """Kill until the time is over; see tests/support/torture.py."""
-    took = dict.fromkeys(JOBS, 0.2)
-    kills = Counter()
+def end(groups):
+    """End processes and their children."""
+    for group in groups:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
 
-    def one(random):
-        name = random.choice(list(JOBS))
-        job = JOBS[name]()
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            job.prepare(folder, random)
-            for _ in range(random.randint(1, KILLS)):
-                number = random.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
-                after = took[name] * random.uniform(0, 1.1)
-                status = run_job(job, folder, after=after, number=number)
-                assert status in (0, -number)
-                kills[name] += status != 0
-                job.check(folder, status == 0)
-            began = time.monotonic()
-            assert run_job(job, folder) == 0
-            took[name] = time.monotonic() - began
-            job.check(folder, True)
-            assert sorted(os.listdir(folder)) == sorted(job.files), f"{name}: left {os.listdir(folder)}"
 
-    cases = repeat(one, seconds, seed)
-    listed = ", ".join(f"{name} {count}" for name, count in sorted(kills.items()))
-    return (
-        f"{kills.total():,} kills in {cases:,} cases: every time the old or the new state, and no leftover ({listed})"
-    )
+def one(random, path):
+    folder, groups, was_alone = Folder(random, path, RECORDS), [], False
+    try:
+        for _ in range(random.randint(1, KILLS)):
+            has_failed, is_alone = run(random, folder, groups, is_killed=True)
+            was_alone |= is_alone
+            folder.check(is_done=not has_failed)
+        begin = time.monotonic()
+        run(random, folder, groups, is_killed=False)
+        _took[folder.name] = time.monotonic() - begin
+        folder.check(is_done=True)
+        # A worker that lost its driver may still leave a part, after all were removed.
+        assert was_alone or not folder.parts(), "parts were left"
+    finally:
+        end(groups)
+    assert not folder.left_over(), f"left: {folder.left_over()}"

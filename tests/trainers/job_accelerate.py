@@ -9,7 +9,7 @@ from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
 from torch.utils.data import DataLoader
 
 import mmapds
-from tests.support.trainers import BATCH, EPOCHS, KINDS, PROCESSES, Job, Model, ids_of, loader_options
+from tests.support.trainers import BATCH, KINDS, PROCESSES, Job, Model, ids_of, loader_options, train
 
 CONFIGURATIONS = {
     "plain": {},
@@ -40,25 +40,19 @@ def accelerator_of(configuration):
     return Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**CONFIGURATIONS[configuration]))
 
 
-def train(job, name, accelerator, loader, sampler, *, skip=0, stop=None, part=0, gather=False):
-    """Train from the sampler's epoch on; return after `stop` steps of the first epoch, if that is given."""
+def fit(job, name, accelerator, loader, sampler, *, skip=0, stop=None, part=0, gather=False):
+    """Train from the sampler's epoch on, and gather what was read, as metrics are."""
     model = Model()
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
-    begun = sampler.epoch
-    for epoch in range(begun, EPOCHS):
-        # A prepared loader counts epochs, and tells the sampler: where it is not told, it begins with epoch 0.
-        (loader if hasattr(loader, "set_epoch") else sampler).set_epoch(epoch)
-        for done, ids in enumerate(skip_first_batches(loader, skip) if skip and epoch == begun else loader, 1):
-            optimizer.zero_grad()
-            accelerator.backward(model(ids))  # the processes wait for each other
-            optimizer.step()
-            job.read(name, epoch, ids, part)
-            if gather:
-                gathered = accelerator.gather_for_metrics(ids)
-                if job.rank == 0:
-                    job.read(f"{name}, gathered", epoch, gathered)
-            if done == stop:
-                return
+
+    def gather_ids(epoch, ids, _step):
+        gathered = accelerator.gather_for_metrics(ids)
+        if job.rank == 0:
+            job.read(f"{name}, gathered", epoch, gathered)
+
+    options = {"part": part, "stop": stop, "after": gather_ids if gather else None}
+    options["first"] = skip_first_batches(loader, skip) if skip else None
+    train(job, name, model, optimizer, loader, sampler, backward=accelerator.backward, **options)
 
 
 def prepare(job):
@@ -70,14 +64,14 @@ def prepare(job):
                 name = f"{configuration}, {kind}, {each}"
                 with job.refused(name, ValueError):  # ours, or accelerate's own
                     loader, sampler = make(job, kind, each)
-                    train(job, name, accelerator, accelerator.prepare(loader), sampler, gather=kind != "tokens")
+                    fit(job, name, accelerator, accelerator.prepare(loader), sampler, gather=kind != "tokens")
                 if (configuration, kind) in TWICE:
                     with job.refused(f"twice, {name}", mmapds.OrderError):
                         for ids in accelerator.prepare(make(job, kind, each, is_whole=False)[0]):
                             job.read(f"twice, {name}", 0, ids)
     for kind in KINDS:
         loader, sampler = make(job, kind, "ours", is_whole=False)
-        train(job, f"not prepared, {kind}", accelerator_of("plain"), loader, sampler)
+        fit(job, f"not prepared, {kind}", accelerator_of("plain"), loader, sampler)
 
 
 def resume(job):
@@ -91,7 +85,7 @@ def resume(job):
                     sampler.load_state_dict(json.loads(Path(before).read_text()))
                 accelerator = accelerator_of("plain")
                 skip = STEPS if part and way == "skip" else 0
-                train(job, name, accelerator, accelerator.prepare(loader), sampler, skip=skip, stop=stop, part=part)
+                fit(job, name, accelerator, accelerator.prepare(loader), sampler, skip=skip, stop=stop, part=part)
                 # The sampler is that of one process, with the steps of all: samples, or batches.
                 state = sampler.state_dict(step=STEPS * world * (BATCH if kind == "sampler" else 1))
                 if job.rank == 0:

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -11,9 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import mmapds
-from tests.support.trainers import EPOCHS, KINDS, Job, Model, ids_of, loader_options
+from tests.support.trainers import KINDS, Job, Model, ids_of, loader_options, train
 
 EVERY = 5  # steps between checkpoints
+NAMES = [f"{kind}, {workers}" for workers in ("processes", "threads") for kind in KINDS]
 
 
 def checkpoint(path, state, seen):
@@ -21,62 +24,56 @@ def checkpoint(path, state, seen):
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, seen)
     if dist.get_rank() == 0:
-        with open(f"{path}.new", "w") as file:
-            json.dump({"state": state, "seen": everyone}, file)
-        os.replace(f"{path}.new", path)
+        new = Path(f"{path}.new")
+        new.write_text(json.dumps({"state": state, "seen": [each for rank in everyone for each in rank]}))
+        new.replace(path)
     dist.barrier()
 
 
-def load(path):
-    """Return the state of the checkpoint, and what was trained on before it, in the form that rank 0 goes on with."""
-    if not os.path.exists(path):
-        return None, []
-    with open(path) as file:
-        saved = json.load(file)
-    return saved["state"], [each for rank in saved["seen"] for each in rank] if dist.get_rank() == 0 else []
-
-
-def train(job, kind, ours, stop):
-    """Train as an own loop does; return after `stop` steps, between two checkpoints, if that is not None."""
-    path = os.path.join(job.folder, f"{kind}{'-threads' if ours else ''}.checkpoint")
+def fit(job, name, stop):
+    """Train as an own loop does; return after `stop` steps, between two checkpoints. Then a rank of the last dies."""
+    kind, workers = name.split(", ")
+    path = Path(job.folder, f"{name}.checkpoint")
     model = DistributedDataParallel(Model())
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sampler, options = loader_options(kind, job.ds)
-    make = mmapds.DataLoader if ours else DataLoader
-    loader = make(job.ds, num_workers=1, collate_fn=ids_of, **options)
-    state, seen = load(path)
-    if state is not None:
-        (loader if ours else sampler).load_state_dict(state)
-    done = 0
-    for epoch in range(sampler.epoch, EPOCHS):
-        sampler.set_epoch(epoch)
-        step = sampler.first_step
-        for ids in loader:
-            optimizer.zero_grad()
-            model(ids).backward()  # the ranks wait for each other
-            optimizer.step()
-            seen.append((epoch, ids.tolist()))
-            step += len(ids) if kind == "sampler" else 1
-            done += 1
-            if done % EVERY == 0:
-                checkpoint(path, loader.state_dict() if ours else sampler.state_dict(step=step), seen)
-            if done == stop:
-                if (kind, ours) == (KINDS[-1], True) and job.rank == 1:
-                    os.kill(
-                        os.getpid(), signal.SIGKILL
-                    )  # its loader has workers, and the others wait for its gradients
-                if (kind, ours) != (KINDS[-1], True):
-                    return
+    is_ours, seen = workers == "threads", []
+    loader = (mmapds.DataLoader if is_ours else DataLoader)(job.ds, num_workers=1, collate_fn=ids_of, **options)
+    if path.exists():
+        saved = json.loads(path.read_text())
+        (loader if is_ours else sampler).load_state_dict(saved["state"])
+        seen = saved["seen"] if job.rank == 0 else []
+    in_epoch = Counter({sampler.epoch: sampler.first_step})  # steps, of samples where the sampler has those
+
+    def save(epoch, ids, step):
+        seen.append((epoch, ids.tolist()))
+        in_epoch[epoch] += len(ids) if kind == "sampler" else 1
+        if step % EVERY == 0:
+            checkpoint(path, loader.state_dict() if is_ours else sampler.state_dict(step=in_epoch[epoch]), seen)
+        if step == stop and name == NAMES[-1] and job.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)  # its loader has workers, and the others wait for its gradients
+
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    stop_here = stop if name != NAMES[-1] else None
+    train(
+        job,
+        f"{name}, since",
+        model,
+        optimizer,
+        loader,
+        sampler,
+        backward=torch.Tensor.backward,
+        after=save,
+        stop=stop_here,
+    )
     for epoch, ids in seen:
-        job.read(f"{kind}, {'threads' if ours else 'processes'}", epoch, ids)
+        job.read(name, epoch, ids)
 
 
 def main(folder, stop):
     job = Job(folder)
     job.join(job.launched)
-    for ours in (False, True):
-        for kind in KINDS:
-            train(job, kind, ours, int(stop))
+    for name in NAMES:
+        fit(job, name, int(stop))
     job.write("job_ddp")
 
 

@@ -11,7 +11,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds.integrations.lightning import ResumeAtAnyWorldSize
-from tests.support.trainers import BATCH, EPOCHS, KINDS, PROCESSES, Job, Model, ids_of, loader_options
+from tests.support.trainers import BATCH, EPOCHS, KINDS, PROCESSES, Job, Model, ids_of, loader_options, train
 
 LOADERS = {"plain": DataLoader, "ours": mmapds.DataLoader, "stateful": StatefulDataLoader}
 RESUMED = ("ours", "stateful", "stateful with workers")
@@ -140,22 +140,8 @@ def fabric(job):
                 with job.refused(f"{name}, set up", mmapds.OrderError):
                     for ids in fabric.setup_dataloaders(loader, use_distributed_sampler=False):
                         job.read(f"{name}, set up", 0, ids)
-            run_fabric(job, name, fabric, model, optimizer, loader, sampler, part, stop)
+            train(job, name, model, optimizer, loader, sampler, backward=fabric.backward, part=part, stop=stop)
             fabric.save(path, state)
-
-
-def run_fabric(job, name, fabric, model, optimizer, loader, sampler, part, stop):
-    step = 0
-    for epoch in range(sampler.epoch, EPOCHS):
-        loader.set_epoch(epoch)
-        for ids in loader:
-            optimizer.zero_grad()
-            fabric.backward(model(fabric.to_device(ids)))
-            optimizer.step()
-            job.read(name, epoch, ids, part)
-            step += 1
-            if step == stop:
-                return
 
 
 def main(folder):

@@ -71,13 +71,6 @@ class ByLength(Trainer):
         return LengthGroupedSampler(self.args.train_batch_size, lengths=lengths)
 
 
-class SettableLoader(DataLoader):
-    """A torch DataLoader that passes on the epoch."""
-
-    def set_epoch(self, epoch):
-        self.batch_sampler.set_epoch(epoch)
-
-
 def fit(job, name, loader=None, *, cls=None, part=0, stop=None, batch=BATCH):
     """Train for all epochs, or until a step; return the trainer."""
     model = Model(job, name, part)
@@ -116,7 +109,6 @@ def train(job):
     fit(job, "by length", cls=ByLength)
     for kind in KINDS:
         fit(job, kind, loader_of(job, kind))
-    fit(job, "settable", loader_of(job, "batch", make=SettableLoader))
     with job.refused("forgotten", UserWarning):
         fit(job, "forgotten", loader_of(job, "batch", make=DataLoader))
 

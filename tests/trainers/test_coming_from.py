@@ -65,25 +65,6 @@ def test_a_pipeline_of_hugging_face_datasets(tmp_path, module):
     assert names.tokens.lengths.tolist() == [len(each["text"].encode()) for each in records]
 
 
-def count_tokens(sample):
-    return len(sample["text"].split())
-
-
-def test_a_pipeline_of_hugging_face_datasets_runs_again(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    records = [{"id": i, "text": f"text {i}" + " word" * (i % 7)} for i in range(50)]
-    path = tmp_path / "texts.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in records))
-    code = "\n".join(each for each in blocks("docs/from-huggingface.md", "python") if "load_dataset" not in each)
-    assert 'length="bytes(text)"' in code
-    for length in ('"bytes(text)"', "count_tokens"):
-        for _ in range(2):
-            names = {"count_tokens": count_tokens}
-            exec(code.replace('length="bytes(text)"', f"length={length}"), names)
-            assert len(names["ours"]) == len(names["tokens"]) == 50
-    assert mmapds.open(path).lengths.tolist() == [count_tokens(each) for each in records]
-
-
 def images(numbers):
     """Members of samples with images of different modes."""
     for i in numbers:

@@ -14,23 +14,11 @@ from grain.sharding import ShardOptions
 import mmapds
 from mmapds import orders
 from mmapds.integrations.grain import DataSource, OrderSampler
-from tests.support.commands import python
 from tests.support.docs import blocks
 from tests.support.trainers import BATCH, EPOCHS, N
 
-
-class Backwards(orders.Sequential):
-    """An order of a user's own."""
-
-    def at(self, epoch, positions):
-        return N - 1 - positions
-
-    def describe(self):
-        return {"order": "backwards"}
-
-
 SHUFFLED = orders.Shuffled(N, seed=3)
-ORDERS = {"shuffled": SHUFFLED, "short": orders.Resampled(N, N // 2, seed=3), "own": Backwards(N)}
+ORDERS = {"shuffled": SHUFFLED, "short": orders.Resampled(N, N // 2, seed=3)}
 every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 
 
@@ -61,7 +49,7 @@ def test_epochs_come_one_after_another_and_shards_read_what_our_ranks_read(order
             assert keys(sampler, rank, len(sampler), shards) == list(ours)
 
 
-def test_all_shards_have_as_many_records():
+def test_all_shards_have_as_many_records_and_random_numbers_are_as_grain_makes_them():
     filled = OrderSampler(SHUFFLED, ShardOptions(0, 4), num_epochs=3)
     short = OrderSampler(SHUFFLED, ShardOptions(0, 4, drop_remainder=True), num_epochs=3)
     assert (len(filled), len(short)) == (612, 608)  # 609 records
@@ -69,26 +57,17 @@ def test_all_shards_have_as_many_records():
     assert keys(OrderSampler(orders.Sequential(3), ShardOptions(0, 8), num_epochs=1)) == [0, 1, 2, 0, 1, 2, 0, 1]
     of_ten = OrderSampler(SHUFFLED, num_epochs=2, epoch_size=10)
     assert keys(of_ten) == [*SHUFFLED.at(0, np.arange(10)), *SHUFFLED.at(1, np.arange(10))]
-
-
-def test_random_numbers_are_of_the_place_as_grain_makes_them():
-    ours = OrderSampler(orders.Sequential(N), seed=5)
-    grains = grain.samplers.IndexSampler(N, shuffle=False, seed=5)
-    for place in (0, 17, N - 1):
-        assert ours[place].index == grains[place].index == place
-        assert ours[place].rng.random(4).tolist() == grains[place].rng.random(4).tolist()
-    assert OrderSampler(orders.Sequential(N))[0].rng is None
+    ours, grains = OrderSampler(SHUFFLED, seed=5)[17], grain.samplers.IndexSampler(N, shuffle=False, seed=5)[17]
+    assert (ours.index, ours.rng.random(4).tolist()) == (grains.index, grains.rng.random(4).tolist())
+    assert OrderSampler(SHUFFLED)[0].rng is None
 
 
 def test_places_and_arguments_out_of_range():
-    for place in (-1, N, 10**12):
-        with pytest.raises(IndexError, match=f"index {place} is out of range for {N} places"):
-            OrderSampler(SHUFFLED, num_epochs=1)[place]
+    with pytest.raises(IndexError, match=f"index {N} is out of range for {N} places"):
+        OrderSampler(SHUFFLED, num_epochs=1)[N]
     for arguments, message in [
         ({"order": range(N)}, r"order: expected an order with at\(\), describe\(\) and a length, found range"),
         ({"num_epochs": 0}, "num_epochs = 0, expected an integer of 1 or more"),
-        ({"epoch_size": N + 1}, f"epoch_size = {N + 1}, expected 1 to {N}"),
-        ({"seed": -1}, "seed = -1, expected an integer of 0 or more"),
     ]:
         with pytest.raises(mmapds.OrderError, match=f"^{message}"):
             OrderSampler(**{"order": SHUFFLED, **arguments})
@@ -106,22 +85,13 @@ def test_a_source_is_one_of_grain_and_reads_batches_at_once(ds):
     assert repr(source) == repr(copy) == f"DataSource(records={N}, fingerprint={ds.fingerprint})"
     assert copy[7] == ds[7]
     assert repr(DataSource(ds[:100])) != repr(DataSource(ds[1:101]))
-    mapped = DataSource(ds.map(lambda sample: -sample["id"]))
-    assert (len(mapped), mapped[7], mapped._getitems([1, 2])) == (N, -7, [-1, -2])
-    assert repr(mapped) == repr(source)
 
 
 def test_a_source_of_something_else_or_that_leaves_records_out_is_refused(ds):
-    skipping = mmapds.open(ds.sources[0], on_error="skip")
-    for dataset in (skipping, skipping[5:], skipping.map(dict), mmapds.zip(a=skipping)):
-        with pytest.raises(mmapds.Error, match="dataset: expected a sample at every position, found on_error='skip'"):
-            DataSource(dataset)
+    with pytest.raises(mmapds.Error, match="dataset: expected a sample at every position, found on_error='skip'"):
+        DataSource(mmapds.open(ds.sources[0], on_error="skip")[5:])
     with pytest.raises(mmapds.Error, match=r"dataset: expected a dataset of mmapds.open, found list"):
         DataSource([1, 2])
-
-
-def test_torch_is_not_loaded():
-    python("import sys, mmapds.integrations.grain; assert 'torch' not in sys.modules")
 
 
 # ---- loaders and checkpoints -----------------------------------------------------------------------------------
@@ -152,16 +122,13 @@ def interrupted(make, datasets, stops, *arguments, **options):
     return found
 
 
-def counted(*loops):
-    return Counter(each for batches in loops for batch in batches for each in batch)
-
-
 @every_order
-def test_an_interrupted_loader_goes_on_exactly(ds, order):
-    found = interrupted(loader_of, [ds] * 6, [1, 2, 20, 5, 16], order=order)
-    assert found == interrupted(loader_of, [ds], [], order=order)
+def test_interrupted_loaders_of_shards_go_on_exactly(ds, order):
     whole = np.concatenate([order.at(epoch, np.arange(len(order))) for epoch in range(EPOCHS)])
-    assert [each for batch in found for each in batch] == whole.tolist()
+    for rank in range(2):
+        shard = ShardOptions(rank, 2, drop_remainder=True)
+        found = interrupted(loader_of, [ds] * 6, [1, 2, 20, 5, 9], order=order, shard=shard)
+        assert [each for batch in found for each in batch] == whole[: len(whole) // 2 * 2][rank::2].tolist()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -172,7 +139,7 @@ def test_a_dataset_that_was_moved_goes_on_with_every_record_once(make, ds, tmp_p
     for each in (path, f"{path}.mmx"):
         shutil.copy2(each, copy)
     found = interrupted(make, [ds, mmapds.open(copy / "train.jsonl")], [60], workers)
-    assert counted(found) == dict.fromkeys(range(N), EPOCHS)
+    assert Counter(each for batch in found for each in batch) == dict.fromkeys(range(N), EPOCHS)
     assert workers or found == interrupted(make, [ds], [])
 
 
@@ -185,13 +152,6 @@ def test_a_checkpoint_of_other_data_or_another_order_is_refused(ds):
     for what, other in others.items():
         with pytest.raises(ValueError, match=f"{what} in checkpoint does not match"):
             iter(other).set_state(state)
-
-
-def test_shards_share_out_every_record_once(ds):
-    found = [interrupted(loader_of, [ds] * 6, [3, 11, 2, 26, 9], shard=ShardOptions(i, 2)) for i in range(2)]
-    assert len(found[0]) == len(found[1])
-    assert set(counted(*found)) == set(range(N))
-    assert counted(*found).total() == EPOCHS * N + 1  # 609 records, and one that fills up the last step
 
 
 def test_the_example_of_the_training_page(ds):

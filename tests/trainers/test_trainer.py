@@ -28,7 +28,7 @@ def test_groups_by_length_are_of_about_one_length(results):
     assert sum(spread) / len(spread) < 4
 
 
-@pytest.mark.parametrize("name", [*KINDS, "settable"])
+@pytest.mark.parametrize("name", KINDS)
 def test_a_loader(results, name):
     results.check(name)
 

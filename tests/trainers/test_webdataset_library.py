@@ -1,37 +1,16 @@
 """The WebDataset library reads and writes the same samples as mmapds."""
 
-import io
-
-import numpy as np
 import webdataset
-from PIL import Image
-from webdataset.tariterators import base_plus_ext, group_by_keys, tar_file_expander
+from webdataset.tariterators import group_by_keys, tar_file_expander
 
 import mmapds
-from tests.support.tars import DIALECTS, archive, by_tarfile, key_of, members_of
+from tests.support.tars import DIALECTS, archive, by_tarfile, members_of
 
 
 def by_webdataset(path):
     """All samples of a tar, as the library groups them."""
     with open(path, "rb") as stream:
         return list(group_by_keys(tar_file_expander([{"url": str(path), "stream": stream}])))
-
-
-def test_keys():
-    for name in (
-        "a.jpg",
-        "a.seg.png",
-        "d.e/a.b.c",
-        "nodot",
-        "d/.hidden",
-        "d.e/.hidden",
-        "./a.x",
-        "",
-        ".",
-        "a/",
-        "a.b/c/.x",
-    ):
-        assert key_of(name) == base_plus_ext(name), name
 
 
 def test_samples(tmp_path):
@@ -42,25 +21,12 @@ def test_samples(tmp_path):
         assert list(mmapds.open(path, build=True)) == by_webdataset(path) == by_tarfile(path)
 
 
-def test_images_in_rgb(tmp_path):
-    out = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8)).astype(np.uint8)).save(out, "jpeg")
-    path = tmp_path / "a.tar"
-    path.write_bytes(archive([("a.jpg", out.getvalue())]))
-    decode = webdataset.Decoder([webdataset.imagehandler("pil")])
-    wanted = decode(by_webdataset(path)[0])["jpg"]
-    assert mmapds.open(path, build=True, decode="pil")[0]["jpg"].tobytes() == wanted.tobytes()
-
-
 def test_shards_that_it_writes(tmp_path):
-    samples = [
-        {"__key__": f"k{i:03}", "json": {"i": i}, "cls": i % 7, "npy": np.full(i, i), "txt": "é" * i}
-        for i in range(100)
-    ]
+    keys = (f"k{i:03}" for i in range(100))
+    samples = [{"__key__": key, "json": {"i": i}, "cls": i % 7, "txt": "é" * i} for i, key in enumerate(keys)]
     with webdataset.ShardWriter(str(tmp_path / "shards-%06d.tar"), maxcount=30, verbose=0) as sink:
         for sample in samples:
             sink.write(sample)
     decoded = mmapds.open(f"{tmp_path}/shards-{{000000..000003}}.tar", build=True, decode="wds")
     for found, wanted in zip(decoded, samples, strict=True):
-        assert found["npy"].tolist() == wanted["npy"].tolist()
-        assert [found[name] for name in ("json", "cls", "txt")] == [wanted[name] for name in ("json", "cls", "txt")]
+        assert {name: found[name] for name in wanted} == wanted
