@@ -139,6 +139,7 @@ def test_other_columns_a_missing_base_and_another_view(folder):
     mmapds.build(folder / "a.jsonl", length="bytes()")
     with pytest.raises(StaleIndexError, match="other records or columns"):
         mmapds.open(path)
+    assert examine_view(SavedView(str(path))).not_checked[0].startswith("rows and columns, as the indexes are not")
     mmapds.build(folder / "a.jsonl", length="n", columns={"size": "bytes()"})
     assert len(mmapds.open(path)) == 350
 
