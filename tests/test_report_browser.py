@@ -45,6 +45,14 @@ CONTRASTS = """
 """
 """The contrast of each text, as WCAG defines it."""
 
+SMALLEST = """
+Math.min(...[...document.querySelectorAll('figure text')].map(each => {
+  const chart = each.ownerSVGElement, scale = chart.getBoundingClientRect().width / chart.viewBox.baseVal.width;
+  return parseFloat(getComputedStyle(each).fontSize) * scale;
+}))
+"""
+"""The size of the smallest text in a chart, in pixels."""
+
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
@@ -71,19 +79,28 @@ def browser():
         yield started
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1440, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (420, "dark"), (1440, "dark")])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_fits_and_can_be_read(browser, pages, name, width, scheme):
     browser.show(pages[name], width=width, scheme=scheme)
     assert browser.logged == []
     assert browser.evaluate("document.scrollingElement.scrollWidth") <= width
     assert browser.evaluate(OVERFLOWING) == []
+    assert browser.evaluate(SMALLEST) >= 12
     contrasts = browser.evaluate(CONTRASTS)
     assert len(contrasts) > 10
     assert [text for ratio, text in contrasts if ratio < 4.5] == []
     is_dark = browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
     assert is_dark == (scheme == "dark")
     browser.picture(PICTURES / f"{name}-{width}-{scheme}.png")
+
+
+def test_a_wide_table_moves_sideways_and_the_names_of_its_rows_stay(browser, pages):
+    browser.show(pages["plans"], width=420, scheme="light")
+    browser.evaluate("document.querySelectorAll('.scroll').forEach(each => each.scrollLeft = 60)")
+    assert max(browser.evaluate("[...document.querySelectorAll('.scroll')].map(each => each.scrollLeft)")) == 60
+    lefts = "[...document.querySelectorAll('tbody th')].map(each => each.getBoundingClientRect().left)"
+    assert set(browser.evaluate(lefts)) == {16}
 
 
 def test_the_browser_notices_what_a_page_should_not_do(browser, tmp_path):

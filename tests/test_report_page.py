@@ -12,7 +12,7 @@ import pytest
 import mmapds
 import mmapds.report as report_room
 from mmapds.report import report
-from mmapds.report.page import FAIR, GOOD, NOTE, POOR, page, percent, verdicts
+from mmapds.report.page import CHOICE, FAIR, GOOD, NOTE, POOR, page, percent, verdicts
 from tests.support.commands import python, run
 from tests.support.messages import check
 from tests.support.reports import Page, words
@@ -90,6 +90,7 @@ def test_the_page_has_the_numbers_of_the_json(made, facts):
     numbers += [f"{row['budget']:,}" for row in facts["lengths"]["budgets"]]
     for plan in facts["plans"]:
         batches, reads = plan["batches"], plan["reads"]
+        assert f"{plan['title']}steps an epoch{batches['steps']:,}" in made.text  # in the tile of the plan
         numbers += [f"{batches['steps']:,}", f"{batches['batches']:,}", percent(batches["cost"]["waiting"])]
         numbers += [f"{gaps['distance']:.3f} ({gaps['bound']:.3f})" for gaps in plan["shuffle"]["gaps"].values()]
         numbers += [f"{reads['amplification']:.1f}", f"{reads['pages_of_a_record']:.2f}"]
@@ -100,9 +101,9 @@ def test_the_page_has_the_numbers_of_the_json(made, facts):
 
 def test_verdicts_say_what_is_good_and_what_is_bad(facts, made, path):
     found = verdicts(facts, [plan["title"] for plan in facts["plans"]])
-    grades = [(POOR, FAIR, NOTE, GOOD).index(each.level) for each in found]
+    grades = [(POOR, FAIR, CHOICE, NOTE, GOOD).index(each.level) for each in found]
     assert grades == sorted(grades)
-    assert f"✓ good{grades.count(3)} checks passed" in made.text
+    assert f"good\n{grades.count(4)} checks passed" in made.text
 
     def grade(found, part):
         (level,) = (each.level for each in found if part in each.text)
@@ -110,11 +111,18 @@ def test_verdicts_say_what_is_good_and_what_is_bad(facts, made, path):
 
     assert grade(found, "Every source is the same as when it was indexed.") == GOOD
     assert grade(found, "Packs of 512: Packs are 98.0 % full.") == FAIR
-    assert grade(found, "Batches of 8, chunks of 4: Chunks of 4 records mix less") == NOTE
+    # What the user chose has a cost, but is not poor.
+    chosen = "Batches of 8, chunks of 4: You chose chunks of 4 records. The cost: an epoch mixes records "
+    assert grade(found, chosen) == CHOICE
     clumped = copy.deepcopy(facts)
     clumped["plans"] = clumped["plans"][2:]
+    for dispersion, cost in (
+        (1.2, "neighbours are often read together."),
+        (9.0, "an epoch mixes records 9 times as unevenly as a full shuffle."),
+    ):
+        clumped["plans"][0]["shuffle"]["density"]["dispersion"] = dispersion
+        assert grade(verdicts(clumped, ["a"]), f"You chose chunks of 4 records. The cost: {cost}") == CHOICE
     clumped["plans"][0]["options"]["chunk_size"] = None  # a full shuffle never looks like this
-    clumped["plans"][0]["shuffle"]["density"]["dispersion"] = 9.0
     assert grade(verdicts(clumped, ["a"]), "Parts of the epoch are far from a random choice") == POOR
     dropped = verdicts(report(path, max_tokens=200, samples=False), ["a"])
     assert grade(dropped, "of the records are left out: 200 over the budget.") == POOR
@@ -138,7 +146,8 @@ def test_sources_are_listed_where_they_are_few_or_have_changed(tmp_path):
         file.write("{}\n")
     found = Page(page(report(paths, ranks=1)))
     assert "1 of 4 sources changed or cannot be read; index them again." in found.text
-    assert (paths[1] in found.text, "reads" in found.ids) == (True, False)
+    assert "1 stale, 3 unchanged." in found.text
+    assert (paths[0] in found.text, paths[1] in found.text, "reads" in found.ids) == (False, True, False)
 
 
 def test_the_command_writes_a_page_and_says_so(path, tmp_path, ran, monkeypatch):

@@ -21,8 +21,8 @@ from ..bench import name_of
 from ..errors import counted, printable
 from .numbers import Facts
 
-GOOD, FAIR, POOR, NOTE = "good", "fair", "poor", "note"
-"""Grades of verdicts; a note is on what follows from the data, or from a choice of the user, and needs no repair."""
+GOOD, FAIR, POOR, CHOICE, NOTE = "good", "fair", "poor", "choice", "note"
+"""Grades of verdicts. A choice of the user, with its cost, and a note on what follows from data need no repair."""
 
 _COLUMNS = 8  # fewer parts of an epoch do not tell clumps from chance
 _WIDTH, _HEIGHT = 330 / 72, 215 / 72  # inches: for a telephone; on wide screens the page makes the text smaller
@@ -127,7 +127,7 @@ def verdicts(facts: Facts, labels: list[str]) -> list[Verdict]:
 
 
 def _rank(verdict: Verdict) -> int:
-    return (POOR, FAIR, NOTE, GOOD).index(verdict.level)
+    return (POOR, FAIR, CHOICE, NOTE, GOOD).index(verdict.level)
 
 
 def _small(number: float, good: float, fair: float, section: str, text: str) -> Verdict:
@@ -182,8 +182,10 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
         if found.level == GOOD:
             yield found
         elif chunk_size is not None:
-            text = f"Chunks of {chunk_size:,} records mix less than a shuffle of all records."
-            yield Verdict(NOTE, "shuffle", text)
+            cost = "neighbours are often read together"
+            if density["columns"] >= _COLUMNS and density["dispersion"] >= 2:
+                cost = f"an epoch mixes records {number(density['dispersion'])} times as unevenly as a full shuffle"
+            yield Verdict(CHOICE, "shuffle", f"You chose chunks of {counted(chunk_size, 'record')}. The cost: {cost}.")
         elif plan["batches"]["kind"] != "fixed":
             text = "Batches are planned by length, and lengths vary over the dataset."
             yield Verdict(NOTE, "shuffle", text)
@@ -219,7 +221,7 @@ def svg(name: str, draw: Callable[..., None], *numbers: Any) -> str:
 
 def lengths(axes: Any, histogram: Facts, unit: str) -> None:
     """Draw how records, and the tokens in them, are distributed over lengths."""
-    labels = (histogram["edges"], f"length of a record, {unit}", f"records or {unit}")
+    labels = (histogram["edges"], f"length of a record, {unit}", "all")
     bars(axes, histogram["records"], *labels, **_FILLED, label="records")
     line: Any = {"baseline": None, "color": _COLOURS["two"], "linewidth": 1.8}
     bars(axes, histogram["share_of_total"], *labels, label=unit, **line)
@@ -248,18 +250,20 @@ def bars(axes: Any, counts: Sequence[float], edges: Sequence[int], across: str, 
     _label_lengths(axes, bounds, is_log=is_log)
     if len(edges) == 2:
         axes.set_xticks([bounds.mean()], [f"{edges[0]:,}"])  # in the middle, clear of the other axis
-    axes.set(xlabel=across, ylabel="% per doubling" if is_log else f"% of {whole}")
+    axes.set(xlabel=across, ylabel=f"% of {whole} per doubling" if is_log else f"% of {whole}")
 
 
-def costs(axes: Any, strip: Sequence[Sequence[float]]) -> None:
-    """Draw the cost of each rank in some steps, where the mean of each step is 1."""
-    found = np.array(strip)
+def costs(axes: Any, strip: Sequence[Sequence[float]], of_plans: Sequence[Sequence[Sequence[float]]]) -> None:
+    """Draw the cost of each rank in some steps, where the mean of each step is 1. All plans have the same scale."""
+    found, every = np.array(strip), np.concatenate([np.ravel(each) for each in of_plans])
     steps = np.linspace(0, 100, len(found))
     axes.vlines(steps, found.min(axis=1), found.max(axis=1), color=_COLOURS["line"], linewidth=3)
     axes.scatter(np.repeat(steps, found.shape[1]), found.ravel(), s=9, color=_COLOURS["one"], alpha=0.55, lw=0)
     axes.scatter(steps, found.max(axis=1), s=14, color=_COLOURS["two"], lw=0, label="the slowest rank")
     axes.axhline(1, color=_COLOURS["ink"], linewidth=0.8)
     axes.set(xticks=[0, 50, 100], xlabel="position in the epoch, %", ylabel="cost, mean of step = 1")
+    if (room := 0.05 * np.ptp(every)) > 0:
+        axes.set_ylim(every.min() - room, every.max() + room)
 
 
 def density(axes: Any, cells: Sequence[Sequence[float]]) -> None:

@@ -22,7 +22,7 @@ class Browser:
     """A browser with one page. Use it as a context manager."""
 
     def __enter__(self):
-        self._profile = tempfile.TemporaryDirectory(prefix="chromium-")
+        self._profile = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
         theirs, self._out = os.pipe()
         self._in, other = os.pipe()
         # It reads commands from descriptor 3 and writes answers to 4.
