@@ -428,11 +428,11 @@ static PyObject *records_locate(PyObject *object, PyObject *key)
     size_t s;
     if (records_request_one(self, key, &request, &s) != 0)
         return NULL;
-    if (is_read(&request)) {
+    if (is_read(&request) && request.source->framing != MDS_FRAMING_NONE) {
         if (read_one(self, &request, &room) != 0)
             return NULL;
         Py_DECREF(room);
-    } else {
+    } else { /* without its bytes, which may be large, and cannot be read twice in a large block */
         const mds_status status = find_one(&request);
         if (status != MDS_OK) {
             mds_py_raise_unread_record(self, &request, status);
