@@ -119,6 +119,14 @@ def _memory_of(block: Block) -> int:
     return block.room if isinstance(block, _native.Block) else len(block)
 
 
+def out_of_order(path: str, block: int, size: int) -> Error:
+    """Return the error to raise where a record of a large block lies behind those that are decoded."""
+    return Error(
+        f"{path}: expected records in the order of the file, as block {block} has {size} bytes of content, found one "
+        f"that lies behind; run: {tool('seekable')} {quoted(path)}"
+    )
+
+
 class Forward:
     """A block that is read in order, by one process.
 
@@ -278,10 +286,7 @@ class BlockReader:
             with self._naming(block, place):
                 piece = forward.piece(number)
             if piece is None:
-                raise Error(
-                    f"{self._path}: expected records in the order of the file, as block {block} has {place.size} bytes "
-                    f"of content, found one that lies behind; run: {tool('seekable')} {quoted(self._path)}"
-                )
+                raise out_of_order(self._path, block, place.size)
             yield place.content + number * PIECE, piece
 
     def _get(self, wanted: tuple[int, Place], _: Any) -> tuple[int, Block]:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64
 
 from .. import _native, formats
-from ..compression.blocks import BlockTable
+from ..compression.blocks import BlockTable, Place
 from ..compression.content import line_number
-from ..compression.reader import CACHE, BlockCache, BlockReader
+from ..compression.reader import CACHE, PIECE, BlockCache, BlockReader, out_of_order
 from ..errors import Error, FormatError, SourceError, StaleIndexError, shortened
 from ..storage.current import check_source, stat_source
 from ..storage.index_file import Index
-from ..storage.sections import Compression
+from ..storage.sections import LARGEST_BLOCK, Compression
 from ..storage.sources import IoChoice, Roots, io_of, open_file, reason
 
 _ADVICE = {"auto": _native.ADVISE_RANDOM, "random": _native.ADVISE_RANDOM, "sequential": _native.ADVISE_SEQUENTIAL}
@@ -166,9 +166,17 @@ class Catalog:
         Args:
           numbers: the records that an epoch begins with; the first half of them fills the cache.
           limit: bytes of the cache.
+        Raises:
+          Error: a record of a large block lies behind others, and the cache does not reach back to it.
         """
         cached, cached_bytes, decoded, decoded_bytes = OrderedDict[tuple[int, int], int](), 0, 0, 0
-        for k, (block, size) in enumerate(self._blocks_of(numbers)):
+        reached: dict[tuple[int, int], int] = {}  # up to which byte of the content large blocks are decoded
+        for k, (block, place, begin) in enumerate(self._blocks_of(numbers)):
+            size = place.size
+            if size > LARGEST_BLOCK:
+                if place.content + PIECE <= begin < reached.get(block, 0) - limit - 2 * PIECE:
+                    raise out_of_order(self.source_path(block[0]), block[1], size)
+                reached[block] = max(begin, reached.get(block, 0) if begin >= place.content + PIECE else 0)
             if block in cached:
                 cached.move_to_end(block)
                 continue
@@ -190,8 +198,8 @@ class Catalog:
         """Whether the cache holds all blocks that there are."""
         return sum(each.size for each in self._compressed()) <= self.blocks.limit
 
-    def _blocks_of(self, numbers: NDArray[np.int64]) -> Iterator[tuple[tuple[int, int], int]]:
-        """Yield the block in which each record begins, and its bytes; nothing for records that are not compressed."""
+    def _blocks_of(self, numbers: NDArray[np.int64]) -> Iterator[tuple[tuple[int, int], Place, int]]:
+        """Yield the block in which each record begins, where that lies, and the byte of the content; no others."""
         tables: dict[int, BlockTable] = {}
         members = np.searchsorted(self.starts, numbers.astype(np.uint64), side="right") - 1
         records = numbers - self.starts[members].astype(np.int64)
@@ -199,8 +207,9 @@ class Catalog:
             index, number = self.members[member]
             if index.sources[number].compression is not None:
                 table = tables[member] = tables.get(member) or BlockTable(index, number)
-                block = table.find(index.bounds(number, record, record + 1)[0])
-                yield (member, block), table.place(block).size
+                begin = index.bounds(number, record, record + 1)[0]
+                block = table.find(begin)
+                yield (member, block), table.place(block), begin
 
     # ---- where a record lies, and what to do about a bad one ---------------------------------------------------
 

@@ -245,13 +245,13 @@ class ResumableSampler(ABC):
         return span, span.blocks(self._block), make
 
     def _warn_of_decoding(self) -> None:
-        """Warn where the records of the next steps are spread over too many compressed blocks."""
+        """Warn where the next records are spread over too many compressed blocks, and refuse what cannot be read."""
         if not is_ours(self.sampled) or self.sampled._decodes(np.zeros(1, np.int64), 0) == (0, 0):
             return
         span = Span(self._sharding, len(self._contents), *self._cursor.next())
         make, found = self._maker(span), list[Int64s]()
         for first, positions in span.blocks(min(self._block, _LOOKED_AT)):
-            found += map(np.atleast_1d, map(np.asarray, make(first, positions)))
+            found += (np.sort(np.atleast_1d(each)) for each in make(first, positions))  # as `take` reads them
             if sum(map(len, found)) >= _LOOKED_AT:
                 break
         if found:
