@@ -485,6 +485,9 @@ class ZippedDataset(Dataset):
         named = [f"{name!r} {member.fingerprint}" for name, member in self._members.items()]
         return xxh3_64(" ".join(named).encode(errors="surrogatepass")).hexdigest()
 
+    def _decodes(self, positions: NDArray[np.int64], limit: int | None = None) -> tuple[float, float]:
+        return max(member._decodes(positions, limit) for member in self._members.values())
+
     @property
     def columns(self) -> list[str]:
         return [f"{name}.{column}" for name, member in self._members.items() for column in member.columns]
