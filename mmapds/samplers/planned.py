@@ -51,6 +51,11 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     ) -> None:
         """Take the records and their lengths."""
         refuse_path("dataset_or_lengths", dataset_or_lengths)
+        if isinstance(dataset_or_lengths, torch.utils.data.Sampler):
+            raise OrderError(
+                f"dataset_or_lengths: expected a dataset, found a {type(dataset_or_lengths).__name__}; give the dataset "
+                "and an order=, or mix batches with MixtureBatchSampler"
+            )
         self._by_length = read_lengths(dataset_or_lengths, target_lengths, order_cache)
         dataset = dataset_or_lengths if hasattr(type(dataset_or_lengths), "length_order") else None
         self.sampled = self._by_length if dataset is None else dataset
@@ -60,15 +65,15 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     def _follow(self, planner: str, order: Order | None) -> None:
         """Take the order of a window planner, if one is given."""
         if order is not None:
-            if planner != "window":
-                raise OrderError(
-                    f"order: expected None with planner={planner!r}, found an order; give planner='window' too"
-                )
             check_is_order(order)
             if not getattr(order, "is_bijection", True):
                 raise OrderError(
                     f"order: expected one with every record once an epoch, found {type(order).__name__}; give "
-                    "mmapds.orders.Shuffled or Chunked, and mix batches with MixtureBatchSampler"
+                    "mmapds.orders.Chunked and planner='window', or mix batches with MixtureBatchSampler"
+                )
+            if planner != "window" and (isinstance(order, Chunked) or planner == "bucket"):
+                raise OrderError(
+                    f"order: expected None with planner={planner!r}, found an order; give planner='window' too"
                 )
             if len(order) != (records := len(self._by_length)):
                 raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
@@ -424,11 +429,6 @@ class PackingBatchSampler(PlannedBatchSampler):
     ) -> None:
         one_of("oversize", oversize, "error", "drop", "truncate")
         one_of("planner", planner, "global", "window")
-        if planner == "window" and not isinstance(order, Chunked):
-            raise OrderError(
-                f"order: expected an mmapds.orders.Chunked with planner='window', found {type(order).__name__}; give "
-                "order=mmapds.orders.Chunked(ds, 4096, mix_chunks=16)"
-            )
         self._pack = PackLimits(
             integer("pack_length", pack_length, 1),
             None if max_sequences is None else integer("max_sequences", max_sequences, 2),
@@ -446,6 +446,11 @@ class PackingBatchSampler(PlannedBatchSampler):
         self._share(num_replicas, rank, shuffle, seed, drop_last, sampler)
         self._sample(dataset_or_lengths, None, order_cache)
         self._follow(planner, order)
+        if (planner == "window" or order is not None) and not isinstance(order, Chunked):
+            raise OrderError(
+                f"order: expected an mmapds.orders.Chunked with planner='window', found {type(order).__name__}; give "
+                "order=mmapds.orders.Chunked(ds, 4096, mix_chunks=16)"
+            )
         self._select(self._pack, min_length, max_length, oversize, exclude)
         self._chunks = PackedChunks(self._selection, self._pack, order) if isinstance(order, Chunked) else None
         self._plan(group_size, packs_per_batch, start_step)
