@@ -156,7 +156,8 @@ def test_columns_have_the_names_of_their_datasets(pairs, a, tmp_path):
     ]:
         with pytest.raises(mmapds.ColumnError) as error:
             zipped.column(name)
-        assert str(error.value) == f"column {name!r}: expected one of [{expected}], found {count} of that name"
+        found = f"column {name!r}: expected one of [{expected}], found {count} of that name; "
+        assert str(error.value).startswith(found)
     sampler = TokenBudgetBatchSampler(both.column("x.length"), 100, target_lengths=both.column("y.length"))
     assert sorted(i for batch in sampler for i in batch) == list(range(N))
 

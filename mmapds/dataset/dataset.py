@@ -266,7 +266,8 @@ class Dataset(_Samples):
         Raises:
           Error: the dataset is mapped or zipped, or the file would replace one that is not a saved view.
         """
-        raise Error(f"save: expected a dataset of mmapds.open, found a {type(self).__name__}")
+        found = type(self).__name__
+        raise Error(f"save: expected a dataset of mmapds.open, found a {found}; save the view before map or zip")
 
     def stream(
         self, sampler: Any = None, *, batch_size: int | None = None, shuffle: bool = False, **options: Any
@@ -496,8 +497,10 @@ class ZippedDataset(Dataset):
         """Return a column of one dataset by a name as "a.length", or "length" where no other has it; see `Dataset`."""
         found = self._owners(name)
         if len(found) != 1:
-            known = ", ".join(map(repr, self.columns))
-            raise ColumnError(f"column {name!r}: expected one of [{known}], found {len(found)} of that name")
+            known, hint = ", ".join(map(repr, self.columns)), "add it to one of the datasets, with mmapds.add_column"
+            if found:
+                hint = f"choose one, and give a sampler its numbers, as ds.column({'.'.join(found[0])!r})"
+            raise ColumnError(f"column {name!r}: expected one of [{known}], found {len(found)} of that name; {hint}")
         key, own = found[0]
         return self._members[key].column(own)
 
@@ -551,7 +554,8 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
     for k, part in enumerate(parts):
         if not isinstance(part, Dataset) or type(part) is not first:
             expected = f"{first.__name__}, as in datasets[0]" if k else "a dataset of mmapds.open"
-            raise Error(f"datasets[{k}]: expected {expected}, found {type(part).__qualname__}")
+            hint = "; use concat before map or zip" if isinstance(part, Dataset) else ""
+            raise Error(f"datasets[{k}]: expected {expected}, found {type(part).__qualname__}{hint}")
     return first._chained(parts)
 
 

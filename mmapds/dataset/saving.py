@@ -234,7 +234,10 @@ def block_starts(indexes: Sequence[Index], rows: Rows) -> NDArray[np.int64]:
         for number, source in enumerate(index.sources):
             if source.compression is None:
                 path = index.source_path(number)
-                raise Error(f"{path}: expected a compressed source, which has blocks, found another")
+                raise Error(
+                    f"{path}: expected a compressed source, which has blocks, found another; give a number of records "
+                    "as chunk_size, as in ChunkedSampler(ds, 1000)"
+                )
             found.append(first + _block_starts(index, number))
             first += source.records
     starts = np.concatenate([*found, [first]]).astype(np.int64)

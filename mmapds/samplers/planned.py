@@ -53,8 +53,8 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         refuse_path("dataset_or_lengths", dataset_or_lengths)
         if isinstance(dataset_or_lengths, torch.utils.data.Sampler):
             raise OrderError(
-                f"dataset_or_lengths: expected a dataset, found a {type(dataset_or_lengths).__name__}; give the dataset "
-                "and an order=, or mix batches with MixtureBatchSampler"
+                f"dataset_or_lengths: expected a dataset, found a {type(dataset_or_lengths).__name__}; give the "
+                "dataset and an order=, or mix batches with MixtureBatchSampler"
             )
         self._by_length = read_lengths(dataset_or_lengths, target_lengths, order_cache)
         dataset = dataset_or_lengths if hasattr(type(dataset_or_lengths), "length_order") else None

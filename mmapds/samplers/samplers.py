@@ -237,6 +237,11 @@ class MixtureSampler(DistributedSampler):
         starts = getattr(datasets, "source_starts", None)
         if starts is not None:
             sizes = np.diff(starts).tolist()
+            if len(sizes) == 1 < np.size(weights):
+                raise OrderError(
+                    f"datasets: expected {np.size(weights)} sources, one for each weight, found 1; give a list of "
+                    "datasets or views (a view counts as one source)"
+                )
         elif isinstance(datasets, Sequence):
             for d, each in enumerate(datasets):
                 refuse_path(f"datasets[{d}]", each)

@@ -119,7 +119,10 @@ class IndexFile(SectionFile):
     def column(self, name: str) -> tuple[str, memoryview]:
         """Return the type and the bytes of a column, mapped; raise ColumnError where the file does not have it."""
         if name not in self.columns:
-            raise ColumnError(f"{self.path}: expected column {name!r}, found {listed(self.columns) or 'none'}")
+            raise ColumnError(
+                f"{self.path}: expected column {name!r}, found {listed(self.columns) or 'none'}; add it with "
+                f"mmapds.add_column({self.path!r}, {name!r}, FUNCTION)"
+            )
         return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
 
     @property
