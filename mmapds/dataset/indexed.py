@@ -345,7 +345,8 @@ class IndexedDataset(Samples, Dataset):
             is_alike = part._catalog.how == catalog.how and part._on_error == first._on_error
             if not is_alike or not is_same_decoder(part._given_decode, first._given_decode):
                 raise Error(
-                    f"datasets[{k}]: expected decode, access, io, check and on_error as of datasets[0], found others"
+                    f"datasets[{k}]: expected decode, access, io, check and on_error as of datasets[0], found others; "
+                    "open them alike, or use torch.utils.data.ConcatDataset"
                 )
         indexes = [index for part in parts for index in part._catalog.indexes]
         limit = max(part._catalog.blocks.limit for part in parts)
