@@ -15,6 +15,7 @@ from tests.support.conversions import samples, save
 WAYS = {"parquet": "parquet", "arrow": "arrow", "stream": "arrow"}
 N = 500
 EVERY = {  # type of Arrow: values, and how Python has them where that differs
+    "n": pa.array(range(N)),
     "i8": pa.array([i % 100 - 50 for i in range(N)], pa.int8()),
     "u64": pa.array([2**64 - 1 - i for i in range(N)], pa.uint64()),
     "f16": pa.array(np.arange(N, dtype=np.float16)),
