@@ -22,7 +22,7 @@ from .dataset.indexed import IndexedDataset
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, SourceError, StaleIndexError, add_note, shortened
 from .index.build import check_workers
-from .index.write import Grown, Plan, Scan
+from .index.write import Grown, Plan, Scan, Stored
 from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, Spool, as_numbers
@@ -33,7 +33,7 @@ from .storage.writer import IndexWriter
 
 _TASK_SAMPLES = 4096  # computed by a worker at a time
 Values = ArrayLike | Callable[[Any], float]
-Stored = dict[range, NDArray[Any]]
+Known = dict[range, NDArray[Any]]
 """Numbers of a column that are known already, by their records."""
 
 
@@ -119,16 +119,18 @@ def complete(
     """
     with locked(place):
         index = Index(path)
+        if path == place:
+            if all(name in index.columns and index.functions.get(name) == functions.get(name, "") for name in computed):
+                return
+            plan = [Stored(index, range(len(index.sources)))]  # it may be another one than that of the plan by now
         stored = {name: _stored(index, plan, name, function) for name, function in functions.items()}
-        if path == place and all(sum(map(len, stored.get(name, {}))) == index.records for name in computed):
-            return
         # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
         dataset = open_dataset(path, roots=index.roots_needed())
         target = os.path.realpath(place) if path == place else place
         _write(dataset, computed, functions, workers, None, target, stored)
 
 
-def _stored(index: Index, plan: Plan, name: str, function: str) -> Stored:
+def _stored(index: Index, plan: Plan, name: str, function: str) -> Known:
     """Return the numbers of a column that a function has computed, by the records of an index that have them."""
     found, source = {}, 0
     for step in plan:
@@ -158,7 +160,7 @@ def _write(
     workers: int | None,
     progress: Callable[[int], object] | None,
     target: str,
-    stored: Mapping[str, Stored] = {},
+    stored: Mapping[str, Known] = {},
     default: float | None = None,
 ) -> None:
     """Write the index of a dataset with more columns, or with others of their names, to its place `target`."""
@@ -198,7 +200,7 @@ def _spooled(
     values: Values,
     workers: int | None,
     progress: Callable[[int], object] | None,
-    stored: Stored,
+    stored: Known,
     default: float | None,
 ) -> Spool:
     """Return the numbers of a column on their way into an index."""
@@ -237,7 +239,7 @@ def _bar(title: str, samples: int) -> Iterator[Callable[[int], object]]:
 
 
 def _computed(
-    work: Callable[[range], NDArray[Any]], name: str, records: int, workers: int, stored: Stored
+    work: Callable[[range], NDArray[Any]], name: str, records: int, workers: int, stored: Known
 ) -> Generator[NDArray[Any], None, None]:
     """Yield a column that a function computes, in the order of records; workers compute some pieces ahead."""
     pieces = _cut(records, stored)
@@ -253,7 +255,7 @@ def _computed(
         raise ColumnError(f"column {name!r}: {what}") from None
 
 
-def _cut(records: int, stored: Stored) -> list[range]:
+def _cut(records: int, stored: Known) -> list[range]:
     """Return the ranges whose numbers are stored, and between them those of as many samples as a worker computes."""
     pieces, begin = [], 0
     for kept in [*sorted(stored, key=attrgetter("start")), range(records, records)]:

@@ -85,6 +85,37 @@ def test_a_function_computes_what_is_new_alone(tmp_path):
     assert build(version=2) == []
 
 
+def thrice(sample):
+    return sample["n"] * 3
+
+
+def test_an_index_that_is_replaced_meanwhile_gives_no_old_numbers(tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl"
+    write_numbers(path, [1, 2])
+    mmapds.build(path, columns={"twice": twice}, workers=1)
+    summarise = mmapds.index.build.summarise
+
+    def replaced(index):
+        monkeypatch.undo()
+        write_numbers(path, [30, 40])
+        mmapds.build(path, columns={"twice": twice}, workers=1)
+        return summarise(index)
+
+    monkeypatch.setattr(mmapds.index.build, "summarise", replaced)
+    mmapds.build(path, columns={"twice": twice, "thrice": thrice}, workers=1)
+    ds = mmapds.open(path)
+    assert [ds.column(name).tolist() for name in ("twice", "thrice")] == [[60, 80], [90, 120]]
+
+
+def test_an_index_of_no_record_gets_columns_too(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("")
+    for columns in ({}, {"twice": twice}):
+        with pytest.warns(UserWarning, match="found 0 records"):
+            mmapds.build(path, columns=columns)
+    assert mmapds.open(path).column("twice").tolist() == []
+
+
 def test_a_sequence_example_has_its_context_and_its_lists():
     def feature(numbers):
         return example_pb2.Feature(int64_list={"value": numbers})
