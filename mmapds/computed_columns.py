@@ -32,6 +32,7 @@ from .storage.workers import cores, in_processes
 from .storage.writer import IndexWriter
 
 _TASK_SAMPLES = 4096  # computed by a worker at a time
+_KEPT = 1 << 20  # numbers that are copied at a time
 Values = ArrayLike | Callable[[Any], float]
 Known = dict[range, NDArray[Any]]
 """Numbers of a column that are known already, by their records."""
@@ -140,7 +141,8 @@ def _stored(index: Index, plan: Plan, name: str, function: str) -> Known:
             step.base.verify_sections(COLUMN + name)
             dtype, data = step.base.column(name)
             numbers = np.frombuffer(data, dtype)[step.records.start : step.records.stop]
-            found[range(first, first + len(numbers))] = numbers
+            for at in range(0, len(numbers), _KEPT):
+                found[range(first + at, min(first + at + _KEPT, first + len(numbers)))] = numbers[at : at + _KEPT]
     return found
 
 
