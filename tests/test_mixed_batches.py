@@ -128,3 +128,15 @@ def test_excluded_records_stay_out_and_a_loader_reads_the_concatenation(tmp_path
 def test_what_is_no_mixture_is_refused(make, expected):
     with pytest.raises(OrderError, match=expected):
         make()
+
+
+def test_a_last_step_that_is_split_keeps_multiples():
+    parts = [TokenBudgetBatchSampler(each, 1200, seed=5, batch_size_multiple=8) for each in LENGTHS]
+    ranks = [MixtureBatchSampler(parts, [1, 1], num_replicas=8, rank=rank) for rank in range(8)]
+    assert all(len(list(rank)[-1]) % 8 == 0 for rank in ranks)
+
+
+def test_ranks_compare_what_is_excluded_and_a_repr_shows_weights():
+    one, other = (mixed(lambda each, n=n: budget(each, exclude=[n])) for n in (1, 2))
+    assert one._shared_by_ranks()["exclude"] != other._shared_by_ranks()["exclude"]
+    assert "2 samplers, weights [" in repr(one)

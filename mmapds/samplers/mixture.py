@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import reduce
 from itertools import accumulate
+from math import lcm
 from typing import Any, NoReturn
 
 import numpy as np
@@ -69,6 +70,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
             setattr(self, name, getattr(parts[0], name, None))
         self._share(num_replicas, rank, any(part.shuffle for part in parts), parts[0].seed, drop_last, sampler)
         self._parts, self._group_size, self._exclude = parts, None, Excluded(None, None)
+        self._multiple = lcm(*(part._multiple for part in parts))
         self._contents = plan = _MixedPlan(parts, weights, share, stop, epoch_size)
         self.sampled = range(plan.records)
         if all(is_ours(part.sampled) for part in parts):
@@ -79,12 +81,15 @@ class MixtureBatchSampler(PlannedBatchSampler):
     def _new_plan(self, group_size: int, ranks: int) -> Any:
         return self._contents  # which has no ranks
 
+    def _shared_by_ranks(self) -> dict[str, Any]:
+        return {**super()._shared_by_ranks(), "exclude": [part._exclude.describe() for part in self._parts]}
+
     def summary(self) -> NoReturn:
         """Raise OrderError: each of the samplers has one."""
         raise OrderError("summary: a mixture has none; call that of each of its samplers")
 
     def _what(self) -> str:
-        return f"{counted(len(self._parts), 'sampler')}, weights {shortened(self._contents.weights)}"
+        return f"{counted(len(self._parts), 'sampler')}, weights {shortened(self._contents.weights.tolist())}"
 
 
 def _checked(samplers: Sequence[Any]) -> list[PlannedBatchSampler]:
