@@ -168,7 +168,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         After `load_state_dict` these begin with the epoch of the state.
         """
-        for epoch in range(self._stateful().epoch, end):
+        sampler = self._stateful()
+        current, position = sampler._place()
+        for epoch in range(current + (position >= len(sampler._contents)), end):
             self.set_epoch(epoch)
             yield epoch
 
@@ -177,10 +179,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         After `load_state_dict` numbers go on where the state was saved.
         """
-        first = self._stateful().first_step
-        if self._resumable is not self._index_sampler and self.batch_size is not None:
-            first = -(-first // self.batch_size)  # of samples, of which this loader makes batches
-        return enumerate(self, first)
+        span = self._stateful()._next_span()
+        whole, left = span._replace(start=0).steps, span.steps
+        if (size := self.batch_size) is not None and self._resumable is not self._index_sampler:  # steps are samples
+            whole, left = ((n if self.drop_last else n + size - 1) // size for n in (whole, left))
+        return enumerate(self, whole - left)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next loop, if the sampler has epochs: the current one keeps its position."""

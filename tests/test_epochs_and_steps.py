@@ -28,14 +28,14 @@ def drawn_of_batch(samples, randoms):
     return [drawn(sample, random) for sample, random in zip(samples, randoms, strict=True)]
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        lambda ds: {"batch_sampler": mmapds.DistributedBatchSampler(ds, 16, seed=3)},
-        lambda ds: {"sampler": mmapds.DistributedSampler(ds, seed=3), "batch_size": 16},
-        lambda _: {"shuffle": True, "batch_size": 16},
-    ],
-)
+SAMPLERS = [
+    lambda ds: {"batch_sampler": mmapds.DistributedBatchSampler(ds, 16, seed=3)},
+    lambda ds: {"sampler": mmapds.DistributedSampler(ds, seed=3), "batch_size": 16},
+    lambda _: {"shuffle": True, "batch_size": 16},
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_loop_that_was_killed_goes_on_with_the_numbers_it_had(ds, sampler):
     def run(stop=None, state=None):
         loader = mmapds.DataLoader(ds, **sampler(ds), collate_fn=lambda batch: [each["n"] for each in batch])
@@ -54,6 +54,15 @@ def test_a_loop_that_was_killed_goes_on_with_the_numbers_it_had(ds, sampler):
     for stop in (3, 7, 10, 20):
         first, state = run(stop)
         assert first + run(state=state)[0] == whole
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_epochs_that_are_over_are_not_read_again(ds, sampler):
+    loader = mmapds.DataLoader(ds, **sampler(ds), collate_fn=list)
+    loader.load_state_dict({**loader.state_dict(), "position": 56})
+    numbers = [[step for step, _ in loader.steps()] for _ in loader.epochs(2)]
+    assert numbers == [[4, 5, 6], [*range(7)]]
+    assert list(loader.epochs(4)) == [2, 3]
 
 
 def test_a_loader_without_a_sampler_of_ours_has_no_epochs(ds):

@@ -238,17 +238,21 @@ class ResumableSampler(ABC):
             compare_before_first_batch(self._shared_by_ranks(), self._sharding)
             self._is_compared = True
             self._warn_of_decoding()
-        span = Span(self._sharding, len(self._contents), *self._cursor.next())
+        span = self._next_span()
         make = self._maker(span)
         self._cursor.note_first_step(iteration, span.steps, self._contents.changes_after)
         iteration.is_drawn_ahead = _is_drawn_ahead()
         return span, span.blocks(self._block), make
 
+    def _next_span(self) -> Span:
+        """Return the span of the next iterator."""
+        return Span(self._sharding, len(self._contents), *self._cursor.next())
+
     def _warn_of_decoding(self) -> None:
         """Warn where the next records are spread over too many compressed blocks, and refuse what cannot be read."""
         if not is_ours(self.sampled) or self.sampled._decodes(np.zeros(1, np.int64), 0) == (0, 0):
             return
-        span = Span(self._sharding, len(self._contents), *self._cursor.next())
+        span = self._next_span()
         make, found = self._maker(span), list[Int64s]()
         for first, positions in span.blocks(min(self._block, _LOOKED_AT)):
             found += (np.sort(np.atleast_1d(each)) for each in make(first, positions))  # as `take` reads them
@@ -307,8 +311,7 @@ class ResumableSampler(ABC):
         Raises:
           OrderError: it is not an integer of 0 or more.
         """
-        steps, total = integer("steps", steps, 0), len(self._contents)
-        span = Span(self._sharding, total, *self._cursor.next())
+        steps, span = integer("steps", steps, 0), self._next_span()
         self._cursor.load(span.epoch, span.position_after(steps))
 
     def __len__(self) -> int:
