@@ -91,7 +91,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if collate_fn is None and (batch_size is not None or batch_sampler is not None):
             collate_fn = default_collate
         super().__init__(
-            dataset,
+            _with_own_epoch(dataset, sampler if batch_sampler is None else batch_sampler),
             batch_size=batch_size,
             shuffle=shuffle,
             sampler=sampler,
@@ -326,6 +326,12 @@ def _check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, is_batche
     name, given = ("sampler", sampler) if batch_sampler is None else ("batch_sampler", _innermost(batch_sampler))
     if isinstance(given, ResumableSampler):
         check_same_samples(dataset, name, given.sampled)
+
+
+def _with_own_epoch(dataset: Any, sampler: Any) -> Any:
+    """Return a dataset of mmapds with an epoch that other loaders leave as it is, where its sampler has epochs."""
+    has_epochs = is_ours(dataset) and isinstance(_innermost(sampler), ResumableSampler)
+    return dataset._with_own_epoch() if has_epochs else dataset
 
 
 def _innermost(sampler: Any) -> Any:

@@ -111,3 +111,16 @@ def test_a_loader_sets_the_epoch_of_the_samples_that_it_reads(ds, how):
         assert sorted(found) == list(expected)
         orders.append(found)
     assert orders[0] != orders[1]
+
+
+def test_a_loader_of_another_part_leaves_the_epoch_as_it_is(ds):
+    mapped = mmapds.zip(a=ds.map(drawn, seed=7).map(list))
+    train = mmapds.DataLoader(mapped[:80], 10, collate_fn=list)
+    expected = mapped[:80]
+    expected.set_epoch(2)
+    train.set_epoch(2)
+    found = []
+    for batch in train:
+        found += batch
+        assert len(list(mmapds.DataLoader(mapped[80:], 10, collate_fn=list))) == 2
+    assert found == list(expected)

@@ -132,9 +132,14 @@ class Dataset(_Samples):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that functions of `map(seed=...)` draw for, in all views, from the next loop on.
 
-        `mmapds.DataLoader` calls this. With torch's loader call it before each epoch; spawned workers must not persist.
+        A `mmapds.DataLoader` with a sampler of mmapds has an epoch of its own, that of the sampler. With other samplers
+        and loaders call this before each epoch; spawned workers must not persist.
         """
         self._inner.set_epoch(epoch)
+
+    def _with_own_epoch(self) -> "Dataset":
+        """Return the same samples with an epoch that nobody else sets."""
+        return self
 
     def raw(self, position: SupportsIndex) -> bytes:
         """Return the bytes of a record, undecoded and without its framing."""
@@ -336,6 +341,13 @@ class MappedDataset(Dataset):
         if self._randomness is not None:
             self._randomness.epoch = integer("epoch", epoch)
 
+    def _with_own_epoch(self) -> Dataset:
+        inner, randomness = self._inner._with_own_epoch(), self._randomness
+        if inner is self._inner and randomness is None:
+            return self
+        own = randomness and Randomness(randomness.seed, randomness.epoch)
+        return MappedDataset(inner, self._function, self._is_batched, own)
+
     def _function_at(self, positions: Any) -> Callable[[Any], Any]:
         """Return the function of the samples at some positions, to be called for each in turn, or for the batch."""
         function, randomness = self._function, self._randomness
@@ -437,6 +449,9 @@ class ZippedDataset(Dataset):
     def set_epoch(self, epoch: int) -> None:
         for member in self._members.values():
             member.set_epoch(epoch)
+
+    def _with_own_epoch(self) -> Dataset:
+        return ZippedDataset({name: member._with_own_epoch() for name, member in self._members.items()})
 
     def __getitem__(self, key: Any) -> Any:
         if not is_position(key):
