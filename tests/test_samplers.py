@@ -117,6 +117,7 @@ def test_samplers_plans_and_orders_are_as_they_were_frozen():
 
 
 PLANS = {
+    "buckets": (TokenBudgetBatchSampler, {}),
     "buckets, groups of other sizes": (TokenBudgetBatchSampler, {"group_size": 3}),
     "buckets of multiples": (TokenBudgetBatchSampler, {"batch_size_multiple": 4}),
     "short windows": (TokenBudgetBatchSampler, {"planner": "window", "sort_window": 64}),
