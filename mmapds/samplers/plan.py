@@ -241,15 +241,11 @@ class Groups(NamedTuple):
 
 
 def pieces(batch: Int64s, parts: int, multiple: int) -> list[Int64s]:
-    """Return a batch in some parts of about the same size, which are multiples where none is smaller than one."""
-    if parts == 1:
-        return [batch]
-    whole = len(batch) - len(batch) % multiple
-    rest = [batch[whole:]] if whole < len(batch) else []
-    if whole // multiple >= parts - len(rest):
-        units = np.array_split(np.arange(0, whole, multiple), parts - len(rest))
-        return [batch[unit[0] : unit[-1] + multiple] for unit in units] + rest
-    return np.array_split(batch, parts)
+    """Return a batch in some parts of about the same size, which are multiples if it is one and has one for each."""
+    if len(batch) % multiple or len(batch) // multiple < parts:
+        return np.array_split(batch, parts)
+    units = np.array_split(np.arange(0, len(batch), multiple), parts)
+    return [batch[unit[0] : unit[-1] + multiple] for unit in units]
 
 
 # ---- statistics -----------------------------------------------------------------------------------------------------
