@@ -10,13 +10,11 @@ import pickle
 import random
 import re
 import threading
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from multiprocessing import active_children
 
 import numpy as np
 import pytest
@@ -93,12 +91,6 @@ def test_a_loader_without_a_sampler_makes_one(options):
         ours(Numbers(50), shuffle=True, generator=torch.Generator().manual_seed(1)).load_state_dict(loader.state_dict())
     ordered = ours(Numbers(50), batch_size=7, **options)
     assert list(ordered) == list(ordered) == [[*range(k, min(k + 7, 50))] for k in range(0, 50, 7)]
-
-
-def test_a_tail_that_makes_no_batch_belongs_to_the_last_one():
-    loader = ours(Numbers(10), 4, sampler=DistributedSampler(range(10)), drop_last=True)
-    batches = iter(loader)
-    assert [(next(batches) and loader.state_dict()["position"]) for _ in range(2)] == [4, 10]
 
 
 @every_kind
@@ -182,12 +174,6 @@ def test_set_epoch_reaches_the_sampler():
     loader = ours(Numbers(30), batch_size=4, sampler=DistributedSampler(range(30)))
     loader.batch_sampler.set_epoch(3)  # loaders of others, which skip some batches, have nothing else
     assert loader.sampler.epoch == 3
-
-
-def test_pinning_without_a_device_warns(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.warns(UserWarning, match="pin_memory = True, expected a CUDA device, found none"):
-        assert list(ours(Numbers(2), batch_size=2, pin_memory=True, num_workers=1)) == [[0, 1]]
 
 
 BAD = [
@@ -279,17 +265,6 @@ def test_figures_count_what_was_delivered(options):
         assert (stats["batches"], stats["records"], stats["stalls"]) == (2, 10, 0)
         assert 0 < stats["wait_p50"] <= stats["wait_p99"] <= stats["wait_max"] <= stats["wait"] <= stats["seconds"]
         list(batches)
-
-
-@every_kind
-def test_the_wait_for_another_rank_is_none_for_data(options, monkeypatch):
-    clock, waited = time.perf_counter, []
-    monkeypatch.setattr(time, "perf_counter", lambda: clock() + sum(waited))
-    monkeypatch.setattr("mmapds.samplers.resumable.compare_before_first_batch", lambda *_: waited.append(1000))
-    sampler = DistributedBatchSampler(range(20), 5)
-    loader = ours(Numbers(20), batch_sampler=sampler, timeout=500 if options else 0, stall_after=500, **options)
-    next(iter(loader))
-    assert (loader.stats()["wait"] < 500, loader.stats()["stalls"], waited) == (True, 0, [1000])
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -408,29 +383,6 @@ def test_threads_begin_with_a_function_whose_seeds_are_not_the_trainers():
     assert [torch.get_num_threads(), ThreadPoolExecutor(1).submit(torch.get_num_threads).result()] == [threads] * 2
 
 
-def test_processes_take_the_options_of_torch_and_may_deliver_out_of_order():
-    began, base = multiprocessing.SimpleQueue(), torch.empty((), dtype=torch.int64)
-    options = {"worker_init_fn": began.put, "generator": torch.Generator().manual_seed(5)}
-    loader = DataLoader(Numbers(6), 2, collate_fn=lambda _: torch.initial_seed(), **options, **KINDS["processes"])
-    seed = base.random_(generator=torch.Generator().manual_seed(5)).item()
-    assert list(loader) == [seed, seed + 1, seed], "batches of two workers in turn"
-    assert {began.get(), began.get()} == {0, 1}
-    batches = sorted(ours(Numbers(9), batch_size=3, in_order=False, **KINDS["processes"]))
-    assert batches == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-
-
-def test_spawned_processes_stay_for_the_next_epoch(opened):
-    options = {"workers": "processes", "multiprocessing_context": "spawn", "persistent_workers": True}
-    loader = ours(opened(range(9)), batch_size=3, num_workers=1, **options)
-    assert list(islice(loader, 1)) == [[0, 1, 2]]
-    processes = set(active_children())
-    assert list(loader) == list(loader) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    assert set() < processes <= set(active_children())
-    gc.disable()
-    del loader
-    assert not active_children(), "they end with it, not when cycles are collected"
-
-
 # ---- the end of a loop, and of the process -------------------------------------------------------------------
 
 
@@ -452,9 +404,8 @@ def test_threads_end_with_their_loop_however_it_ends():
 
 SCRIPT = """
 import torch  # first, as trainers do: weak references that it has are finalized last
-import atexit, gc, json, os, select, signal, sys, tempfile, threading, time
+import atexit, gc, json, os, signal, sys, tempfile, threading, time
 atexit.register(lambda: print(len(loader_threads()), "left"))  # runs after what the loader registers
-from multiprocessing import active_children
 import mmapds.storage.workers
 from tests.support.loading import Blocking, Numbers, loader_threads, ours
 
@@ -485,7 +436,6 @@ exec(code)  # as a script that ends with it
 """
 BEGIN = "batches = iter(ours(Numbers(900), num_workers=2, workers='threads')); next(batches)"
 SCRIPTS = {
-    "that fails beside processes": "for _ in ours(Numbers(900), num_workers=2, workers='processes'): 1 / 0",
     "with a cycle that holds the loop": f"{BEGIN}; box = [batches]; box.append(box); del batches",
     "that left a loop whose threads are at work": f"{BEGIN.replace('Numbers', 'Slow')}; del batches; leaving.set()",
     "that is interrupted as it waits for a batch": """
@@ -509,24 +459,10 @@ if (child := os.fork()) == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 10
 assert len(list(batches)) == 9
 """,
-    "that is killed with its processes": """
-reads, writes = os.pipe()
-if (trainer := os.fork()) == 0:
-    options = {"workers": "processes", "batch_size": 50_000}  # more than a pipe holds, so that workers wait
-    batches = iter(ours(Numbers(10**7), num_workers=2, **options))
-    next(batches)
-    os.write(writes, b" ".join(b"%d" % child.pid for child in active_children()))
-    signal.pause()
-workers = [os.pidfd_open(int(worker)) for worker in os.read(reads, 99).split()]
-os.kill(trainer, signal.SIGKILL)
-print(sum(select.select([worker], [], [], 25)[0] == [worker] for worker in workers), "ended")
-""",
 }
 ENDS = {  # exit code, and output without the places of a traceback; (0, "0 left\n") of the others
-    "that fails beside processes": (1, "ZeroDivisionError: division by zero\n0 left\n"),
     "that is interrupted as it waits for a batch": (-2, "KeyboardInterrupt\n1 left\n"),
     "that is forked in a loop": (0, "0 left\n0 left\n"),
-    "that is killed with its processes": (0, "2 ended\n0 left\n"),
 }
 
 

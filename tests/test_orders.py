@@ -176,15 +176,6 @@ def test_simple_weights_are_exact_on_any_scale():
             assert Mixture([10] * len(weights), [scale * weight for weight in weights]).weights == weights
 
 
-def test_many_small_datasets_leave_large_ones_their_shares():
-    count = 2000
-    assert Mixture([10] * (count + 1), [0.9, *[0.1 / count] * count], epoch_size=1).weights == [9 * count, *[1] * count]
-    weights = np.array(Mixture([10] * (count + 2), [0.6, 0.4, *[1e-12] * count], epoch_size=1).weights)
-    assert (weights[2:] == 1).all(), "tiny ones take a 64th at most"
-    assert weights.sum() == max(64 * (count + 2), 65_536)
-    assert abs(weights[:2] / weights[:2].sum() - [0.6, 0.4]).max() <= 1 / weights[:2].sum()
-
-
 @pytest.mark.parametrize("count", [1, 5, 3000])
 def test_an_epoch_ends_with_the_first_dataset_or_with_the_longest(count):
     rng = np.random.default_rng(count)

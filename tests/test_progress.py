@@ -43,16 +43,6 @@ def test_bars_have_the_size_of_the_sources_as_their_total(write, monkeypatch):
         assert total is None or {each for _, each in found if each} == {total}
 
 
-def test_a_bar_never_goes_beyond_its_end(monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(cli, "_DELAY", 0)
-    monkeypatch.setattr(cli, "_EVERY", 0)
-    with cli.Progress(["a"], lambda _: 10, quiet=False) as bar:
-        for count, expected in ((4, 4), (5, 9), (5, 10)):
-            bar.update(count)
-            assert bar._bar.tasks[0].completed == expected
-
-
 def test_a_column_that_is_computed_has_a_bar(write):
     path = write([[1]] * 9000)
     mmapds.build(path)

@@ -65,16 +65,6 @@ say(len(list(DistributedBatchSampler(same[:90], 5))))  # which lies elsewhere on
     assert agreed == (6, 6, 6)
 
 
-def test_a_rank_that_ends_at_once_leaves_no_other_without_a_reason(tmp_path):
-    code = """
-begin()
-say(tried(lambda: list(DistributedSampler(range(100), seed=rank // 2))))
-os._exit(0)  # that of rank 0 takes the store with it
-"""
-    for said in world(code, tmp_path, 3, tcp=True, MMAPDS_RANKS_SECONDS="60"):
-        assert said[0].startswith("seed = 1 on rank 2, expected 0 as on rank 0; "), said
-
-
 def test_ranks_that_agree_read_what_they_read_alone(tmp_path):
     """They are compared once, before a sampler's first batch: a rank may read an epoch more than others."""
     code = """
@@ -157,19 +147,6 @@ if rank:
         assert parts == (None if rank == 1 else of_part)
         assert values.startswith("shards = ['a', 1] on rank 2, expected ['a', 0] as on rank 0; ")
         assert not rank or missing[0].startswith("ranks: expected 3 within 1 seconds, found rank 0 missing; ")
-
-
-def test_another_group_begins_anew(tmp_path):
-    code = """
-for turn in range(3):
-    if rank == 0 and turn == 1:
-        list(DistributedSampler(range(100), num_replicas=2, rank=0))
-    dist.init_process_group("gloo", os.environ["MEET"].replace("?", f"{turn}?"))
-    say(len(list(DistributedSampler(range(100)))))
-    dist.barrier()
-    dist.destroy_process_group()
-"""
-    assert world(code, tmp_path) == [[50, 50, 50]] * 2
 
 
 def test_a_fingerprint_is_of_sources_and_rows(opened):

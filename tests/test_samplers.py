@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections import Counter
-from itertools import combinations_with_replacement, islice, product
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,6 @@ from mmapds import (
     orders,
 )
 from tests.support import vectors
-from tests.support.budgets import log_normal
 from tests.support.messages import check
 from tests.support.sampler_kinds import KINDS, LENGTHS, WORLD, N, epoch_of, every_kind, ranks_of, records_in, union
 
@@ -111,49 +110,6 @@ def test_samplers_plans_and_orders_are_as_they_were_frozen():
     found, frozen = vectors.compute(), json.loads(vectors.PATH.read_text())
     assert list(found) == list(frozen)
     assert [name for name in found if found[name] != frozen[name]] == []
-
-
-# ---- every plan, however few samples there are, and however many ranks -----------------------------------------
-
-
-PLANS = {
-    "buckets": (TokenBudgetBatchSampler, {}),
-    "buckets, groups of other sizes": (TokenBudgetBatchSampler, {"group_size": 3}),
-    "buckets of multiples": (TokenBudgetBatchSampler, {"batch_size_multiple": 4}),
-    "short windows": (TokenBudgetBatchSampler, {"planner": "window", "sort_window": 64}),
-    "windows of multiples": (TokenBudgetBatchSampler, {"planner": "window", "batch_size_multiple": 4}),
-    "packs of chunks": (PackingBatchSampler, {"planner": "window"}),
-}
-
-
-def problems():
-    """Lengths, limits and worlds: all of up to four samples, and long ones whose last step is hard to fill."""
-    for n in range(1, 5):
-        for lengths in combinations_with_replacement((1, 2, 4), n):
-            yield from ((lengths, 4, world) for world in range(1, n + 1))
-    for seed in (1, 28, 685, 737, 1374):
-        rng = np.random.default_rng(seed)
-        n = int(rng.integers(1000, 5000))
-        lengths = log_normal(n, seed=rng, width=1) if rng.random() < 0.5 else rng.integers(1, 500, n)
-        yield lengths, int(lengths.max() * rng.choice([1, 2, 4])), int(rng.choice((7, 16, 32, 64)))
-
-
-@pytest.mark.parametrize("kind", PLANS)
-def test_all_ranks_together_read_every_sample_once_by_every_plan(kind):
-    cls, options = PLANS[kind]
-    multiple = options.get("batch_size_multiple", 1)
-    for lengths, limit, world in problems():
-        own = {"order": orders.Chunked(len(lengths), 300, mix_chunks=3)} if kind == "packs of chunks" else {}
-        samplers = [cls(lengths, limit, num_replicas=world, rank=rank, **options, **own) for rank in range(world)]
-        for epoch in (0, 1):  # which differ in their buckets
-            for sampler in samplers:
-                sampler.set_epoch(epoch)
-            batches = union(samplers)
-            assert all(len(batch) < multiple or len(batch) % multiple == 0 for batch in batches)
-            times = np.bincount(records_in(batches), minlength=len(lengths))
-            assert times.min() >= 1
-            assert times.sum() == max(len(lengths), len(batches)), "only as many again as ranks and steps need"
-        assert samplers[0].summary().repeated == max(len(batches) - len(lengths), 0)
 
 
 # ---- under loaders ---------------------------------------------------------------------------------------------

@@ -63,27 +63,71 @@ def problems(draw):
     return lengths, budget, world, options, cost
 
 
+def check_plan(lengths, budget, world, options, cost, epochs=(0, 1)):
+    """Hold what docs/samplers.md promises of the batches, and of how the last step is shared."""
+    n, multiple, is_window = len(lengths), options["batch_size_multiple"], options["planner"] == "window"
+    options = options if is_window else options | {"group_size": options["group_size"] or world}
+    sampler = TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=world - 1, **options)
+    plan, alone = (TokenBudgetBatchSampler(lengths, budget, **ALONE, **options) for _ in range(2))
+    plan.load_state_dict(sampler.state_dict(step=0))
+    fits, rest = True, len(alone) % world
+    for epoch in epochs:
+        for each in (sampler, plan, alone):
+            each.set_epoch(epoch)
+        batches, steps = list(plan), [sampler.indices_at(step) for step in range(len(sampler))]
+        check(lengths, [batches, *steps], cost, budget, options["max_batch_size"] or n)
+        assert sorted(flat([batches])) == list(range(n))
+        assert list(sampler) == [step[-1].tolist() for step in steps]
+        assert {len(step) for step in steps} == {world}
+        assert all(len(batch) < multiple or len(batch) % multiple == 0 for step in [batches, *steps] for batch in step)
+        whole = len(batches) // world
+        assert [batch.tolist() for step in steps[:whole] for batch in step] == batches[: whole * world]
+        last, left = flat(steps[whole:]), batches[whole * world :]
+        assert (set(last), len(last)) == (set(flat([left])), max(len(flat([left])), world) if left else 0)
+        for batch in left:
+            parts = [len(part) for part in steps[-1] if part[0] in batch]
+            assert max(parts) - min(parts) <= multiple
+        if left and multiple == 1 and len(last) == len(flat([left])):
+            enough = (size for size in range(1, n + 1) if sum(-(-len(batch) // size) for batch in left) <= world)
+            assert max(map(len, steps[-1])) == next(enough), "none is larger than it has to be"
+        sizes = [len(batch) for batch in alone]
+        if is_window or options["group_size"] != world:
+            smallest = sorted(sizes)[:rest] if is_window else [min(sizes)] * rest
+        else:
+            smallest = sizes[len(sizes) - rest :]  # the last group stays the last
+        fits &= sum(smallest) >= world or not rest
+    needed = len(alone) if fits else min(up(len(alone), world), n)
+    assert len(plan) == needed, "no more batches than the last step needs"
+    if len(set(lengths)) == 1 and multiple == 1:
+        sizes = sorted(map(len, batches))
+        assert sizes[2:] == [] or sizes[2] >= sizes[-1] // 2, "but for the rest, none is split more than others"
+    return sampler, steps
+
+
 @given(problems(), st.integers(0, 3), st.data())
 def test_every_sample_once_within_budget_in_equal_steps_and_any_world_goes_on_from_any_step(problem, epoch, data):
     lengths, budget, world, options, cost = problem
-    steps = ranks(lengths, budget, world, epoch, **options)
-    check(lengths, steps, cost, budget, options["max_batch_size"] or 2**31)
-    sizes, multiple = [[len(batch) for batch in step] for step in steps], options["batch_size_multiple"]
-    assert all(size < multiple or size % multiple == 0 for step in sizes for size in step)
-    seen = flat(steps)
-    assert set(seen) == set(range(len(lengths)))
-    assert len(seen) == max(len(lengths), world * len(steps))  # none comes twice but where ranks would have none
-    assert len(set(flat(steps[:-1]))) == len(flat(steps[:-1]))
-    sampler = TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=0, **options)
+    sampler, steps = check_plan(*problem, (0, 1, epoch))
     summary = sampler.summary()
-    assert summary.samples + summary.repeated == len(seen)
+    assert summary.samples + summary.repeated == len(flat(steps))
     assert (summary.steps, summary.batches) == (len(steps), world * len(steps))
     stop, other = data.draw(st.integers(0, len(steps) - 1)), data.draw(st.integers(1, min(len(lengths), 7)))
-    sampler.set_epoch(epoch)
     rest = ranks(lengths, budget, other, state=sampler.state_dict(step=stop), **options)
     check(lengths, rest, cost, budget)
     read, rest = set(flat(steps[:stop])), set(flat(rest))
     assert (read | rest, read & rest) == (set(range(len(lengths))), set())
+
+
+def test_plans_of_few_lengths_of_multiples_and_of_worlds_that_are_hard_to_fill():
+    for seed in range(240):
+        rng = np.random.default_rng(seed)
+        multiple, n = int(rng.choice([1, 1, 2, 3, 8])), int(rng.choice([3, 20, 60, 300]))
+        lengths = rng.choice(rng.integers(1, 60, int(rng.choice([1, 2, 3, 40]))), n)
+        budget = int(lengths.max() * rng.choice([1, 2, 5, 11, multiple, 2 * multiple + 1]))
+        own = {"planner": PLANNERS[seed % 2], "batch_size_multiple": multiple, "shuffle": bool(rng.integers(2))}
+        batches = len(TokenBudgetBatchSampler(lengths, budget, **ALONE, **own))
+        world = max(batches // int(rng.integers(1, 4)) - int(rng.integers(1, 3)), 1)  # so that one or two are left
+        check_plan(lengths, budget, world, {"group_size": None, "max_batch_size": None, **own}, int)
 
 
 def test_target_lengths_are_within_the_budget_too():
