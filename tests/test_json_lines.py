@@ -145,7 +145,9 @@ def test_a_bad_line_is_an_error_that_says_where_and_what_to_do(write, index, lin
     assert str(built.value).endswith("; leave such lines out with bad='skip' (record 2 of the index)")
     assert mmapds.open(path).place(2) == where
     ran = index(path, "--bad", "skip")
-    told = f"{where}: expected JSON with fields of the right type, found a bad line (1 such line left out of {path}.mmx)"
+    told = (
+        f"{where}: expected JSON with fields of the right type, found a bad line (1 such line left out of {path}.mmx)"
+    )
     check(told)
     assert (ran.returncode, ran.stderr) == (0, f"warning: {told}\n")
     assert [record["n"] for record in mmapds.open(path)] == [0, 1, 2]
@@ -166,7 +168,7 @@ def test_bad_lines_are_left_out_and_leave_no_trace(corpus, columns, block):
     path, lines = corpus
     wanted = [json.loads(line) for line in lines if line not in BAD and line.strip()]
     starts = [sum(len(line) + 1 for line in lines[:k]) for k in range(len(lines))]
-    with pytest.warns(UserWarning, match=r"train.jsonl:2 \(byte 21\): expected JSON with .* \(8 such lines left out of"):
+    with pytest.warns(UserWarning, match=r"jsonl:2 \(byte 21\): expected JSON with .* \(8 such lines left out"):
         mmapds.build(path, bad="skip", columns=columns, format=jsonl_in_blocks(block), workers=3)
     ds = mmapds.open(path)
     assert list(ds) == wanted
