@@ -130,6 +130,13 @@ def test_plans_of_few_lengths_of_multiples_and_of_worlds_that_are_hard_to_fill()
         check_plan(lengths, budget, world, {"group_size": None, "max_batch_size": None, **own}, int)
 
 
+def test_batches_for_a_last_step_are_made_of_others_evenly():
+    """Of 300 alike, 37 batches of 8 and one of 4: two steps of 37 ranks need 74."""
+    for planner, expected in (("window", [2] * 14 + [3] * 14 + [5] * 46), ("bucket", [2] * 2 + [4] * 64 + [5] * 8)):
+        sampler = TokenBudgetBatchSampler([7] * 300, 56, planner=planner, num_replicas=37, rank=0)
+        assert sorted(len(batch) for step in (0, 1) for batch in sampler.indices_at(step)) == expected
+
+
 def test_target_lengths_are_within_the_budget_too():
     rng = np.random.default_rng(0)
     source, target = rng.integers(1, 50, 3000), rng.integers(1, 50, 3000)
