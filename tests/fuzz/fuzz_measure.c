@@ -23,7 +23,7 @@ static const mds_field fields[] = {
 typedef struct {
     uint64_t *starts;                /* of the records that are kept */
     mds_number *numbers;             /* of each of them, one for each column */
-    uint64_t *bad;                   /* starts of those that are left out because they are not JSON */
+    uint64_t *bad;                   /* starts of those that are left out: not JSON, or of another type */
     size_t kept, bad_count, records; /* up to the one that is wrong */
     size_t filled[COLUMNS];          /* of each column, how many lack it */
     mds_json_status status;          /* of the one that is wrong, if there is one */
@@ -69,7 +69,7 @@ static void one_by_one(const mds_text *text, const mds_measuring *measuring, uin
         }
         if (status == MDS_JSON_OK) {
             all->starts[all->kept++] = starts[k];
-        } else if (status == MDS_JSON_INVALID && measuring->skip_bad) {
+        } else if ((status == MDS_JSON_INVALID || status == MDS_JSON_TYPE) && measuring->skip_bad) {
             all->bad[all->bad_count++] = starts[k];
         } else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP) {
             all->status = status;
