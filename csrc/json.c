@@ -1,4 +1,4 @@
-/* json.c - measures one field of a JSON record without parsing the rest, and checks whole records.
+/* json.c - measures one field of a JSON record without parsing the rest, adds it up over an array, and checks records.
  *
  * To measure, a record is turned into masks, a bit for each byte, 64 bytes at a time. Strings are found by arithmetic
  * on these masks; only brackets and colons outside strings are visited one by one. The masks are those of G. Langdale
@@ -42,7 +42,8 @@
 
 #include <string.h>
 
-#define BLOCKS 16 /* masks computed at a time */
+#define BLOCKS 16                       /* masks computed at a time */
+#define FIRST_BYTES "\"{[tf-0123456789" /* of values that are not null */
 
 /* ---- whole records --------------------------------------------------------------------------------------- */
 
@@ -176,6 +177,129 @@ static int is_wanted(const scan *s, size_t colon, int escapes)
     return mds_json_same_key(p + begin + 1, end - begin - 1, key, size);
 }
 
+/* ---- sums over arrays: their elements are read one by one, from the bracket of the array on ------------------ */
+
+/* A value inside an element. */
+typedef struct {
+    mds_json_status found;
+    mds_number number; /* its measure, if found is MDS_JSON_OK */
+    size_t value;      /* where it begins */
+} element;
+
+/* After the bracket that opens an array or object, or after an entry, both of which end before p[i]: the place of the next
+ * entry, or with *more 0 that after the closing bracket. 0 if the text is malformed, also if i is 0. */
+static size_t next_entry(scan *s, size_t i, int is_first, uint8_t closing, int *more)
+{
+    *more = 0;
+    if (i == 0)
+        return 0;
+    s->at = i = mds_json_spaces(s->p, i, s->n);
+    if (i == s->n)
+        return 0;
+    if (s->p[i] == closing)
+        return i + 1;
+    if (!is_first && s->p[i] != ',')
+        return 0;
+    *more = 1;
+    return is_first ? i : mds_json_spaces(s->p, i + 1, s->n);
+}
+
+/* These two measure a value of an element, which begins at p[i] inside of `around` arrays and objects, and return the place
+ * after it, or 0 if it is malformed. */
+static size_t measure_here(scan *s, size_t i, size_t around, element *e)
+{
+    const mds_measure measure = s->field->measure;
+    const uint8_t c = i < s->n ? s->p[i] : 0;
+    size_t bytes, chars;
+    int more;
+    e->value = i;
+    e->found = MDS_JSON_OK;
+    if (measure == MDS_MEASURE_NUMBER && (c == '-' || mds_is_digit(c)))
+        return mds_json_number(s->p, i, s->n, &e->number, &s->at);
+    if (measure == MDS_MEASURE_ITEMS && c == '[') {
+        e->number = (mds_number){MDS_U64, 0};
+        for (i = next_entry(s, i + 1, 1, ']', &more); more; i = next_entry(s, i, 0, ']', &more)) {
+            i = mds_json_skip(s->kernels, s->p, i, s->n, around + 1, &s->at);
+            e->number.bits++;
+        }
+        return i;
+    }
+    if ((measure == MDS_MEASURE_BYTES || measure == MDS_MEASURE_CHARS) && c == '"') {
+        i = mds_json_string(s->kernels, s->p, i + 1, s->n, &bytes, &chars, &s->at);
+        e->number = (mds_number){MDS_U64, measure == MDS_MEASURE_BYTES ? bytes : chars};
+        return i;
+    }
+    e->found = c == 'n' ? MDS_JSON_MISSING : MDS_JSON_TYPE;
+    return mds_json_skip(s->kernels, s->p, i, s->n, around, &s->at);
+}
+
+/* Follows the path of the sum from its key k on. */
+static size_t measure_inside(scan *s, size_t i, size_t k, size_t around, element *e)
+{
+    const mds_field *field = s->field;
+    const uint8_t *p = s->p, c = i < s->n ? p[i] : 0;
+    size_t bytes, chars;
+    int more;
+    if (k == field->segments + field->inside)
+        return measure_here(s, i, around, e);
+    e->value = i;
+    e->found = c == '{' || c == 'n' ? MDS_JSON_MISSING : MDS_JSON_TYPE;
+    if (c != '{')
+        return mds_json_skip(s->kernels, p, i, s->n, around, &s->at);
+    for (i = next_entry(s, i + 1, 1, '}', &more); more; i = next_entry(s, i, 0, '}', &more)) {
+        const size_t key = i + 1;
+        const size_t end =
+            i < s->n && p[i] == '"' ? mds_json_string(s->kernels, p, key, s->n, &bytes, &chars, &s->at) : 0;
+        const size_t colon = end ? mds_json_spaces(p, end, s->n) : s->n;
+        if (colon == s->n || p[colon] != ':')
+            return 0;
+        i = mds_json_spaces(p, colon + 1, s->n);
+        if (mds_json_same_key(p + key, end - 1 - key, field->keys[k], field->key_sizes[k]))
+            i = measure_inside(s, i, k + 1, around + 1, e);
+        else
+            i = mds_json_skip(s->kernels, p, i, s->n, around + 1, &s->at);
+    }
+    return i;
+}
+
+static double as_double(mds_number number)
+{
+    double value;
+    memcpy(&value, &number.bits, 8);
+    return value;
+}
+
+/* Measure the array that begins at p[i]. */
+static void measure_sum(scan *s, size_t i)
+{
+    __int128 whole = 0;
+    double others = 0;
+    int more, is_double = 0;
+    s->found = MDS_JSON_OK;
+    for (i = next_entry(s, i + 1, 1, ']', &more); more; i = next_entry(s, i, 0, ']', &more)) {
+        element e = {.number = {MDS_U64, 0}};
+        i = measure_inside(s, i, s->field->segments, s->depth + 1, &e);
+        if (e.found == MDS_JSON_TYPE && s->found != MDS_JSON_TYPE)
+            s->value = e.value;
+        s->found = e.found > s->found ? e.found : s->found;
+        if (e.number.type == MDS_F64) {
+            is_double = 1;
+            others += as_double(e.number);
+        } else {
+            whole += e.number.type == MDS_I64 ? (__int128)(int64_t)e.number.bits : (__int128)e.number.bits;
+        }
+    }
+    if (i == 0)
+        s->found = MDS_JSON_INVALID;
+    if (is_double || whole > UINT64_MAX || whole < INT64_MIN) {
+        others += (double)whole;
+        s->number.type = MDS_F64;
+        memcpy(&s->number.bits, &others, 8);
+    } else {
+        s->number = (mds_number){whole < 0 ? MDS_I64 : MDS_U64, (uint64_t)whole};
+    }
+}
+
 /* Measure the value that begins at or after p[i]. */
 static void measure_value(scan *s, size_t i)
 {
@@ -191,6 +315,10 @@ static void measure_value(scan *s, size_t i)
     const uint8_t c = p[i];
     if (c == 'n') {
         s->found = mds_json_word(p, i, s->n, "null") ? MDS_JSON_MISSING : MDS_JSON_INVALID;
+    } else if (s->field->is_sum && c == '[') {
+        measure_sum(s, i);
+    } else if (s->field->is_sum) {
+        s->found = strchr(FIRST_BYTES, c) && c ? MDS_JSON_TYPE : MDS_JSON_INVALID;
     } else if (measure == MDS_MEASURE_NUMBER && (c == '-' || mds_is_digit(c))) {
         next = mds_json_number(p, i, s->n, &s->number, &s->at);
         if (next && next < s->n && (mds_is_space(p[next]) || p[next] == ',' || p[next] == '}'))
@@ -206,7 +334,7 @@ static void measure_value(scan *s, size_t i)
         s->commas = 0;
         s->items_empty = next < s->n && p[next] == ']';
     } else {
-        s->found = strchr("\"{[tf-0123456789", c) && c ? MDS_JSON_TYPE : MDS_JSON_INVALID;
+        s->found = strchr(FIRST_BYTES, c) && c ? MDS_JSON_TYPE : MDS_JSON_INVALID;
     }
 }
 
@@ -319,7 +447,7 @@ mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data
         return MDS_JSON_INVALID;
     if (data[begin] != '{')
         return strchr("\"[tfn-0123456789", data[begin]) && data[begin] ? MDS_JSON_TYPE : MDS_JSON_INVALID;
-    const int items = field->measure == MDS_MEASURE_ITEMS;
+    const int items = field->measure == MDS_MEASURE_ITEMS && !field->is_sum;
     /* Pass over the colons of other keys, as in the second example, unless the path has several keys (which may end in
      * different bytes) or the extra mask is needed for commas. */
     const int last_byte_tells = !items && field->segments == 1;

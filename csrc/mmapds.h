@@ -459,10 +459,12 @@ typedef enum {
 
 typedef struct {
     mds_measure measure;
-    size_t segments; /* keys of the path, 1 to MDS_PATH */
+    size_t segments; /* keys of the path from the record on, 1 or more */
     const uint8_t *keys[MDS_PATH];
     size_t key_sizes[MDS_PATH];
-    int escaped; /* what mds_field_escaped says */
+    int escaped;   /* what mds_field_escaped says */
+    int is_sum;    /* add up the measures of all elements of the array at these keys; 0 without elements */
+    size_t inside; /* keys from an element on, which follow the others, as b in a[*].b; MDS_PATH or fewer together */
 } mds_field;
 
 /* Whether a key of the path has to be escaped in JSON, so that it is not there byte by byte. */
@@ -486,7 +488,9 @@ typedef enum {
 
 /* Measure a field of the record data[0..n). May read up to data[0..readable), readable >= n, which saves a copy of the
  * last block. The last of duplicate keys counts, as in orjson. Only brackets, strings and what could be the key are
- * looked at, so that a record which is not JSON may pass: see mds_json_valid. */
+ * looked at, so that a record which is not JSON may pass: see mds_json_valid.
+ * In a sum, one element of another type counts before any that lacks the value. Integers are added exactly, and are
+ * rounded to a double if 64 bits do not hold their sum; others are added as doubles. */
 mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t readable,
                                  const mds_field *field, mds_number *number, size_t *at);
 

@@ -236,7 +236,7 @@ class Measuring:
     def __new__(
         cls,
         *,
-        fields: tuple[tuple[int, tuple[bytes, ...]], ...],
+        fields: tuple[tuple[int, tuple[bytes | None, ...]], ...],
         missing: int,
         fill: tuple[int, int],
         validate: bool,
@@ -370,7 +370,7 @@ def zstd_walk(
 def varints(data: _Buffer, begin: int, end: int, /) -> bytearray: ...
 def crc32c(variant: str | None, crc: int, data: _Buffer, /) -> int: ...
 def measure_record(
-    variant: str | None, fields: tuple[tuple[int, tuple[bytes, ...]]], data: _Buffer, /
+    variant: str | None, fields: tuple[tuple[int, tuple[bytes | None, ...]]], data: _Buffer, /
 ) -> tuple[int, int, int, int]: ...
 def json_error(variant: str | None, data: _Buffer, /) -> int | None: ...
 def cells_convert(cells: _Buffer, from_type: int, to_type: int, /) -> None: ...

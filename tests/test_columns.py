@@ -22,7 +22,7 @@ import mmapds
 from mmapds.dataset.saving import examine_view
 from mmapds.storage import numbers
 from mmapds.storage.index_file import Index, SavedView
-from tests.support.index_file import arrays
+from tests.support.index_file import arrays, verify
 from tests.support.pieces import jsonl_in_blocks
 
 WIDE = 2**53 + 1  # the first integer that float64 does not hold
@@ -218,6 +218,16 @@ def test_missing_fields(write, tmp_path, index):
         (b'{"a":1,"n":5}', "chars(n)", "a string at `n`, found a number"),
         (b'{"n":{}}', "items(n)", "an array at `n`, found an object"),
         (b"[1]", "n", "a number inside objects at `n`, found an array"),
+        (
+            b'{"n":[{"t":{}},{"t":1}]}',
+            "n[*].t",
+            "a number in every item of a list at `n[*].t`, found an object at byte 11 of the record",
+        ),
+        (
+            b'{"n":"x"}',
+            "chars(n[*])",
+            "a string in every item of a list at `n[*]`, found a string at byte 5 of the record",
+        ),
     ],
 )
 def test_a_wrong_type_is_always_an_error(write, line, expression, message):
@@ -227,6 +237,28 @@ def test_a_wrong_type_is_always_an_error(write, line, expression, message):
             mmapds.build(path, columns={"x": expression}, missing=missing)
         hint = f"leave such lines out with bad='skip' (record {number} of the index)"
         assert str(wrong.value) == f"{path}:2 (byte 3): expected {message}; {hint}"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"missing": "skip", "bad": "skip"}, [3, 0]),
+        ({"missing": 9, "bad": "skip"}, [3, 0, 9, 9, 9]),
+        ({"missing": "skip"}, "expected a number in every item of a list at `n[*].t`, found a string"),
+        ({"bad": "skip"}, "expected a number at `n[*].t`, found null or nothing; leave such records out with missing="),
+    ],
+)
+def test_a_sum_lacks_what_one_item_lacks(write, options, expected):
+    lists = [[{"t": 1}, {"t": 2}], [], [{"t": 3}, {}], None, [{"t": 3}, {"t": "x"}, {}], [None, {"t": 4}]]
+    path = write([{"n": each} for each in lists])
+    if isinstance(expected, str):
+        with pytest.raises(mmapds.ColumnError, match=re.escape(expected)):
+            mmapds.build(path, length="n[*].t", **options)
+        return
+    with pytest.warns(UserWarning, match=r"train.jsonl:5 \(byte 72\): .* found a bad line \(1 such line left out"):
+        mmapds.build(path, length="n[*].t", **options)
+    assert (lengths(path), Index(f"{path}.mmx").expressions) == (expected, {"length": "n[*].t"})
+    verify(Index(f"{path}.mmx"))
 
 
 def test_lengths_are_counts(write):

@@ -46,6 +46,9 @@ def files(tmp_path, write, monkeypatch):
         write(part, f"{name}.jsonl")
     mmapds.build("train.jsonl", length="items(tokens)")
     np.arange(2048 * 5, dtype=np.uint16).tofile("tokens.bin")
+    header = np.array([20240520, 1, 2500, *[0] * 253], np.int32)
+    write(header.tobytes() + np.arange(2500, dtype=np.uint16).tobytes(), "fineweb_train_000001.bin")
+    write([{"messages": [{"content": "é" * (i % 9)}] * (i % 5)} for i in range(50)], "dialogues.jsonl")
     np.save("features.npy", np.ones((7, 80), np.float32))
     for shard in range(3):
         samples = [{"json": b'{"label": %d}' % i, "npy": npy(np.zeros((2, i)))} for i in range(5)]

@@ -3,12 +3,15 @@
 Every SIMD variant is held to the same oracle. MMAPDS_JSON_CASES sets how many texts are made.
 """
 
+import json
 import math
+import operator
 import os
 import random
 import re
 import struct
 from fractions import Fraction
+from functools import reduce
 from itertools import product
 
 import numpy as np
@@ -33,6 +36,14 @@ NUMBER, BYTES, CHARS, ITEMS = MEASURES = (
     _native.MEASURE_ITEMS,
 )
 PATHS = [(key,) for key in KEYS] + [("a", "b"), ("b", "a"), ("a", "a"), ("a", "b", "c"), ("c", "len"), ("é", "😀")]
+SUMS = [
+    ("a", None),
+    ("a", None, "b"),
+    ("b", None, 'a"b', "c"),
+    ("a", "b", None),
+    ("é", None, "é"),
+    ("c", "a", None, "😀"),
+]
 
 
 # ---- where lines begin -------------------------------------------------------------------------------------------
@@ -86,14 +97,21 @@ def test_a_scan_from_the_middle_of_a_line():
 def expected(record, measure, path):
     """What orjson and a few lines of Python say: (status, number)."""
     value = orjson.loads(record)
-    for depth, key in enumerate(path):
-        if value is None and depth:
-            return MISSING, None
-        if not isinstance(value, dict):
-            return TYPE, None
-        value = value.get(key)
+    return (TYPE, None) if value is None else expected_of(value, measure, path)
+
+
+def expected_of(value, measure, path):
+    """The same of a value; None in a path stands for `[*]`."""
     if value is None:
         return MISSING, None
+    if path and not isinstance(value, list if path[0] is None else dict):
+        return TYPE, None
+    if path and path[0] is None:
+        found = [expected_of(item, measure, path[1:]) for item in value]
+        worst = max((status for status, _ in found), default=OK)
+        return worst, total([number for _, number in found]) if worst == OK else None
+    if path:
+        return expected_of(value.get(path[0]), measure, path[1:])
     if measure == NUMBER:
         return (OK, value) if type(value) in (int, float) else (TYPE, None)
     if not isinstance(value, list if measure == ITEMS else str):
@@ -101,8 +119,15 @@ def expected(record, measure, path):
     return OK, len(value.encode() if measure == BYTES else value)
 
 
+def total(numbers):
+    """The exact sum of integers, if 64 bits hold it; else a float."""
+    floats = [number for number in numbers if type(number) is float]
+    whole = sum(number for number in numbers if type(number) is int)
+    return whole if not floats and -(2**63) <= whole < 2**64 else reduce(operator.add, floats, 0.0) + float(whole)
+
+
 def measured(variant, record, measure, path):
-    keys = tuple(key.encode() for key in path)
+    keys = tuple(None if key is None else key.encode() for key in path)
     status, at, kind, bits = _native.measure_record(variant, ((measure, keys),), record)
     assert 0 <= at <= len(record)
     return status, struct.unpack("<" + "Qqd"[kind], struct.pack("<Q", bits))[0] if status == OK else None
@@ -122,7 +147,7 @@ def test_texts_of_every_shape_good_and_damaged_are_what_orjson_says():
         record = (make.space() + (make.object() if make.chance(0.95) else make.value()) + make.space()).encode()
         if make.chance(0.4):
             record = make.damaged(record).replace(b"\n", b" ")
-        good, measure, path = is_json(record), make.choice(MEASURES), make.choice(PATHS)
+        good, measure, path = is_json(record), make.choice(MEASURES), make.choice(PATHS + SUMS)
         wanted = expected(record, measure, path) if good else (INVALID, None)
         seen[wanted[0]] += 1
         for variant in VARIANTS:
@@ -161,6 +186,71 @@ def test_every_rule_of_json(variant):
             assert measured(variant, record, measure, ("a",)) == expected(record, measure, ("a",)), record[:300]
 
 
+LEAVES = st.one_of(
+    st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False, allow_infinity=False), st.text(), st.integers(0, 9)
+)
+ITEMS_OF = {NUMBER: LEAVES.filter(lambda x: not isinstance(x, str)), CHARS: st.text(), BYTES: st.text()}
+ITEMS_OF[ITEMS] = st.lists(st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3), max_leaves=4), max_size=4)
+
+
+@given(st.data(), st.sampled_from(MEASURES), st.sampled_from(["a[*]", "a[*].b", "a.b[*]", "b.a[*].c.b"]))
+def test_a_sum_is_that_of_plain_python(data, measure, text):
+    """Of lists whose items are as wanted; in some, a few are null, lack a key or have another type."""
+    before, _, behind = text.partition("[*]")
+    inside = [key for key in behind.split(".") if key]
+    wrong = data.draw(
+        st.sampled_from([st.nothing(), st.none(), st.one_of(st.none(), LEAVES, st.just({}), st.just([]))])
+    )
+
+    def item():
+        value = data.draw(st.one_of(ITEMS_OF[measure], wrong))
+        for key in reversed(inside):
+            others = {each: data.draw(LEAVES) for each in data.draw(st.sets(st.sampled_from(["b,", "c", "]}"])))}
+            value = data.draw(st.one_of(st.just({**others, key: value}), st.just({key: value, **others}), wrong))
+        return value
+
+    value = [item() for _ in range(data.draw(st.integers(0, 5)))]
+    for key in reversed(before.split(".")):
+        value = {"x": [1, {"a": [2]}], key: value, "y": "[*]"}
+    record, path = json.dumps(value, ensure_ascii=data.draw(st.booleans())).encode(), ()
+    for key in Expression.parse("n", text).path:
+        path += (key and key.decode(),)
+    wanted = expected(record, measure, path)
+    for variant in VARIANTS:
+        found = measured(variant, record, measure, path)
+        assert (found, type(found[1])) == (wanted, type(wanted[1])), (variant, record)
+
+
+def test_what_counts_in_a_sum():
+    """A wrong type before a missing value; the last of equal keys; integers exactly, as far as 64 bits go."""
+    for text, wanted in (
+        ('{"a":[]}', (OK, 0)),
+        ('{"a":[{"b":1},{}]}', (MISSING, None)),
+        ('{"a":[null,{"b":"x"}]}', (TYPE, None)),
+        ('{"a":[{"b":"x"},null]}', (TYPE, None)),
+        ('{"a":null}', (MISSING, None)),
+        ('{"a":{"b":1}}', (TYPE, None)),
+        ('{"a":[{"b":"x","b":2}],"a":[{"b":[],"\\u0062":3},{"b":4}]}', (OK, 7)),
+        ('{"a":[{"b":9007199254740993},{"b":-1}]}', (OK, 2**53)),
+        ('{"a":[{"b":18446744073709551615},{"b":1},{"b":-1}]}', (OK, 2**64 - 1)),
+        ('{"a":[{"b":18446744073709551615},{"b":1}]}', (OK, 2.0**64)),
+        ('{"a":[{"b":-9223372036854775808},{"b":-1}]}', (OK, -(2.0**63))),
+        ('{"a":[{"b":1},{"b":0.5}]}', (OK, 1.5)),
+    ):
+        assert measured(None, text.encode(), NUMBER, ("a", None, "b")) == wanted, text
+    for text in (
+        '{"a":[1 2]}',
+        '{"a":[1,]}',
+        '{"a":[,1]}',
+        '{"a":[{"b":1,}]}',
+        '{"a":[{"b"}]}',
+        '{"a":[1}',
+        '{"a":[tru]}',
+    ):
+        for path in (("a", None), ("a", None, "b")):
+            assert measured(None, text.encode(), NUMBER, path) == (INVALID, None), text
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_keys_escapes_and_quotes_on_both_sides_of_every_block_edge(variant):
     fields = ['"len":7', '"l\\u0065n":7', '"x\\\\":":\\"","len" : 7', '"len":1,"len":7', '"x":{"len":1},"len":7']
@@ -171,6 +261,9 @@ def test_keys_escapes_and_quotes_on_both_sides_of_every_block_edge(variant):
         quotes = ('{"a":"' + "\\" * 2 * padding + '\\"","len":[1,[2,3],"a,b"]}').encode()
         assert measured(variant, quotes, ITEMS, ("len",)) == (OK, 3)
         assert measured(variant, quotes, CHARS, ("a",)) == (OK, padding + 1)
+        assert measured(variant, quotes, ITEMS, ("len", None)) == (TYPE, None)
+        chat = ('{"pad":"' + "p" * padding + '","len":[{"a":"b\\""},{"a":"c"}]}').encode()
+        assert measured(variant, chat, CHARS, ("len", None, "a")) == (OK, 3)
 
 
 def test_expressions_of_columns():
@@ -178,7 +271,12 @@ def test_expressions_of_columns():
     assert Expression.parse("n", r"chars(a\.b)") == (r"chars(a\.b)", CHARS, (b"a.b",))
     assert Expression.parse("n", ".".join("a" * 16)).path == (b"a",) * 16
     assert Expression.parse("n", "bytes()").measure == _native.MEASURE_RECORD
-    for text in ("", "a..b", "words(a)", "chars()", ".".join("a" * 17), "\ud800"):
+    assert Expression.parse("n", "a[*].b") == ("a[*].b", NUMBER, (b"a", None, b"b"))
+    assert Expression.parse("n", r"items(a\.b[*])") == (r"items(a\.b[*])", ITEMS, (b"a.b", None))
+    assert Expression.parse("n", r"a\[*].b[*]c").path == (b"a[*]", b"b[*]c")
+    assert Expression.parse("n", ".".join("a" * 16) + "[*]").path == (b"a",) * 16 + (None,)
+    wrong = ("", "a..b", "words(a)", "chars()", ".".join("a" * 17), "\ud800", "[*]", "[*].a", "a[*][*]", "a[*].b[*]")
+    for text in (*wrong, ".".join("a" * 16) + "[*].a"):
         with pytest.raises(ValueError, match=r"^column 'n': expected a path.* found .*'") as refused:
             Expression.parse("n", text)
         assert repr(text) in str(refused.value)

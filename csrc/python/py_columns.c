@@ -5,8 +5,36 @@
 
 /* ---- fields -------------------------------------------------------------------------------------------- */
 
-/* Parse a tuple of (measure, (key, ...)) into fields and return how many there are; -1 with an exception. The fields
- * point into the keys, which are bytes and must outlive them. */
+/* Take the keys of a path, (key, ...), or (key, ..., None, key, ...) for the sum over the array there; -1 with an
+ * exception. */
+static int parse_path(PyObject *path, mds_field *field)
+{
+    size_t keys = 0;
+    for (Py_ssize_t k = 0; k < PyTuple_Size(path); k++) {
+        PyObject *each = PyTuple_GetItem(path, k);
+        char *key;
+        Py_ssize_t size;
+        if (each == Py_None && keys && !field->is_sum) {
+            field->is_sum = 1;
+            continue;
+        }
+        if (keys == MDS_PATH) {
+            PyErr_Format(PyExc_ValueError, "fields: expected a path of up to %d keys, found more", MDS_PATH);
+            return -1;
+        }
+        if (PyBytes_AsStringAndSize(each, &key, &size) != 0)
+            return -1;
+        field->keys[keys] = (const uint8_t *)key;
+        field->key_sizes[keys++] = (size_t)size;
+        field->segments += !field->is_sum;
+        field->inside += (size_t)field->is_sum;
+    }
+    field->escaped = mds_field_escaped(field);
+    return 0;
+}
+
+/* Parse a tuple of (measure, path) into fields and return how many there are; -1 with an exception. The fields point into
+ * the keys, which are bytes and must outlive them. */
 static Py_ssize_t parse_fields(PyObject *sequence, mds_field *fields)
 {
     const Py_ssize_t n = PyTuple_Check(sequence) ? PyTuple_Size(sequence) : -1;
@@ -21,23 +49,15 @@ static Py_ssize_t parse_fields(PyObject *sequence, mds_field *fields)
         if (mds_py_expect_tuple(field, "fields") != 0 ||
             !PyArg_ParseTuple(field, "iO!:fields", &measure, &PyTuple_Type, &path))
             return -1;
-        const Py_ssize_t segments = PyTuple_Size(path);
         const int keyless = measure == MDS_MEASURE_RECORD;
-        if (measure < 0 || measure > MDS_MEASURE_RECORD || segments > MDS_PATH || (segments < 1) != keyless) {
+        if (measure < 0 || measure > MDS_MEASURE_RECORD || (PyTuple_Size(path) < 1) != keyless) {
             PyErr_Format(PyExc_ValueError, "fields[%zd]: expected a path of %d to %d keys, found %zd for measure %d", c,
-                         !keyless, keyless ? 0 : MDS_PATH, segments, measure);
+                         !keyless, keyless ? 0 : MDS_PATH, PyTuple_Size(path), measure);
             return -1;
         }
-        fields[c] = (mds_field){.measure = (mds_measure)measure, .segments = (size_t)segments};
-        for (Py_ssize_t k = 0; k < segments; k++) {
-            char *key;
-            Py_ssize_t size;
-            if (PyBytes_AsStringAndSize(PyTuple_GetItem(path, k), &key, &size) != 0)
-                return -1;
-            fields[c].keys[k] = (const uint8_t *)key;
-            fields[c].key_sizes[k] = (size_t)size;
-        }
-        fields[c].escaped = mds_field_escaped(&fields[c]);
+        fields[c] = (mds_field){.measure = (mds_measure)measure};
+        if (parse_path(path, &fields[c]) != 0)
+            return -1;
     }
     return n;
 }

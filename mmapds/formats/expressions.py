@@ -8,7 +8,8 @@ An expression names a field of a JSON record by its path, and says what to measu
   items(tokens)   how many elements the array there has
   bytes()         how many bytes the whole record has
 
-Dots separate the keys of a path; a dot inside a key is written `\\.`.
+Dots separate the keys of a path; a dot inside a key is written `\\.`. `[*]` behind a key stands for every item of
+the list there: what is measured in each of them is added up, as in chars(messages[*].content).
 """
 
 import re
@@ -44,7 +45,7 @@ class Expression(NamedTuple):
 
     text: str
     measure: int
-    path: tuple[bytes, ...]
+    path: tuple[bytes | None, ...]  # None stands for `[*]`
 
     @classmethod
     def parse(cls, column: str, text: str) -> "Expression":
@@ -59,19 +60,19 @@ class Expression(NamedTuple):
             )
         measure = MEASURES[call[1]] if call else _native.MEASURE_NUMBER
         try:
-            keys = keys_of(call[2] if call else text)
+            path = _path_of(call[2] if call else text)
         except UnicodeEncodeError:
-            keys = ()
-        if not keys or not all(keys) or len(keys) > _native.LONGEST_PATH:
+            path = (b"",)
+        if b"" in path or path.count(None) > 1 or len(path) - path.count(None) > _native.LONGEST_PATH:
             raise ColumnError(
                 f"{place}: expected a path of 1 to {_native.LONGEST_PATH} keys in UTF-8, none empty, separated by "
-                f"dots, found {text!r}"
+                f"dots, one of them with [*] behind it or none, found {text!r}"
             )
-        return cls(text, measure, keys)
+        return cls(text, measure, path)
 
     def misfit(self, status: int, record: bytes, at: int) -> str:
         """Return what is expected of a record, and what is found in its place; see `JSON_*` and `UnmeasuredError`."""
-        shown = ".".join(key.decode().replace(".", r"\.") for key in self.path)
+        shown = re.sub(r"^\w+\((.*)\)$", r"\1", self.text)
         if status == ROUNDED:
             return f"expected {EXACT} found another at `{shown}`"
         expected = f"expected {_EXPECTED[self.measure]}"
@@ -79,8 +80,11 @@ class Expression(NamedTuple):
             skip = option("missing", "skip")
             return f"{expected} at `{shown}`, found null or nothing; leave such records out with {skip}"
         inside = len(self.path) > 1 or not record.lstrip().startswith(b"{")
-        found = f"found {kind_of(record, at)}; leave such lines out with {option('bad', 'skip')}"
-        return f"{expected}{' inside objects' * inside} at `{shown}`, {found}"
+        where, place = " inside objects" * inside, ""
+        if None in self.path:
+            where, place = " in every item of a list", f" at byte {at} of the record"
+        found = f"found {kind_of(record, at)}{place}; leave such lines out with {option('bad', 'skip')}"
+        return f"{expected}{where} at `{shown}`, {found}"
 
 
 def keys_of(path: str) -> tuple[bytes, ...]:
@@ -90,6 +94,15 @@ def keys_of(path: str) -> tuple[bytes, ...]:
       UnicodeEncodeError: the path cannot be written in UTF-8.
     """
     return tuple(key.replace(r"\.", ".").encode() for key in re.split(r"(?<!\\)\.", path))
+
+
+def _path_of(text: str) -> tuple[bytes | None, ...]:
+    """Return the keys of a path, with None behind the one that has `[*]`; `\\[*]` stands for these characters."""
+    path: list[bytes | None] = []
+    for key in keys_of(text):
+        name = re.sub(rb"((?<!\\)\[\*\])+$", b"", key)
+        path += [name.replace(rb"\[*]", b"[*]"), *[None] * ((len(key) - len(name)) // len("[*]"))]
+    return tuple(path)
 
 
 ROUNDED = -1

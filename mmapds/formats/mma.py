@@ -63,7 +63,7 @@ class ArrayFiles(Format):
 
 def _wanted(schema: "Schema", measuring: Measuring) -> "list[Field | None]":
     """Return the field behind each column; None for a column of the sizes of records."""
-    held: dict[tuple[int, tuple[bytes, ...]], Field | None] = {(_native.MEASURE_RECORD, ()): None}
+    held: dict[tuple[int, tuple[bytes | None, ...]], Field | None] = {(_native.MEASURE_RECORD, ()): None}
     for field in filter(lambda each: each.column, schema.fields):
         measure = _native.MEASURE_NUMBER if field.is_scalar else _native.MEASURE_ITEMS
         held[measure, (field.name.encode(),)] = field

@@ -18,12 +18,24 @@ static mds_field field(mds_measure measure, const char *first, const char *secon
     return f;
 }
 
+/* The sum over the array at `first`, of `second` in each of its elements, or of these. */
+static mds_field sum(mds_measure measure, const char *first, const char *second)
+{
+    mds_field f = field(measure, first, second);
+    f.is_sum = 1;
+    f.inside = f.segments - 1;
+    f.segments = 1;
+    return f;
+}
+
 static void measure_one(const uint8_t *data, size_t n)
 {
     const mds_field fields[] = {
         field(MDS_MEASURE_NUMBER, "a", NULL),  field(MDS_MEASURE_BYTES, "a", NULL),
         field(MDS_MEASURE_CHARS, "len", NULL), field(MDS_MEASURE_ITEMS, "a", NULL),
         field(MDS_MEASURE_NUMBER, "a", "b"),   field(MDS_MEASURE_NUMBER, "x\"y", NULL),
+        sum(MDS_MEASURE_NUMBER, "a", NULL),    sum(MDS_MEASURE_NUMBER, "a", "b"),
+        sum(MDS_MEASURE_CHARS, "a", "b"),      sum(MDS_MEASURE_ITEMS, "a", NULL),
     };
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++) {
         mds_json_status first_status = MDS_JSON_OK;

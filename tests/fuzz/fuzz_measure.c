@@ -10,13 +10,14 @@
 #define CUTS 3
 
 static const mds_field fields[] = {
-    {MDS_MEASURE_NUMBER, 1, {(const uint8_t *)"a"}, {1}, 0},
-    {MDS_MEASURE_NUMBER, 1, {(const uint8_t *)"len"}, {3}, 0},
-    {MDS_MEASURE_BYTES, 1, {(const uint8_t *)"a"}, {1}, 0},
-    {MDS_MEASURE_CHARS, 1, {(const uint8_t *)"text"}, {4}, 0},
-    {MDS_MEASURE_ITEMS, 1, {(const uint8_t *)"a"}, {1}, 0},
+    {MDS_MEASURE_NUMBER, 1, {(const uint8_t *)"a"}, {1}, .escaped = 0},
+    {MDS_MEASURE_NUMBER, 1, {(const uint8_t *)"len"}, {3}, .escaped = 0},
+    {MDS_MEASURE_BYTES, 1, {(const uint8_t *)"a"}, {1}, .escaped = 0},
+    {MDS_MEASURE_CHARS, 1, {(const uint8_t *)"text"}, {4}, .escaped = 0},
+    {MDS_MEASURE_ITEMS, 1, {(const uint8_t *)"a"}, {1}, .escaped = 0},
     {MDS_MEASURE_RECORD, .segments = 0},
-    {MDS_MEASURE_NUMBER, 2, {(const uint8_t *)"a", (const uint8_t *)"b"}, {1, 1}, 0},
+    {MDS_MEASURE_NUMBER, 2, {(const uint8_t *)"a", (const uint8_t *)"b"}, {1, 1}, .escaped = 0},
+    {MDS_MEASURE_NUMBER, 1, {(const uint8_t *)"a", (const uint8_t *)"b"}, {1, 1}, .is_sum = 1, .inside = 1},
 };
 
 /* What each record gives alone, by the portable variant. */

@@ -42,6 +42,7 @@ def json_records():
         "empty_items": b'{"a":[ ],"b":{}}',
         "nested": b'{"a":{"a":{"b":1},"b":2},"b":3}',
         "duplicates": b'{"a":1,"a":null,"a":2}',
+        "sum": b'{"b":1,"a":[{"b":1,"c":[1,{}]},{"\\u0062":-2.5,"b":3} , {"b":"x"}, null, [2,"]"]]}',
         "structure_in_strings": b'{"id":"a:\\"}","n":[7],"len":42}',
         "long": b'{"text":"' + b"word: {} " * 20 + b'","a":5,"tail":"' + b"\\\\" * 40 + b'"}',
         "backslashes_at_block_edge": b'{"x":"' + b"y" * 56 + b'\\\\\\"","a":1}',
