@@ -1,6 +1,7 @@
 """Saved views: a selection of records as an index of its own."""
 
 import json
+import math
 import os
 import pickle
 import re
@@ -10,14 +11,20 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mmapds
-from mmapds.dataset import saving
+from mmapds.cli.commands import index_main
+from mmapds.dataset import saving, views
 from mmapds.dataset.saving import examine_view
 from mmapds.errors import ColumnError, FormatError, IndexMissingError, KeyMissingError, SourceError, StaleIndexError
+from mmapds.storage import numbers
 from mmapds.storage.index_file import SavedView
 from mmapds.storage.lock import locked
 from tests.support.index_file import arrays, forge_section, rewrite
@@ -81,6 +88,138 @@ def test_keys_are_found_in_views(tmp_path):
     assert (other + ds).find("k3") == 4
     with pytest.raises(KeyMissingError, match="key = 'k99', expected the key of one of the 3 records"):
         saved.find("k99")
+
+
+# ---- filters -------------------------------------------------------------------------------------------------------
+
+COLUMNS = {
+    "length": [0, 1, 5, 2**32 - 1],
+    "big": [0, 5, 2**53 + 1, 2**63, 2**64 - 1],
+    "signed": [-(2**63), -1, 0, 5, 2**63 - 1],
+    "scores.mean": [-1.5, -0.0, 2.5, 5.0, 1e300, math.nan, math.inf],
+}
+NUMBERS = "0 1 5 -1 -1.5 2.5 5.0 -5e-1 1e9 9007199254740993 9223372036854775808 18446744073709551616 -1e300 1e999"
+SIDES = st.sampled_from([*COLUMNS, *COLUMNS, *NUMBERS.split()])
+RIGHT = st.tuples(st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), SIDES).map(" ".join)
+COMPARISONS = st.tuples(SIDES, RIGHT, st.one_of(RIGHT, st.just(""))).map(" ".join)
+FILTERS = st.recursive(
+    COMPARISONS,
+    lambda inner: st.one_of(
+        st.builds("{} {} {}".format, inner, st.sampled_from(["and", "or"]), inner),
+        st.builds("{}({})".format, st.sampled_from(["", "not ", "not not "]), inner),
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Two sources with columns of every type, whose numbers are returned, and a saved view of every third record."""
+    folder, random = tmp_path_factory.mktemp("filters"), np.random.default_rng(0)
+    paths, columns = [folder / "a.jsonl", folder / "b.jsonl"], {name: [] for name in COLUMNS}
+    for path, records in zip(paths, (300, 100), strict=True):
+        path.write_text("{}\n" * records)
+        mmapds.build(path)
+        for name, values in COLUMNS.items():
+            chosen = [values[at] for at in random.integers(0, len(values), records)]
+            chosen[: len(values)] = values
+            mmapds.add_column(path, name, chosen)
+            columns[name] += chosen
+    mmapds.open(paths)[::3].save(folder / "thirds.mmx")
+    return [str(path) for path in paths], columns, folder / "thirds.mmx"
+
+
+@given(text=FILTERS)
+def test_a_filter_chooses_what_python_says(measured, text):
+    """In pieces that no word of bits ends with, in memory or in scratch files, and of a view."""
+    paths, columns, thirds = measured
+    out, wanted = thirds.with_name("out.mmx"), []
+    for row in range(400):
+        length, big, signed, mean = (column[row] for column in columns.values())
+        names = {"length": length, "big": big, "signed": signed, "scores": SimpleNamespace(mean=mean)}
+        wanted += [row] if eval(text, names) else []
+    with patch.object(views, "_PIECE", 72), patch.object(numbers, "_IN_MEMORY", 1):
+        assert index_main([*paths, "--where", text, "-o", str(out), "--quiet"]) == 0
+        assert [mmapds.open(out).place(at) for at in range(len(wanted))] == [
+            mmapds.open(paths).place(at) for at in wanted
+        ]
+        assert len(mmapds.open(out)) == len(wanted)
+        assert index_main([str(thirds), "--where", text, "-o", str(out), "--quiet"]) == 0
+    found, chosen = mmapds.open(out), [at for at in wanted if at % 3 == 0]
+    assert found.column("big").tolist() == [columns["big"][at] for at in chosen]
+    assert not examine_view(SavedView(str(out))).problems
+
+
+def test_a_filter_is_comparisons_and_nothing_else(folder, ran):
+    path, out = folder / "a.jsonl", folder / "out.mmx"
+    before = sorted(os.listdir(folder))
+    for text in (
+        *(
+            "",
+            "length",
+            "length =< 3",
+            "length = 3",
+            "length < 3 &  size > 4",
+            "not length",
+            "length + 1 < 3",
+            "-length < 3",
+        ),
+        *(
+            "length < True",
+            "length < 'a'",
+            "length < 1j",
+            "length in (1, 2)",
+            "length is 3",
+            "(length < 3) < 3",
+            "f(length) < 3",
+        ),
+        *(
+            "length[0] < 3",
+            "[x for x in length] < 3",
+            "length < 3 if size else 4",
+            "length <",
+            "\0",
+            "length < " + "9" * 400,
+        ),
+        *("(" * 10_000, "not " * 100_000 + "length < 3", "length < 3; size"),
+    ):
+        status, _, err = ran("index", path, "--where", text, "-o", out)
+        assert (status, f"--where = {text!r}, expected comparisons of columns"[:200] in err) == (2, True), (
+            text[:99],
+            err[:99],
+        )
+    for status, message, *arguments in (
+        (1, "a.jsonl.mmx: expected column 'tokens', found 'length', 'size'", "--where", "tokens < 3", "-o", out),
+        (2, "--where: expected -o OUT.mmx with it, found none\n", "--where", "size < 3"),
+        (
+            2,
+            "--missing: expected no option for how to index with --where\n",
+            "--where",
+            "size < 3",
+            "-o",
+            out,
+            "--missing",
+            "0",
+        ),
+        (2, "--merge: expected no option for how to index with --where\n", "--where", "size < 3", "-o", out, "--merge"),
+        (
+            2,
+            "--workers: expected no option for how to index with --where\n",
+            "--where",
+            "size < 3",
+            "-o",
+            out,
+            "--workers",
+            "2",
+        ),
+        (1, "a.jsonl.mmx: expected a new path, or a saved view", "--where", "size < 3", "-o", f"{path}.mmx"),
+    ):
+        found, _, err = ran("index", path, *arguments)
+        assert (found, message in err) == (status, True), err
+    assert sorted(os.listdir(folder)) == before
+    status, said, _ = ran("index", path, "--where", "length < 30", "-o", out)
+    ds = mmapds.open(path)
+    assert said.startswith(f"{out}: {(ds.lengths < 30).sum():,} of 700 records where length < 30, ")
 
 
 # ---- bases that move, change or are missing ------------------------------------------------------------------------

@@ -122,6 +122,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "types": {"metavar": "JSON", "help": "types of some fields; the others keep theirs"},
     "validate": _FLAG | {"help": "check that every record is JSON"},
     "waits": _PATHS | {"metavar": "FILE", "help": "JSON of what ranks waited"},
+    "where": {"metavar": "FILTER", "help": "save a view of indexed records as OUT: 'length <= 4096'"},
     "workers": _N | {"help": "threads; default: all cores"},
     "bench workers": {"type": numbers, "metavar": "A,B", "help": "numbers of workers to try; default: by cores"},
 }
@@ -131,7 +132,7 @@ _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
     "index": (
         "index files where they lie",
         "out format length column missing validate bad max-record hash workers dask ray parts root grown merge force "
-        "quiet",
+        "where quiet",
         ["train.jsonl --length 'chars(text)'", "'shards/part-{000..099}.jsonl' -o corpus.mmx"],
     ),
     "info": (

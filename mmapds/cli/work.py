@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 from .. import formats
 from ..build_index import merge
@@ -53,6 +53,9 @@ def _executor(options: argparse.Namespace) -> Any:
 
 def index(options: argparse.Namespace) -> None:
     """Build the indexes that the options ask for, with a progress bar and a line for each."""
+    if options.where is not None:
+        _filter(options)
+        return
     if options.merge:
         _merge(options)
         return
@@ -94,16 +97,36 @@ def _size_of(path: str, roots: Roots) -> int:
 
 def _merge(options: argparse.Namespace) -> None:
     """Make one index of those that are given, or that the sources have which are given."""
-    if options.out is None:
-        raise UsageError("--merge: expected -o OUT.mmx with it, found none")
-    for name in _OF_BUILDING:
-        if getattr(options, name) not in (None, []):
-            raise UsageError(f"--{name.replace('_', '-')}: expected no option for how to index with --merge")
+    _check_builds_nothing(options, "merge")
     check_workers(options.workers)
     started = time.perf_counter()
     path = merge(options.sources, **_given(options, signature(merge).parameters))
     if not options.quiet:
         print(printable(f"{summarise(Index(str(path)))}, merged, {time.perf_counter() - started:.2f} s"))
+
+
+def _filter(options: argparse.Namespace) -> None:
+    """Save the view of the records for which a filter holds."""
+    from ..dataset.indexed import IndexedDataset, matching  # start-up time, as below
+    from ..dataset.opening import open as open_dataset
+
+    _check_builds_nothing(options, "where", "merge", "workers")
+    started = time.perf_counter()
+    dataset = cast(IndexedDataset, open_dataset(options.sources, roots=options.roots))
+    found = matching(dataset, options.where)
+    found.save(options.out)
+    if not options.quiet:
+        what = f"{len(found):,} of {counted(len(dataset), 'record')} where {options.where}"
+        print(printable(f"{options.out}: {what}, {time.perf_counter() - started:.2f} s"))
+
+
+def _check_builds_nothing(options: argparse.Namespace, mode: str, *others: str) -> None:
+    """Raise UsageError for an option for how to index, and without a path, where no source is indexed."""
+    if options.out is None:
+        raise UsageError(f"--{mode}: expected -o OUT.mmx with it, found none")
+    for name in (*_OF_BUILDING, *others):
+        if getattr(options, name) not in (None, []):
+            raise UsageError(f"--{name.replace('_', '-')}: expected no option for how to index with --{mode}")
 
 
 def _columns(options: argparse.Namespace) -> dict[str, str]:

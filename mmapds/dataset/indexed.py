@@ -35,7 +35,18 @@ from .decode import (
     takes_view,
 )
 from .fields import Fields, StoredFields
-from .views import ChainedRows, RangeRows, Rows, as_position, batch_of, checked, composed, is_position, positions_of
+from .views import (
+    ChainedRows,
+    RangeRows,
+    Rows,
+    as_position,
+    batch_of,
+    checked,
+    composed,
+    is_position,
+    positions_of,
+    rows_where,
+)
 
 OnError = Literal["raise", "skip"]
 """What to do with records that cannot be decoded."""
@@ -383,6 +394,11 @@ class IndexedDataset(Samples, Dataset):
 
 
 # ---- samples that are shown ---------------------------------------------------------------------------------------
+
+
+def matching(dataset: IndexedDataset, where: str) -> IndexedDataset:
+    """Return the view of the records for which a filter of their columns holds; see `views.rows_where`."""
+    return dataset._select(rows_where(where, dataset.column, len(dataset)))
 
 
 def undecoded(dataset: IndexedDataset) -> IndexedDataset:
