@@ -247,7 +247,7 @@ def test_the_specification_names_the_parameters_of_every_format():
     with mmapds.Writer("x.mma", {"id": "int64"}) as writer:
         writer.write({"id": 1})
     mmapds.build("messages.pb", format="prefixed", prefix="varint")
-    mmapds.build("tokens.bin", format="fixed", dtype="uint16")
+    mmapds.build("tokens.bin", format="fixed", dtype="uint16", header=2)
     built = ["notes.jsonl", "features.npy", "examples.tfrecord", "shards-000000.tar", "corpus.bin"]
     for path in built:
         mmapds.build(path)

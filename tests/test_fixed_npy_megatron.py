@@ -3,6 +3,7 @@
 import os
 import shutil
 import struct
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -27,6 +28,48 @@ def test_records_of_one_size_have_no_bounds_in_their_index(write, index):
     for options, records in ([], 50), (["--record-bytes", "20"], 25):  # an index remembers how its source is framed
         assert index(path, *options).returncode == 0
         assert len(mmapds.open(path)) == records
+
+
+@pytest.mark.parametrize("header", [1024, 3])
+def test_a_header_comes_before_the_first_record(write, tmp_path, index, header):
+    """Also one that puts numbers at odd places. An index remembers it."""
+    tokens = np.arange(1000, dtype=np.uint16)
+    paths = [
+        write(bytes(header) + part.tobytes(), f"{name}.bin")
+        for name, part in zip("ab", (tokens[:600], tokens[600:]), strict=True)
+    ]
+    options = ["--format", "fixed", "--dtype", "uint16", "--shape", "200", "--header", header]
+    assert index(*paths, *options, "--column", "size=bytes()").returncode == 0
+    merged = mmapds.open(mmapds.merge(paths, out=tmp_path / "all.mmx"))
+    for decode in (None, "torch"):
+        assert np.concatenate([*map(np.asarray, mmapds.open(paths, decode=decode))]).tolist() == tokens.tolist()
+    assert np.stack(merged.take([4, 3])).tolist() == [tokens[800:].tolist(), tokens[600:800].tolist()]
+    assert (merged.where(3).offset, merged.column("size").tolist()) == (header, [400] * 5)
+    assert index("--verify", *paths).returncode == 0
+    write(bytes(header) + tokens[:999].tobytes(), "a.bin")
+    cut = rf"a.bin: record 4 \(byte {header + 1600}\): expected 400 bytes, found 398; leave it out with truncated="
+    with pytest.raises(mmapds.FormatError, match=cut):
+        mmapds.build(paths[0])
+    mmapds.build(paths[0], truncated="drop")
+    assert mmapds.open(paths[0])[3].tolist() == tokens[600:800].tolist()
+    rewrite(f"{paths[0]}.mmx", metadata=lambda old: old | {"parameters": old["parameters"] | {"header": 4}})
+    with pytest.raises(mmapds.FormatError, match=f"DAMAGED: .*first = {header}, expected 4 in format 'fixed'"):
+        _ = mmapds.open(paths[0])[0]
+
+
+def test_a_header_is_whole_and_a_number(write):
+    path = write(bytes(20), "x.bin")
+    for truncated in ("error", "drop"):
+        with pytest.raises(mmapds.FormatError, match=r"x\.bin: expected a header of 21 bytes, found 20 in all"):
+            mmapds.build(path, format="fixed", record_bytes=4, header=21, truncated=truncated)
+    for header, records in ((20, 0), (4, 4), (0, 5)):
+        with pytest.warns(UserWarning, match="0 records") if records == 0 else nullcontext():
+            mmapds.build(path, format="fixed", record_bytes=4, header=header)
+        assert len(mmapds.open(path)) == records
+    assert "header" not in Index(f"{path}.mmx").parameters
+    for header in (-1, True, 2**63, "4", 1.0):
+        with pytest.raises(mmapds.FormatError, match=r"header = .*, expected an integer of 0 to 2\*\*63 - 1"):
+            mmapds.build(path, format="fixed", record_bytes=4, header=header)
 
 
 ARRAYS = [("uint16", ()), ("<f4", (4,)), (">i8", (2, 3)), ("S3", ()), ("bool", (4,)), ("complex64", (1, 2, 3))]

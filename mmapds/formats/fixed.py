@@ -40,18 +40,22 @@ class Fixed(Format):
         "record_bytes": Option(int, "N", "fixed: bytes in a record; or give dtype and shape"),
         "dtype": Option(str, "D", "fixed: type of a record's numbers, as NumPy names it"),
         "shape": Option(str, "N,N", "fixed: shape of a record; default: one number"),
+        "header": Option(int, "N", "fixed: bytes before the first record; default: 0"),
         **TRUNCATED,
     }
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """Return `record_bytes`, `dtype` and `shape` where a record is an array, and `truncated`."""
-        size = given.get("record_bytes")
+        """Return `record_bytes`, `dtype` and `shape` of arrays, `header` unless it is 0, and `truncated`."""
+        size, header = given.get("record_bytes"), given.get("header", 0)
+        if type(header) is not int or not 0 <= header < 2**63:
+            raise OptionError(f"header = {shortened(header)}, expected an integer of 0 to 2**63 - 1")
+        more = {**({"header": header} if header else {}), **self.truncated(given)}
         if "dtype" not in given:
             if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63 or "shape" in given:
                 raise OptionError(
                     f"record_bytes = {shortened(size)}, expected an integer of 1 to 2**63 - 1, or dtype and shape"
                 )
-            return {"record_bytes": size, **self.truncated(given)}
+            return {"record_bytes": size, **more}
         shape = _shape(given.get("shape", ()))
         try:
             dtype, expected = _array(given["dtype"], shape)
@@ -59,11 +63,12 @@ class Fixed(Format):
             raise OptionError(str(error)) from None
         if size not in (None, expected):
             raise OptionError(f"record_bytes = {size}, expected {expected}, the bytes of {dtype.str} of shape {shape}")
-        return {"record_bytes": expected, "dtype": dtype.str, "shape": list(shape), **self.truncated(given)}
+        return {"record_bytes": expected, "dtype": dtype.str, "shape": list(shape), **more}
 
     def layout(self, parameters: Parameters, source: IndexedSource) -> Layout:
-        if source.first and self.name == Fixed.name:
-            raise ValueError(f"first = {source.first}, expected 0 in format {self.name!r}")
+        header = parameters.get("header", 0)
+        if source.first != header and self.name == Fixed.name:
+            raise ValueError(f"first = {source.first}, expected {header} in format {self.name!r}")
         return Layout(_native.FRAMING_NONE, source.first, parameters["record_bytes"])
 
     def decoder(self, parameters: Parameters) -> Sample:
@@ -79,7 +84,9 @@ class Fixed(Format):
         """Yield how many records each source has, by its size, and by its header where it has one."""
         size, drop = parameters["record_bytes"], parameters.get("truncated") == "drop"
         for number, source in enumerate(sources):
-            first, expected = self._header(source)
+            first, expected = self._header(source, parameters)
+            if source.size < first:
+                raise FormatError(f"{source.path}: expected a header of {first} bytes, found {source.size} in all")
             count, rest = divmod(source.size - first, size)
             if rest and not drop:
                 raise FormatError(
@@ -92,9 +99,9 @@ class Fixed(Format):
             end = End(count, first + count * size, first)
             yield from _pieces(number, source, size, measuring, lost, end)
 
-    def _header(self, source: Source) -> tuple[int, int | None]:
+    def _header(self, source: Source, parameters: Parameters) -> tuple[int, int | None]:
         """Return where the first record of a source begins, and how many it should have, if it says so."""
-        return 0, None
+        return parameters.get("header", 0), None
 
 
 class Npy(Fixed):
@@ -122,7 +129,7 @@ class Npy(Fixed):
         shape = list(found["shape"])
         return {"record_bytes": size, "dtype": dtype.str, "shape": shape, **self.truncated(given)}
 
-    def _header(self, source: Source) -> tuple[int, int | None]:
+    def _header(self, source: Source, parameters: Parameters) -> tuple[int, int | None]:
         shape, _, first = _npy_header(source.path)
         return first, shape[0]
 
