@@ -13,7 +13,7 @@ from isal import isal_zlib
 
 import mmapds
 from mmapds.compression import gzip as gzip_codec
-from mmapds.compression.blocks import BlockTable, Edges
+from mmapds.compression.blocks import BlockError, BlockTable, Edges
 from mmapds.storage.index_file import Index
 from mmapds.storage.sources import open_file
 from tests.support import oracle
@@ -126,6 +126,27 @@ def test_headers_of_any_kind_may_lie_anywhere_in_what_is_read(write, monkeypatch
 
 
 # ---- damage ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_damaged_blocks_are_refused_or_have_their_content(write, module):
+    """Whatever is changed in the bytes of a block: what is decoded is what was written."""
+    blocks = [block for level in (0, 6) for block in blocks_of(build(write, gzip.compress(LINES, level)))]
+    random_, caught = random.Random(5), 0
+    for _ in range(200):
+        data, edges = random_.choice(blocks)
+        bad = bytearray(data)
+        for _ in range(random_.choice([1, 1, 2, 9])):
+            at = random_.randrange(len(bad))
+            bad[at : at + random_.choice([0, 1, 1, 3])] = random_.randbytes(random_.choice([0, 1, 1, 2]))
+        good = decode(module, data, edges)
+        try:
+            found = decode(module, bytes(bad), edges)
+        except BlockError:
+            caught += 1
+        else:
+            assert found == good or len(found) != len(good), "the reader compares the size"
+    assert caught > 120
 
 
 def flipped(data, at):
