@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.built
 PIP     = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip --disable-pip-version-check
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-trainers test-asan test-tsan test-ray test-report coverage clean
+.PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-trainers test-asan test-tsan test-ray test-report coverage clean
 
 # Files of tests are shared out to as many processes as there are cores, 8 at the most: each of some loads torch.
 test: $(STAMP)
@@ -64,6 +64,20 @@ build/trainers/installed: $(STAMP)
 	$(environment)
 	$(PIP) --python $(@D) install -q --group trainers
 	touch $@
+
+# The declared minimums of what mmapds needs, in an environment that sees no other, and what reads and samples under them
+OLDEST_TESTS ?= dataset samplers loader fields collate pack_collate ranks columns convert convert_records convert_tables formats gzip show
+test-oldest: build/oldest/installed
+	build/oldest/bin/python -m pytest -q -p no:cacheprovider $(OLDEST_TESTS:%=tests/test_%.py)
+
+build/oldest/installed: pyproject.toml $(SOURCES)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -c 'import itertools, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	  given = itertools.chain(p["dependencies"], *(p["optional-dependencies"][each] for each in $(OLDEST_EXTRAS))); \
+	  print(*(each.replace(">=", "==") for each in given), sep="\n")' > $(@D)/oldest.txt
+	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r $(@D)/oldest.txt -e . hypothesis msgspec pytest tfrecord torchdata
+	touch $@
+OLDEST_EXTRAS = ("torch", "images", "parquet", "hdf5", "gzip")
 
 # Lightning, transformers, accelerate, grain and others: each in several processes, with checkpoints that go on
 test-trainers: build/trainers/installed

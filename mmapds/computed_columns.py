@@ -25,7 +25,7 @@ from .index.build import check_workers
 from .index.write import Grown, Plan, Scan, Stored
 from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
-from .storage.numbers import BY_DTYPE, Spool, as_numbers
+from .storage.numbers import BY_DTYPE, Spool, as_numbers, not_a_length
 from .storage.sections import COLUMN
 from .storage.sources import StrPath
 from .storage.workers import cores, in_processes
@@ -321,8 +321,7 @@ def _cells(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
         fits = (numbers >= 0) & (numbers == np.floor(numbers)) & (numbers < 2.0**63)
         if not fits.all():
             wrong = int(fits.argmin())
-            found = f"found {numbers.flat[wrong]} at record {first + wrong}"
-            raise ColumnError(f"column 'length': expected integers of 0 or more, {found}")
+            raise not_a_length(numbers.flat[wrong], first + wrong)
     elif kind == "f":
         return np.asarray(numbers, np.float64, order="C")
     elif kind == "i" and (numbers < 0).any():

@@ -83,9 +83,8 @@ class Writer:
         if self._length is not None:
             field = fields.get(self._length)
             if field is None or not field.gives_lengths:
-                raise FormatError(
-                    f"{self.path}: length = {self._length!r}, expected an integer field or one with a ragged first axis"
-                )
+                expected = f"an integer field or one with a ragged first axis, found {field or 'none'}; cast it first"
+                raise FormatError(f"{self.path}: length = {self._length!r}, expected {expected}")
             if field.name != "length" and any(other.column == "length" for other in schema.fields):
                 raise FormatError(
                     f"{self.path}: length = {self._length!r}, expected 'length', as the schema has a field of that name"

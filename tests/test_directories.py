@@ -31,7 +31,8 @@ def test_what_is_passed_over_is_named(write, tmp_path):
         write(b"", f"d/{name}")
 
     def line(suffixes):
-        return f"{mixed}: passed over b.json, below, c, d.txt (expected names that end in {suffixes})"
+        way = f"give '{mixed}/**/*.jsonl' for those below"
+        return f"{mixed}: passed over b.json, below, c, d.txt; {way} (expected names that end in {suffixes})"
 
     def into(path):
         return convert(path, tmp_path / "out.mma")

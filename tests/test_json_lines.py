@@ -58,7 +58,6 @@ ARRAYS = {  # what `json.dump(rows, file)` writes would be one record
 OTHER_TEXT = {
     "a.jsonl": "[\n" + ",\n".join(map(json.dumps, RECORDS)) + "\n]\n",
     "b.jsonl": "\ufeff" + json.dumps(RECORDS[0], indent=2),
-    "c.jsonl": LINES.encode("utf-16"),
     "a.csv": "id,text\n1,a b\n",
     "e.ndjson.zst": "nonsense\n",
 }

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
@@ -192,6 +193,9 @@ def _work(given: Sequence[str]) -> int | None:
     """Run what a command line asks for; an error that begins with an option is one of usage."""
     prog = "mmapds" if os.path.basename(sys.argv[0]) == "mmapds" else "python -m mmapds"
     parser = new_parser(prog, given)
+    if given and not given[0].startswith("-") and given[0] not in _COMMANDS:
+        near = get_close_matches(given[0], _COMMANDS, 1, 0)[0]
+        parser.error(f"COMMAND = {given[0]!r}, expected {', '.join(_COMMANDS)}; the nearest is {near}")
     options = parser.parse_args(given)
     if options.print_completion:
         try:

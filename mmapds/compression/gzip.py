@@ -13,8 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from .. import _native
-from ..errors import check_memory
+from ..errors import FormatError, check_memory
 from ..storage.sections import WINDOW
+from ..storage.sources import piped
 from .blocks import SMALLEST, BlockError, BlockStart, Edges, not_decoded, packed_point
 
 SPACING = 1 << 20  # bytes of content between access points, at least: the next block of deflate then begins a block
@@ -68,6 +69,10 @@ def content_of(path: str, file: _native.Map) -> Iterator[tuple[BlockStart | None
         crc, size = crc32(out[before:filled], crc), size + filled - before
         content += filled - before
         try:
+            rest = file.read(whole, min(_READ, file.size - whole)) if status == _native.INFLATE_NOT_MEMBER else b""
+            if rest[:1] == b"\0" and rest.lstrip(b"\0").startswith(b"\x1f\x8b\x08"):  # Python's own passes over them
+                way = piped(path, "python -m gzip -d -")
+                raise FormatError(f"{path}: expected no zeros between members, found some at byte {whole}; run: {way}")
             if status in _WRONG:
                 raise BlockError(_WRONG[status] + f" at byte {whole}" * (status == _native.INFLATE_NOT_MEMBER))
             if status == _native.INFLATE_MEMBER:

@@ -160,7 +160,7 @@ def _described(found: Any) -> Any:
     if isinstance(found, pa.FixedShapeTensorType):
         if found.permutation not in (None, [*range(len(found.shape))]):
             raise TypeError(found)
-        return np.dtype(found.value_type.to_pandas_dtype()).name, (*found.shape,)
+        return pa.array([], found.value_type).to_numpy(zero_copy_only=False).dtype.name, (*found.shape,)
     plain = _plain(found)
     shape: list[int | None] = []
     while _is_list(found):
@@ -169,7 +169,7 @@ def _described(found: Any) -> Any:
     if is_type.is_null(plain):
         return "null"
     if _is_number(plain):
-        dtype = np.dtype(plain.to_pandas_dtype()).name
+        dtype = pa.array([], plain).to_numpy(zero_copy_only=False).dtype.name
         return (dtype, tuple(shape)) if shape else dtype
     return "json" if shape else {pa.large_string(): "str", pa.large_binary(): "bytes"}.get(plain, "json")
 

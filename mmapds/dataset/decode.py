@@ -15,6 +15,7 @@ import orjson
 
 from ..arrays.schema import Schema
 from ..errors import DecodeError, Error, FormatError, counted, printable, says_no_memory
+from ..formats.expressions import not_json
 from ..formats.format import plain_dtype
 from . import payloads
 from .batch import Columns, StoredField, as_tensor, expect_read_only, numpy_dtype
@@ -109,8 +110,10 @@ def is_short_of_memory(error: Exception) -> bool:
     return isinstance(error.__cause__ if isinstance(error, SystemError) else error, MemoryError)
 
 
-def reason_of(error: Exception, decode: str | Decoder) -> str | None:
+def reason_of(error: Exception, decode: str | Decoder, record: bytes) -> str | None:
     """Return what a decoder of mmapds found wrong, as messages say it; None for an error of a decoder of the user's."""
+    if decode == "json":
+        return not_json(record)
     if type(error) in (DecodeError, FormatError):
         return str(error)
     inner = decode.inner if isinstance(decode, TensorDecoder) else decode

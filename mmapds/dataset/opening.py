@@ -157,8 +157,8 @@ def _warn_of_samples(sampled: Sequence[tuple[Index, int]], patterns: list[str]) 
         index, number = sampled[0]
         more = f" and {len(sampled) - 1:,} more" if len(sampled) > 1 else ""
         warn(
-            f"{index.source_path(number)}{more}: expected the time of change of when it was indexed, found another and "
-            f"the same bytes in {current.BLOCKS} blocks of it; run: {build_command(patterns)} (or give check='sample')"
+            f"{index.source_path(number)}{more}: mtime changed, sampled bytes are equal ({current.BLOCKS} blocks); "
+            f"run: {build_command(patterns)} (or give check='sample')"
         )
 
 

@@ -11,7 +11,8 @@ from .. import _native
 from ..compression.content import head_of, opened
 from ..errors import FormatError, either, option, quoted, tool
 from ..storage.index_file import Index
-from ..storage.sources import named
+from ..storage.sources import named, piped, without_codec
+from .expressions import constant_in, encodings_of
 from .fixed import Fixed, Npy
 from .format import ArrayOf, FieldsOf, Format, Option
 from .frames import Prefixed, TFRecord
@@ -103,8 +104,14 @@ def _check_lines(path: str, head: bytes) -> None:
         good = sum(_native.json_error(None, line) is None for line in lines)
         if 2 * good < len(lines) or not (lines or cut.lstrip().startswith((b"{", b"[", b'"'))):
             found = "other text"
+    remedy = f"give {option('format', 'jsonl')} to take its lines as they are"
+    if found == "other text" and (names := encodings_of(head)) is not None:
+        found = f"text that is not UTF-8{' and may be ' * bool(names)}{' or '.join(names[:3])}"
+        steps = [f"{'zstd' if path.endswith('zst') else 'gzip'} -dc"] * (without_codec(path) != path)
+        remedy = f"run: {piped(path, *steps, f'iconv -f {names[0]} -t UTF-8') if names else f'file {quoted(path)}'}"
+    elif found == "other text" and (name := constant_in(lines[0])):
+        found, remedy = f"{name}, which JSON lacks", f"{remedy}, and open it with decode=json.loads"
     if found:
-        remedy = f"give {option('format', 'jsonl')} to take its lines as they are"
         raise FormatError(f"{path}: not JSON Lines: expected a JSON value a line, found {found}; {remedy}")
 
 

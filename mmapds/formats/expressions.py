@@ -12,9 +12,12 @@ Dots separate the keys of a path; a dot inside a key is written `\\.`. `[*]` beh
 the list there: what is measured in each of them is added up, as in chars(messages[*].content).
 """
 
+import codecs
+import json
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -37,6 +40,15 @@ _EXPECTED = {
     _native.MEASURE_CHARS: "a string",
     _native.MEASURE_ITEMS: "an array",
 }
+_ENCODINGS = {
+    "UTF-8": ".",
+    "CP1252": "(?<=[A-Za-z])[\u00c0-\u00ff]|[\u00c0-\u00ff](?=[A-Za-z])",
+    "SHIFT_JIS": "[\u3000-\u9fff\uff01-\uff60]",
+    "EUC-KR": "[\u3000-\u303f\uac00-\ud7a3]",
+    "GB18030": "[\u3000-\u303f\u4e00-\u9fff\uff01-\uff60]",
+    "CP1251": "(?<=[\u0400-\u04ff])[\u0400-\u04ff]|[\u0400-\u04ff](?=[\u0400-\u04ff])",
+}
+"""Encodings, and the letters beyond ASCII that text in them has. Of two that fit, the first is likelier."""
 _FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
 
 
@@ -249,11 +261,34 @@ def not_json(record: bytes) -> str:
     """Return what is wrong with a record that is not JSON."""
     import orjson  # start-up time: only an error needs it
 
+    if names := encodings_of(record):
+        return f"not JSON: expected UTF-8, found {' or '.join(names[:3])}; convert it by iconv -f {names[0]} -t UTF-8"
+    advice = f", which has {name}; open it with decode=json.loads" if (name := constant_in(record)) else ""
     try:
         orjson.loads(record.decode())
     except ValueError as error:
-        return f"not JSON: {error}"
+        return f"not JSON: {error}{advice}"
     return f"not JSON: unexpected byte: char {_native.json_error(None, record)}"
+
+
+def encodings_of(text: bytes) -> list[str] | None:
+    """Return the encodings that text may be in, the likeliest first; None for UTF-8."""
+    found = {"UTF-16": 2.0} if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else {}
+    for name, letters in _ENCODINGS.items():
+        with suppress(UnicodeDecodeError):  # but for a character that is cut off
+            beyond = re.sub("[\0-\x7f]", "", decoded := codecs.getincrementaldecoder(name)().decode(text))
+            found[name] = len(re.findall(letters, decoded)) / max(len(beyond), 1)
+    names = sorted((name for name in found if found[name] > 0.5), key=found.__getitem__, reverse=True)
+    return None if "UTF-8" in found else names
+
+
+def constant_in(record: bytes) -> str:
+    """Return the number that JSON lacks, NaN or Infinity, where a record is JSON but for it."""
+    found: list[str] = []
+    with suppress(ValueError, RecursionError):
+        json.loads(record, parse_constant=found.append)
+        return "".join(found[:1])
+    return ""
 
 
 def kind_of(record: bytes, at: int) -> str:

@@ -8,14 +8,17 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from .. import _native
-from ..compression.content import Data, Part, content_of
+from ..compression.content import Data, Part, content_of, head_of
 from ..errors import FormatError, option
 from ..storage.sections import IndexedSource
+from ..storage.sources import piped
 from ..storage.workers import cores
 from .expressions import Measuring
 from .format import TRUNCATED, End, Format, Layout, Option, OptionError, Parameters, Piece, Sources, Walk, walked
 
 _CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)  # the bytes at hand do not hold a record whole
+_ZLIB = b"x\x01", b"x\x5e", b"x\x9c", b"x\xda"  # begin streams of zlib, one of TensorFlow's compressions
+_INFLATE = "python -c 'import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))'"
 _LONGEST_PREFIX = 16  # bytes; more than any prefix has
 _PREFIXES = {
     "u32le": _native.FRAMING_U32LE,
@@ -174,6 +177,9 @@ class FramesWalk(Walk):
 
 def _error(path: str, size: int, stop: Stop) -> FormatError:
     """Return the error to raise for a record at which a walk over content of `size` bytes stopped."""
+    if stop.status == _native.FRAMES_LENGTH_CRC and not stop.at and head_of(path, 2) in _ZLIB:
+        what = "compressed (zlib): expected a file whose records can be read in place"
+        return FormatError(f"{path}: {what}; run: {piped(path, _INFLATE)}")
     found = f"{stop.found:#010x}"
     if stop.status in _CUT:
         drop = option("truncated", "drop")

@@ -168,7 +168,7 @@ def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> 
     if timeout is not None and not (isinstance(timeout, Real) and 0 < timeout < _LONGEST):
         raise OrderError(f"timeout = {shortened(timeout)}, expected seconds above 0, below {_LONGEST:,}")
     store = _store()
-    ranks = [] if store is None else process_group().get_process_group_ranks(group)
+    ranks = [] if store is None else process_group().get_process_group_ranks(group or process_group().group.WORLD)
     if len(ranks) > 1 and process_group().get_rank() in ranks:
         name = f"calls/{xxh3_64(json.dumps(ranks).encode()).hexdigest()}"
         limit = timeout or _limit_of(store) or store.timeout.total_seconds()

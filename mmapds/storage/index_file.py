@@ -30,7 +30,7 @@ from .sections import (
     records_in_group,
     unpacked,
 )
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, Io, Roots, is_inside, open_file, reason, way_to_index
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, Io, Roots, check_name, is_inside, open_file, reason, way_to_index
 
 RECORD_NUMBERS = (U32.dtype, U64.dtype)
 LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
@@ -138,6 +138,8 @@ class IndexFile(SectionFile):
 
     def path_of(self, relative: str) -> str:
         """Return where a file is that this one names, as messages say it; nothing has checked where it leads."""
+        if not relative.isascii():
+            check_name(relative)  # of which Python may not know where it is
         if "/" not in relative:
             return self.path[: self.path.rfind("/") + 1] + relative
         # `..` starts from the real place of this file, not from that of a link to it.

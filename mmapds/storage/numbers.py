@@ -14,7 +14,7 @@ from tempfile import SpooledTemporaryFile, TemporaryFile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .. import _native
-from ..errors import ColumnError
+from ..errors import ColumnError, either
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +41,13 @@ _IN_MEMORY = 16 << 20  # bytes
 _DIGIT = 16  # bits sorted at a time
 _AT_ONCE = 20  # lengths of up to so many bits are sorted in one pass: 8 MB of counters
 BY_CELL = {number_type.cell: number_type for number_type in (U64, I64, F64)}
+
+
+def not_a_length(number: object, record: int) -> ColumnError:
+    """Return the error to raise for a number in the column 'length'."""
+    way = f"keep it by {either('--column', 'columns=')} under another name, or round it by add_column"
+    found = f"found {number}; {way} (record {record} of the index)"
+    return ColumnError(f"column 'length': expected integers of 0 or more, {found}")
 
 
 def as_numbers(values: Any, first: int = 0) -> "NDArray[Any]":

@@ -4,6 +4,7 @@ import glob
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
@@ -72,9 +73,11 @@ def codec_of(head: bytes) -> str:
 def check_name(path: str) -> None:
     """Raise SourceError for a source whose name is not UTF-8, and cannot be in an index."""
     try:
-        path.encode()
+        os.fsencode(path.encode().decode())
     except UnicodeEncodeError:
-        raise SourceError(f"{os.fsencode(path)!r}: expected a name in UTF-8") from None
+        name, found = path.encode(errors="surrogateescape"), sys.getfilesystemencoding()
+        way = "" if found == "utf-8" else f", and Python to read names as that, not as {found}; set PYTHONUTF8=1"
+        raise SourceError(f"{name!r}: expected a name in UTF-8{way}") from None
 
 
 # ---- files that are given ---------------------------------------------------------------------------------------
@@ -143,6 +146,9 @@ def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str],
     taken = _without_indexes([os.path.join(directory, name) for name in names if name in sources], suffixes)
     others = [name for name in names if not (name in sources or _NOT_DATA.search(name))]
     found = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
+    below = (glob.iglob(os.path.join(glob.escape(os.path.join(directory, name)), "*")) for name in others[:_NAMED])
+    if endings := [suffix for paths in below for path in paths for suffix in suffixes if named(path, (suffix,))]:
+        found += f"; give {quoted(os.path.join(glob.escape(directory), '**', f'*{endings[0]}'))} for those below"
     expected = f"names that end in {' '.join(suffixes)}"
     if not taken:
         raise SourceError(f"{directory}: expected {expected}, found {found or 'no files'}")
@@ -302,11 +308,16 @@ def way_to_index(path: str) -> str:
 
 def compressed(path: str, codec: str, format_name: str = "") -> SourceError:
     """Return the error to raise for a source whose compression is not read, at all or in a format."""
-    plain = another_name(re.sub(r"\.(gz|bgz|zst|xz|lz4|bz2)$", "", path))
-    command = f"unzip {quoted(path)}" if codec == "zip" else f"{codec} -dc < {quoted(path)} > {quoted(plain)}"
+    command = f"unzip {quoted(path)}" if codec == "zip" else piped(path, f"{codec} -dc")
     why = f", as format {format_name!r} needs" if format_name else ""
     expected = f"expected a file whose records can be read in place{why}"
     return SourceError(f"{path}: compressed ({codec}): {expected}; run: {command}")
+
+
+def piped(path: str, command: str, *more: str) -> str:
+    """Return a shell command that pipes a file through others into a new file beside it."""
+    plain = another_name(re.sub(r"\.(gz|bgz|zst|xz|lz4|bz2)$", "", path))
+    return f"{' | '.join([f'{command} < {quoted(path)}', *more])} > {quoted(plain)}"
 
 
 def check_unchanged(source: Source) -> None:

@@ -11,7 +11,7 @@ from xxhash import xxh3_64
 
 from ..errors import ColumnError, Error
 from .lock import Replacement
-from .numbers import BY_DTYPE, U32, U64, Spool, scratch, sort_lengths
+from .numbers import BY_DTYPE, U32, U64, Spool, not_a_length, scratch, sort_lengths
 from .sections import ALIGNMENT, CHECKED, COLUMN, HEADER, VERSION
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, open_file, reason
 
@@ -106,9 +106,7 @@ class SectionWriter(Replacement):
             numbers = data.cast(kind.code)
             wrong = ((record, each) for record, each in enumerate(numbers) if not each >= 0 or each % 1)
             record, number = next(wrong, (0, numbers[0]))
-            raise ColumnError(
-                f"column 'length': expected integers of 0 or more, found {number} (record {record} of the index)"
-            )
+            raise not_a_length(number, record)
         for name, section in sort_lengths(data, kind.width, self.scratch).items():
             self.write_array(name, *section)
 
