@@ -3,6 +3,7 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import os
+import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor
@@ -79,7 +80,9 @@ def add_column(
     if isinstance(values, str):
         raise ColumnError(f"values = {shortened(values)}, expected a function of a sample, or an array of numbers")
     check_workers(workers)
-    functions = identities({name: values}, version) if callable(values) else {}
+    # With another decoder or a default, a build would not compute the same.
+    is_known = callable(values) and (version is not None or (decode is None and default is None))
+    functions = identities({name: cast(Any, values)}, version) if is_known else {}
     target = _index_path(open_dataset(source_or_index, decode=decode, roots=roots))
     with locked(target):
         # Again, as the index may have been replaced before the lock.
@@ -116,15 +119,17 @@ def complete(
 ) -> None:
     """Add columns that functions compute, all at once; see `mmapds.index.build.Complete`.
 
-    What the index before has of a function with the same identity is kept.
+    What the index before has of a function with the same identity is kept; but not of one of a script or a notebook
+    without a version, as that often has another body by now.
     """
+    known = {name: each for name, each in functions.items() if not re.fullmatch(r"__main__\..*:", each)}
     with locked(place):
         index = Index(path)
         if path == place:
-            if all(name in index.columns and index.functions.get(name) == functions.get(name, "") for name in computed):
+            if all(name in index.columns and index.functions.get(name) == known.get(name, "") for name in computed):
                 return
             plan = [Stored(index, range(len(index.sources)))]  # it may be another one than that of the plan by now
-        stored = {name: _stored(index, plan, name, function) for name, function in functions.items()}
+        stored = {name: _stored(index, plan, name, function) for name, function in known.items()}
         # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
         dataset = open_dataset(path, roots=index.roots_needed())
         target = os.path.realpath(place) if path == place else place
@@ -133,7 +138,8 @@ def complete(
 
 def _stored(index: Index, plan: Plan, name: str, function: str) -> Known:
     """Return the numbers of a column that a function has computed, by the records of an index that have them."""
-    found, source = {}, 0
+    found: Known = {}
+    source = 0
     for step in plan:
         first = index.firsts[source]
         source += 1 if isinstance(step, Grown) else len(step.sources)

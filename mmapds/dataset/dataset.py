@@ -595,8 +595,6 @@ def zip(**datasets: Dataset) -> Dataset:  # noqa: A001 - mmapds.zip is the publi
         if not isinstance(member, Dataset):
             raise Error(f"datasets[{name!r}]: expected a dataset of mmapds.open, found {type(member).__name__}")
         if len(member) != len(datasets[first]):
-            raise Error(
-                f"datasets[{name!r}]: expected {len(datasets[first])} records, as in datasets[{first!r}], found "
-                f"{len(member)}"
-            )
+            what = f"expected {len(datasets[first])} records, as in datasets[{first!r}], found {len(member)}"
+            raise Error(f"datasets[{name!r}]: {what}")
     return ZippedDataset(datasets)
