@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import mmapds
@@ -141,6 +141,7 @@ def check_column(make, expected):
         lambda pool: st.lists(st.lists(st.sampled_from(pool), max_size=5), min_size=1, max_size=3)
     )
 )
+@example([[-1], [2**63]])
 def test_a_column_has_the_smallest_type_that_holds_it_and_no_integer_is_rounded(tmp_path_factory, parts):
     """Also where each record is in a block of its own, and types differ from block to block, or in other indexes."""
     folder = tmp_path_factory.mktemp("numbers")

@@ -180,8 +180,13 @@ def test_groups_of_hdf5(tmp_path):
     stored(path, **{"train/b": [1, 2], "train/a": [3], "late/x": 1, "late/y": 2, "first/x": 0, "train/deep/x": 7})
     with h5py.File(path, "a") as file:
         file["late"].attrs["empty"] = h5py.Empty("f4")
-    done = convert(path, records="groups", fields=["__key__", "x", "a"])
-    found = [("first", 0, None), ("late", 1, None), ("train/deep", 7, None), ("train", None, [3])]
+    done = convert(path, records="groups", fields=["__key__", "x", "a", "empty"])
+    found = [
+        ("first", 0, None, None),
+        ("late", 1, None, None),
+        ("train/deep", 7, None, None),
+        ("train", None, [3], None),
+    ]
     assert [tuple(sample.values()) for sample in samples(done.path)] == found
     with pytest.raises(mmapds.FormatError, match=r"record 1: expected fields among .*, found 'empty'"):
         convert(path, records="groups", infer=1)

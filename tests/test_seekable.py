@@ -72,6 +72,7 @@ def test_the_text_is_that_of_the_source(write, tmp_path, name):
 @example([], True)
 @example([(4095, "\n")] * 3, False)
 @example([(4096, "\n"), (1, "\n")], False)
+@example([(4094, "\n")], True)
 def test_frames_are_as_many_lines_as_fit(tmp_path, lines, is_cut):
     text = b"".join(b"x" * size + b"\n" * (end == "\n") for size, end in lines) + b"y" * is_cut
     (tmp_path / "a").write_bytes(text)
