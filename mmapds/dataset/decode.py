@@ -110,10 +110,13 @@ def is_short_of_memory(error: Exception) -> bool:
     return isinstance(error.__cause__ if isinstance(error, SystemError) else error, MemoryError)
 
 
-def reason_of(error: Exception, decode: str | Decoder, record: bytes) -> str | None:
+def reason_of(error: Exception, decode: str | Decoder, read: Callable[[], bytes]) -> str | None:
     """Return what a decoder of mmapds found wrong, as messages say it; None for an error of a decoder of the user's."""
     if decode == "json":
-        return not_json(record)
+        try:
+            return not_json(read())
+        except Error:  # of a large block, in which the record lies behind by now
+            return f"not JSON: {error}"
     if type(error) in (DecodeError, FormatError):
         return str(error)
     inner = decode.inner if isinstance(decode, TensorDecoder) else decode

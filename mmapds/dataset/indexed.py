@@ -183,9 +183,8 @@ class IndexedDataset(Samples, Dataset):
             except Exception as error:
                 if is_short_of_memory(error) or isinstance(error, RecursionError):
                     self._raise_at(number, positions[k], error)
-                self._leave_out(
-                    number, reason_of(error, self._given_decode, bytes(record)) or f"{type(error).__name__}: {error}"
-                )
+                reason = reason_of(error, self._given_decode, partial(self._records.copy, number))
+                self._leave_out(number, reason or f"{type(error).__name__}: {error}")
                 continue
             kept.append(k)
             if self._takes_views:
@@ -245,7 +244,7 @@ class IndexedDataset(Samples, Dataset):
         place, at = self._catalog.place(located), f" (ds[{int(position) % self._length}])"
         if type(error) in (DecodeError, FormatError):
             raise type(error)(f"{place}: {error}{at}") from None
-        if reason := reason_of(error, self._given_decode, self._records.copy(number)):
+        if reason := reason_of(error, self._given_decode, partial(self._records.copy, number)):
             raise DecodeError(f"{place}: {reason}{at}") from error
         if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
             raise RuntimeError(f"{place}: the decoder raised StopIteration{at}") from error
