@@ -139,6 +139,7 @@ def check_epoch(ds, ids, sampler, epoch, how):
     """A loader gives ds[i] for each index, also after a resume in the middle. Return the indices of each step."""
     loader = mmapds.DataLoader(ds, collate_fn=lambda found: found, **how)
     loader.set_epoch(epoch)
+    ds.set_epoch(epoch)  # of what it is compared with; a loader has its own
     indices = list(sampler)
     loader.set_epoch(epoch)  # again
     steps, states = zip(*((found, json.dumps(loader.state_dict())) for found in loader), strict=True)

@@ -187,10 +187,13 @@ def test_a_child_that_outlives_its_killed_parent_keeps_no_lock(tmp_path):
     script = """
 import os, signal, sys, mmapds
 writer = mmapds.Writer(sys.argv[1])
+here, there = os.pipe()
 child = os.fork()
 if child == 0:
     signal.alarm(60)
+    os.write(there, b"begun")  # it has closed what is not its own
     signal.pause()
+os.read(here, 1)
 print(child, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
