@@ -282,10 +282,9 @@ def _build(request: Request, job: Job, plan: Plan) -> BuildResult:
             if job.chosen.is_text and named(source.path, job.chosen.suffixes):
                 formats.for_path(source.path)
     kept = [name for name in before.computed_columns if name not in request.computed] if before is not None else []
-    gone = [name for name in kept if name not in request.columns]
+    gone = [name for name in kept if request.force and name not in request.columns]
     dropped = [f"{place}: column {listed(gone)}, which was computed in Python, is dropped"] if gone else []
     if before is not None and not request.force:
-        dropped = []
         if plan == [Stored(before, range(len(before.sources)))]:  # hashes alone are lacking
             functions = {name: function for name, function in before.functions.items() if name in kept}
             job = job._replace(computed=kept, functions=functions)
