@@ -293,8 +293,7 @@ static void refuse(PyObject *refused, Py_ssize_t k)
 }
 
 /* Append the sample of record k. */
-static int decode_one(RecordsObject *self, const mds_py_batch *batch, Py_ssize_t k, PyObject *decode, PyObject *refused,
-                      PyObject *samples)
+static int decode_one(const mds_py_batch *batch, Py_ssize_t k, PyObject *decode, PyObject *refused, PyObject *samples)
 {
     PyObject *payload = batch->made[k];
     batch->made[k] = NULL; /* freed as soon as the decoder has no use for it */
@@ -305,10 +304,37 @@ static int decode_one(RecordsObject *self, const mds_py_batch *batch, Py_ssize_t
             refuse(refused, k);
         return -1;
     }
-    const int is_whole = !self->views || mds_py_records_check(self, &batch->requests[k]) == 0;
-    const int status = is_whole ? PyList_Append(samples, sample) : -1;
+    const int status = PyList_Append(samples, sample);
     Py_DECREF(sample);
     return status;
+}
+
+static mds_status were_whole(const mds_py_batch *batch, volatile size_t *at)
+{
+    const int64_t now = mds_now();
+    mds_status status = MDS_OK;
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    for (size_t k = 0; k < (size_t)batch->n && status == MDS_OK; k++) {
+        const mds_request *request = &batch->requests[k];
+        *at = k;
+        if (request->source->map->data)
+            status = mds_map_was_whole(request->source->map, request->span.end, now);
+    }
+    mds_guard_leave();
+    return status;
+}
+
+/* See that views which were decoded have no zeros that follow the end of a file; all at once, as a guard costs as much
+ * as a check. */
+static int check_views(const RecordsObject *self, const mds_py_batch *batch)
+{
+    volatile size_t at = 0;
+    const mds_status status = were_whole(batch, &at);
+    if (status != MDS_OK)
+        mds_py_raise_unread_record(self, &batch->requests[at], status);
+    return status == MDS_OK ? 0 : -1;
 }
 
 PyObject *mds_py_records_decode(PyObject *object, PyObject *args)
@@ -326,9 +352,11 @@ PyObject *mds_py_records_decode(PyObject *object, PyObject *args)
             made = batch.n - k < MADE_AHEAD ? batch.n : k + MADE_AHEAD;
             status = make_payloads(self, &batch, k, made);
         }
-        if (status != 0 || decode_one(self, &batch, k, decode, refused, samples) != 0)
+        if (status != 0 || decode_one(&batch, k, decode, refused, samples) != 0)
             Py_CLEAR(samples);
     }
+    if (samples && self->views && check_views(self, &batch) != 0)
+        Py_CLEAR(samples);
     mds_py_batch_free(&batch);
     return samples;
 }

@@ -16,7 +16,7 @@ from .. import _native
 from ..errors import FormatError, check_memory
 from ..storage.sections import WINDOW
 from ..storage.sources import piped
-from .blocks import SMALLEST, BlockError, BlockStart, Edges, not_decoded, packed_point
+from .blocks import SMALLEST, BlockError, BlockStart, Edges, Place, not_decoded, packed_point
 
 SPACING = 1 << 20  # bytes of content between access points, at least: the next block of deflate then begins a block
 _HELD = 256 << 10  # bytes of content of small members that are yielded at once
@@ -30,7 +30,7 @@ _WRONG = {
 }
 _FIRST = 4 << 10  # bytes of a member that are decoded first; as a decoder copies what is behind, tiny ones want few
 _READ = 256 << 10  # bytes of a file that are read at a time
-_PIECE = 1 << 20  # bytes of content that are decoded at a time
+_PIECE = 2 << 20  # bytes of content that are decoded at a time: most blocks at once
 _RAW = -15  # what zlib calls blocks of deflate without a header
 _HEADER = 10  # bytes of the header of a member, without what its flags say that follows
 _CHECKED, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16  # these flags, in byte 3
@@ -95,9 +95,10 @@ def content_of(path: str, file: _native.Map) -> Iterator[tuple[BlockStart | None
             start, begin, size = following, following.file, 0
 
 
-def text_of(zlib: ModuleType, file: _native.Map, begin: int, end: int, edges: Edges) -> Iterator[bytes]:
-    """Yield the content of the block from byte `begin` to `end` of a file in order; raise BlockError for damage."""
-    packed = _Packed(file, begin, end)
+def text_of(zlib: ModuleType, file: _native.Map, place: Place, edges: Edges) -> Iterator[bytes]:
+    """Yield the content of a block in order, with one byte more if it has more; raise BlockError for damage."""
+    packed = _Packed(file, place.begin, place.end)
+    most = place.size + 1  # bytes of content: memory of one size is used again, and not given back to the system
     decoder: Any = zlib.decompressobj(_RAW, zdict=edges.window) if edges.window else None  # in a member
     crc, step = edges.crc, _READ  # of the content of the member so far; bytes that the decoder is given next
     if edges.bit and packed.reach(1):
@@ -109,7 +110,7 @@ def text_of(zlib: ModuleType, file: _native.Map, begin: int, end: int, edges: Ed
         has_more, stop = packed.reach(1), packed.at + step
         step = min(2 * step, _READ)
         try:
-            piece: bytes = decoder.decompress(memoryview(packed.data)[packed.at : stop], _PIECE)
+            piece: bytes = decoder.decompress(memoryview(packed.data)[packed.at : stop], min(_PIECE, most))
         except zlib.error as error:
             check_memory(error)
             raise BlockError(str(error)) from None
@@ -117,6 +118,7 @@ def text_of(zlib: ModuleType, file: _native.Map, begin: int, end: int, edges: Ed
         packed.give_back(stop, decoder.unused_data if decoder.eof else decoder.unconsumed_tail)
         crc = zlib.crc32(piece, crc)
         if piece:
+            most = max(most - len(piece), 1)
             yield piece
         if decoder.eof:
             _check(crc, int.from_bytes(packed.take(_TRAILER)[:4], "little"))

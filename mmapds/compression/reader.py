@@ -307,8 +307,8 @@ class BlockReader:
     def _decoding(self, block: int, place: Place) -> Iterator[bytes]:
         """Yield the content of a block in pieces."""
         if self._zstd is None:
-            edges = self._table.edges(block)
-            return pieces_of(gzip.text_of(gzip.inflater(), self._file, place.begin, place.end, edges), place.size)
+            text = gzip.text_of(gzip.inflater(), self._file, place, self._table.edges(block))
+            return pieces_of(text, place.size)
         return pieces_of(zstd.Stream(self._zstd, self._file, place.begin, place.end), place.size)
 
     @contextmanager

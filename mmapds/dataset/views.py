@@ -335,7 +335,7 @@ def rows_of(key: Any, length: int) -> Rows:
 
 def batch_of(positions: Any, length: int) -> Any:
     """Return the positions of a batch as the core takes them, which checks the items of lists, and their range."""
-    if not isinstance(positions, list | tuple):
+    if not isinstance(positions, list | tuple | range):
         positions = _as_array(positions, "iu")
         _refuse_zeros_and_ones(positions, length)
     elif positions and isinstance(positions[0], bool | np.bool_):
