@@ -110,7 +110,7 @@ def bench(
         "mmapds": __version__,
         "title": ", ".join(os.path.basename(each) or each for each in sources[:3]),
         "plan": (f"batches of {batch_size:,}" if max_tokens is None else f"token budget {max_tokens:,}")
-        + (", chunks of blocks" if _chunks_of(dataset) else ""),
+        + (", chunks of blocks" if block_chunks(dataset) else ""),
         "seconds": seconds,
         "record_bytes": fmean(sampled),
         "records": len(dataset),
@@ -197,7 +197,7 @@ def measure(trial: dict[str, Any]) -> dict[str, Any]:
     from .samplers.samplers import DistributedBatchSampler
 
     dataset = open_dataset(trial["sources"], decode=trial["decode"], roots=trial["roots"])
-    how: Any = {"num_replicas": 1, "rank": 0, "order": _chunks_of(dataset)}
+    how: Any = {"num_replicas": 1, "rank": 0, "order": block_chunks(dataset)}
     if trial["max_tokens"] is None:
         sampler: Any = DistributedBatchSampler(dataset, min(trial["batch_size"], len(dataset)), **how)
     else:
@@ -216,7 +216,7 @@ def measure(trial: dict[str, Any]) -> dict[str, Any]:
     return {"cold": first if trial["cold"] else None, "warm": warm}
 
 
-def _chunks_of(dataset: Dataset) -> Chunked | None:
+def block_chunks(dataset: Dataset) -> Chunked | None:
     """Return the order of a dataset of compressed sources that are larger than its cache; None for any other one."""
     if dataset._decodes(np.zeros(1, np.int64), 0) == (0, 0):
         return None

@@ -17,7 +17,7 @@ import pytest
 from tfrecord import example_pb2
 
 import mmapds
-from mmapds import bench
+from mmapds import bench, report
 from mmapds.dataset.payloads import tf_example
 
 
@@ -206,15 +206,17 @@ def test_a_small_file_that_holds_a_huge_record_is_refused(tmp_path, options):
     assert [len(sample["a"]) for sample in mmapds.open(path)] == [3 << 20, 0]
 
 
-def test_a_benchmark_reads_compressed_sources_in_chunks_of_blocks(tmp_path, monkeypatch):
+def test_a_benchmark_and_a_report_read_compressed_sources_in_chunks_of_blocks(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"n": 1}\n' * 10))
     mmapds.build(path)
     for limit, plan in ((1 << 20, "batches of 5"), (10, "batches of 5, chunks of blocks")):
-        monkeypatch.setattr(bench, "open_dataset", partial(mmapds.open, block_cache=limit))
+        for module in (bench, report):
+            monkeypatch.setattr(module, "open_dataset", partial(mmapds.open, block_cache=limit))
         monkeypatch.setattr(bench, "_run", lambda trial, _: dict.fromkeys(("cold", "warm"), None) | trial)
         monkeypatch.setattr(bench, "recommend", lambda *_, **__: {})
         assert bench.bench(path, batch_size=5)["plan"] == plan
+        assert report.report(path, batch_size=5, ranks=1)["plans"][0]["title"] == plan
 
 
 # ---- messages whose command or advice really helps -------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from .. import __version__
-from ..bench import bench
+from ..bench import bench, block_chunks
 from ..dataset.decode import Decoder
 from ..dataset.indexed import IndexedDataset, shown, undecoded
 from ..dataset.opening import open as open_dataset
@@ -67,7 +67,8 @@ def report(
       max_tokens: look at `TokenBudgetBatchSampler` with this budget; records over it are left out.
       pack: look at `PackingBatchSampler` with this pack length; longer records are left out.
       batch_size: look at `DistributedBatchSampler`, which is the default, with 32.
-      chunk_size: with an order of chunks of this size; budgets and packs then by the planner "window".
+      chunk_size: with an order of chunks of this size; budgets and packs then by the planner "window". By default all
+        records are shuffled, or the blocks of compressed sources that are larger than their cache.
       ranks, seed: how many processes share the epoch, and which order it has.
       compare: plans to show beside the first, such as `"pack=4096"` or `"max_tokens=8192,ranks=16"`.
       samples: False leaves samples out, and reads none.
@@ -124,6 +125,8 @@ def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wa
     indexes, by_length = [Index(each.path, each.roots) for each in dataset._catalog.indexes], None
     if len(dataset) and "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
         by_length = read_lengths(dataset, None, None)
+    if len(dataset) and block_chunks(dataset):
+        wanted = [each._replace(chunk_size=each.chunk_size or "block") for each in wanted]
     documents = [describe(index)[0] for index in indexes]
     covered, has_plans = coverage(indexes, documents, len(dataset), _LISTED), len(dataset) > 0
     record_bytes = covered["bytes"] / max(covered["records_of_indexes"], 1) if covered["is_current"] else None

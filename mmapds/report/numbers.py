@@ -4,7 +4,7 @@ Distributions are `values`, the distinct numbers, rising, and `counts`, how ofte
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class Wanted(NamedTuple):
     max_tokens: int | None = None
     pack: int | None = None
     batch_size: int | None = None
-    chunk_size: int | None = None  # shuffle chunks of this many neighbours, instead of all records
+    chunk_size: int | Literal["block"] | None = None  # shuffle chunks of this many neighbours, instead of all records
     ranks: int = 8
     seed: int = 0
 
@@ -73,7 +73,8 @@ class Wanted(NamedTuple):
     def title(self) -> str:
         """The name of the plan for people."""
         what = {"budget": "token budget", "packs": "packs of", "fixed": "batches of"}[self.kind]
-        return f"{what} {self.limit:,}" + (f", chunks of {self.chunk_size:,}" if self.chunk_size else "")
+        chunks = "blocks" if self.chunk_size == "block" else f"{self.chunk_size:,}" if self.chunk_size else None
+        return f"{what} {self.limit:,}" + (f", chunks of {chunks}" if chunks else "")
 
 
 def wanted_plans(compare: Iterable[str] | str, **options: Any) -> list[Wanted]:

@@ -185,7 +185,10 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
             cost = "neighbours are often read together"
             if density["columns"] >= _COLUMNS and density["dispersion"] >= 2:
                 cost = f"an epoch mixes records {number(density['dispersion'])} times as unevenly as a full shuffle"
-            yield Verdict(CHOICE, "shuffle", f"You chose chunks of {counted(chunk_size, 'record')}. The cost: {cost}.")
+            what = "Compressed sources are read in chunks of blocks"
+            if chunk_size != "block":
+                what = f"You chose chunks of {counted(chunk_size, 'record')}"
+            yield Verdict(CHOICE, "shuffle", f"{what}. The cost: {cost}.")
         elif plan["batches"]["kind"] != "fixed":
             text = "Batches are planned by length, and lengths vary over the dataset."
             yield Verdict(NOTE, "shuffle", text)
