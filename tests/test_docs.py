@@ -16,8 +16,7 @@ import torch
 
 import mmapds
 from mmapds import _native
-from mmapds.cli.commands import main
-from mmapds.index import __main__ as index
+from mmapds.cli.commands import main, new_parser
 from mmapds.storage.index_file import Index
 from tests.support import api
 from tests.support.commands import run
@@ -26,24 +25,14 @@ from tests.support.files import ROOT
 from tests.support.samples import npy, write_pair, write_tfrecords
 from tests.support.tars import archive
 
-MODULES = {"mmapds.index": index.main, "mmapds": main}
-RECORDS = 2000
-
 
 @pytest.fixture
 def files(tmp_path, write, monkeypatch):
     """What the pages read, in the working directory."""
     monkeypatch.chdir(tmp_path)
-    records = [{"id": i, "text": "word " * (1 + i % 7), "tokens": [1] * (5 + i % 195)} for i in range(RECORDS)]
-    some = {
-        "train": records,
-        "more": records[:300],
-        "notes": records[:1],
-        "part-0": records[:9],
-        "part-1": records[9:20],
-    }
-    for name, part in some.items():
-        write(part, f"{name}.jsonl")
+    records = [{"id": i, "text": "word " * (1 + i % 7), "tokens": [1] * (5 + i % 195)} for i in range(2000)]
+    for name, end in {"train": 2000, "more": 300, "notes": 1, "part-0": 9, "part-1": 9}.items():
+        write(records[:end], f"{name}.jsonl")
     mmapds.build("train.jsonl", length="items(tokens)")
     np.arange(2048 * 5, dtype=np.uint16).tofile("tokens.bin")
     header = np.array([20240520, 1, 2500, *[0] * 253], np.int32)
@@ -54,6 +43,8 @@ def files(tmp_path, write, monkeypatch):
         samples = [{"json": b'{"label": %d}' % i, "npy": npy(np.zeros((2, i)))} for i in range(5)]
         members = [(f"{shard}/{i}.{name}", data) for i, each in enumerate(samples) for name, data in each.items()]
         write(archive(members), f"shards-{shard:06}.tar")
+        write(records[:100], f"shards/part-{shard:03}.jsonl")
+    write(archive(members), "shards-000.tar")
     write(b"\5hello\3you", "messages.pb")
     write_tfrecords("examples.tfrecord", ({"label": (i, "int")} for i in range(5)))
     write_pair(Path("corpus"), [[1, 2, 3], [4, 5]])
@@ -65,72 +56,53 @@ def files(tmp_path, write, monkeypatch):
 
 # ---- pages for users
 
+ELSEWHERE = {"clusters", "compressed", "from-huggingface", "from-webdataset", "gallery"}
+"""Pages whose code other tests run, and look at what it leaves."""
+PAGES = sorted(path.stem for path in (ROOT / "docs").glob("*.md") if re.search("^```(py|sh)", path.read_text(), re.M))
+
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
-    "page",
-    ["api", "arrays", "converting", "datasets", "formats", "loader", "recipes", "report", "samplers", "training"],
-)
-def test_the_commands_and_the_code_of_a_page_run(page):
-    """What they print or hold is asserted there, where it is worth it."""
-    for line in "".join(blocks(f"docs/{page}.md", "sh")).splitlines():
-        if page != "training":  # whose commands are of Slurm, and whose first block is a script: see below
-            module, *arguments = shlex.split(line.removeprefix("python -m "))
-            assert MODULES[module](arguments) == 0, line
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
+def test_the_commands_and_the_code_of_a_page_run(page, write, capsys):
+    """From top to bottom. What they print or hold is asserted there, where it is worth it."""
     names = {"train_step": len, "mmapds": mmapds, "ds": mmapds.open("train.jsonl")}
-    for code in blocks(f"docs/{page}.md", "python"):
-        if not code.startswith("# train.py"):
-            exec(code, names)
-    for code in blocks(f"docs/{page}.md", "py"):  # of trainers; tests of their own run it
-        compile(code, page, "exec")
+    if page == "command-line":
+        write([{"id": i, "text": "x" * (i % 20 * (i % 17))} for i in range(20_000)], "train.jsonl")
+    for language, text in fenced(f"docs/{page}.md"):
+        if language == "py":  # of trainers; tests of their own run it
+            compile(text, page, "exec")
+        elif language == "python" and "torchrun" not in text:
+            exec(text, names)
+        for line in text.splitlines() if language == "sh" and "torchrun" not in text else ():
+            words = shlex.split(line.replace("python -m mmapds.index", "mmapds index"))
+            name, *arguments = itertools.takewhile(">".__ne__, words)
+            if arguments[0] == "bench":  # which takes its time: test_bench.py runs it
+                new_parser(name, arguments).parse_args(arguments)
+            else:
+                assert (name, main(arguments)) == ("mmapds", 0), line
+    if page == "command-line":
+        printed, screens = capsys.readouterr().out, blocks("docs/command-line.md", "text")
+        assert [screen in printed for screen in screens] == [True] * len(screens) != []
 
 
-def readme_script():
-    """The README from top to bottom, as one who reads it would run it."""
-    lines = ["import subprocess"]
-    for language, text in fenced("README.md"):
-        if language == "sh":
-            lines += [f"subprocess.run({text!r}, shell=True, check=True)"]
-        elif language == "python":
-            lines += [text]
-        else:
-            assert language == "console", language  # what is not run in a test: installing
-    return "\n".join(lines)
-
-
-def test_the_readme_runs_from_top_to_bottom_and_goes_on(tmp_path):
-    script = tmp_path / "readme.py"
-    text = readme_script() + "\nassert len(ds) == 1584, len(ds)\nassert samples[0] == train[3]\n"
-    script.write_text(text.replace("\nsave()\n", "\n"))  # as if it were killed before its last save
+def test_the_readme_runs_from_top_to_bottom_and_resumes(tmp_path):
+    """As one who reads it runs it, and is killed before the last save."""
+    shell = "import subprocess\nsubprocess.run({!r}, shell=True, check=True)".format
+    code = [shell(text) if kind == "sh" else text for kind, text in fenced("README.md") if kind != "console"]
+    (tmp_path / "readme.py").write_text("\n".join(code).removesuffix("\nsave()\n"))
     environment = os.environ | {"PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"}
-    first, again = (run(script, env=environment, cwd=tmp_path) for _ in range(2))
+    first, again = (run("readme.py", env=environment, cwd=tmp_path) for _ in range(2))
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
-    steps = re.findall(r"epoch (\d), step (\d+) of (\d+)", first.stdout)
-    assert {epoch for epoch, _, _ in steps} == {"0", "1"}
-    assert re.search(r"goes on in epoch 1 at step \d+ of \d+", again.stdout)
-    assert not set(re.findall(r"epoch \d, step \d+", again.stdout)) & {f"epoch {e}, step {s}" for e, s, _ in steps}
-
-
-THREADS = """
-import contextlib, os
-
-def say():
-    names = []
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # it has ended since
-            names.append(open(f"/proc/self/task/{task}/comm").read())
-    print(sorted(names))
-"""
+    steps, others = (re.findall(r"epoch (\d), step (\d+) of", each.stdout) for each in (first, again))
+    assert len({epoch for epoch, _ in steps}) > 1
+    assert not set(steps) & set(others)
 
 
 @pytest.mark.usefixtures("files")
-def test_the_script_of_the_training_page_runs_and_goes_on_and_leaves_no_thread():
-    """A thread of gloo that frees work of the last step would abort a process whose Python has ended."""
-    Path("threads.py").write_text(THREADS)
-    script = "import threads\n" + blocks("docs/training.md", "python")[0] + "    threads.say()\n"
-    Path("train.py").write_text(re.sub(r"^( *)(?=dist\.destroy)", r"\1threads.say()\n\1", script, flags=re.M))
+def test_the_script_of_the_training_page_runs_and_resumes_with_other_ranks():
+    Path("train.py").write_text(blocks("docs/training.md", "python")[0])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-    for ranks in (2, 1):  # the second one goes on from the last checkpoint of the first
+    for ranks in (2, 1):  # the second one resumes from the last checkpoint of the first
         torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         ran = run("-m", *torchrun, "train.py", env=environment)
         assert ran.returncode == 0, ran.stderr
@@ -139,16 +111,14 @@ def test_the_script_of_the_training_page_runs_and_goes_on_and_leaves_no_thread()
         sampler = mmapds.TokenBudgetBatchSampler(mmapds.open("train.jsonl"), max_tokens=4096, num_replicas=1, rank=0)
         sampler.load_state_dict(state)
         assert 0 < sampler.first_step < len(sampler)
-    before, after = ran.stdout.splitlines()
-    assert ("gloo" in before, "gloo" in after) == (os.path.isdir("/proc/self/task"), False)
 
 
-def test_every_environment_variable_stands_in_the_training_page():
+def test_every_environment_variable_stands_in_a_table():
     read = [*(ROOT / "mmapds").rglob("*.py"), *(ROOT / "csrc").rglob("*.c")]
     found = {name for path in read for name in re.findall(r'"(MMAPDS_[A-Z_]+)"', path.read_text())}
     assert len(found) >= 4
-    page = (ROOT / "docs/training.md").read_text()
-    assert not [name for name in found if f"| `{name}` |" not in page]
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    assert not [name for name in found if f"\n| `{name}` |" not in pages]
 
 
 def test_the_page_of_public_names_is_that_of_the_code():
@@ -246,15 +216,13 @@ def test_the_rule_and_the_examples_of_keys_in_the_specification_are_those_of_the
 def test_the_specification_names_the_parameters_of_every_format():
     with mmapds.Writer("x.mma", {"id": "int64"}) as writer:
         writer.write({"id": 1})
-    mmapds.build("messages.pb", format="prefixed", prefix="varint")
-    mmapds.build("tokens.bin", format="fixed", dtype="uint16", header=2)
-    built = ["notes.jsonl", "features.npy", "examples.tfrecord", "shards-000000.tar", "corpus.bin"]
-    for path in built:
-        mmapds.build(path)
+    options = {"messages.pb": {"format": "prefixed", "prefix": "varint"}}
+    options["tokens.bin"] = {"format": "fixed", "dtype": "uint16", "header": 2}
+    paths = ["notes.jsonl", "features.npy", "examples.tfrecord", "shards-000000.tar", "corpus.bin", "x.mma", *options]
+    found = [Index(str(mmapds.build(path, **options.get(path, {})))) for path in paths]
     named, formats = {}, []
     for first, key, *_ in table("docs/index-file.md", "### Parameters"):
         formats = first or formats
         for name in formats:
             named.setdefault(name, set()).update(key)
-    found = [Index(f"{path}.mmx") for path in [*built, "x.mma", "messages.pb", "tokens.bin"]]
     assert {index.format: set(index.parameters) for index in found} == named

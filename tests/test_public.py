@@ -35,10 +35,11 @@ def test_public_modules_need_no_import_of_their_own(module):
     ("code", "unneeded"),
     [
         ("import mmapds", {"torch", "numpy", "orjson", "rich"}),
+        ("from mmapds.cli.commands import main; main(['index', '--help'])", {"torch", "numpy", "orjson", "rich"}),
         ("from mmapds.index.__main__ import main; main([path, '--quiet'])", {"torch", "numpy", "orjson", "rich"}),
         ("import mmapds; mmapds.open(path, build=True)[0]", {"torch"}),
     ],
-    ids=["importing", "indexing", "reading"],
+    ids=["importing", "helping", "indexing", "reading"],
 )
 def test_what_is_not_needed_is_not_loaded(write, code, unneeded):
     loaded = python(f"import sys\npath = {write([1])!r}\n{code}\nprint(*sys.modules)").stdout.split()
