@@ -369,8 +369,9 @@ def test_names_and_first_bytes_say_what_files_are(write, tmp_path):
 
 
 @pytest.fixture
-def packed(write):
+def packed(write, monkeypatch):
     """Two sources of many blocks, in one of which a record lies in several."""
+    monkeypatch.setattr("mmapds.dataset.saving._PIECE", 100)  # records whose bounds are looked at at a time
     data = text(600) + b'{"id":600,"text":"%s"}\n' % (b"x" * 200_000)
     return mmapds.open([write(WRITERS["many"][1](data), f"{k}.jsonl.zst") for k in range(2)], build=True)
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds import _native
-from mmapds.dataset import saving, views
+from mmapds.dataset import views
 from mmapds.dataset.saving import examine_view
 from mmapds.dataset.views import positions_of
 from mmapds.storage.index_file import SavedView
-from tests.support.compressed import WRITERS, text
 from tests.support.index_file import arrays
 
 RECORDS = 70_000
@@ -150,17 +149,6 @@ def test_plus_is_concat(datasets, opened):
             several + mmapds.open(other.sources, **options)
 
 
-def test_blocks_are_found_some_records_at_a_time(write, monkeypatch):
-    paths = [write(WRITERS["many"][1](text(3000, k)), f"{k}.jsonl.zst") for k in range(2)]
-    ds = mmapds.open(paths, build=True)
-    whole = ds.block_starts
-    for piece in (1, 100):
-        monkeypatch.setattr(saving, "_PIECE", piece)
-        assert ds.block_starts.tolist() == whole.tolist()
-    assert len(whole) > 4
-    assert ds[3000:].block_starts.tolist() == [start - 3000 for start in whole.tolist() if start >= 3000]
-
-
 # ---- little memory -------------------------------------------------------------------------------------------------
 
 
@@ -183,24 +171,16 @@ def test_a_view_holds_a_bit_a_record_at_most_and_nothing_where_a_range_says_it_a
 
 # ---- the core ------------------------------------------------------------------------------------------------------
 
-FULL, FITS = [0b11111] + [0] * 32, "expected a directory that fits the bits, found another"
 
-
-@pytest.mark.parametrize(
-    ("words", "before", "rank", "message"),
-    [
-        (FULL, [0, 9, 9], 5, FITS),  # one too many
-        (FULL, [3, 5, 5], 0, FITS),
-        ([2**63] * 33, [0, 32, 33], 32, FITS),  # a bit beyond the limit
-        (FULL, [0, 5], 0, "before: expected 3 entries, found 2"),
+def test_bits_that_are_damaged_lead_nowhere():
+    full, fits = [0b11111] + [0] * 32, "expected a directory that fits the bits, found another"
+    for words, before, rank, message in (
+        (full, [0, 9, 9], 5, fits),  # one too many
+        (full, [3, 5, 5], 0, fits),
+        ([2**63] * 33, [0, 32, 33], 32, fits),  # a bit beyond the limit
+        (full, [0, 5], 0, "before: expected 3 entries, found 2"),
         ([1], [0, 5, 5], 0, "words: expected 33 entries, found 1"),
-        (FULL, [0, 5, 5], 2051, "rank 2051 is out of range"),
-    ],
-)
-def test_bits_that_are_damaged_lead_nowhere(words, before, rank, message):
-    def select():
-        found = _native.Bits(np.array(words, np.uint64), np.array(before, np.uint64), 2051)
-        found.select(np.array([rank]), np.empty(1, np.int64))
-
-    with pytest.raises((ValueError, IndexError), match=message):
-        select()
+        (full, [0, 5, 5], 2051, "rank 2051 is out of range"),
+    ):
+        with pytest.raises((ValueError, IndexError), match=message):
+            _native.Bits(np.uint64(words), np.uint64(before), 2051).select(np.array([rank]), np.empty(1, np.int64))
