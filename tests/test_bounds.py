@@ -1,7 +1,8 @@
 """Bounds in groups: what the writer writes is what docs/index-file.md says, and every reader finds the same records."""
 
 import os
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,7 @@ from mmapds.storage import numbers
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import IndexedSource
 from mmapds.storage.writer import IndexWriter
-from tests.support.bounds import WIDTHS, bounds_of, narrowest, records_in
+from tests.support.bounds import bounds_of, narrowest, records_in
 from tests.support.index_file import verify
 
 SIZES = st.lists(
@@ -31,10 +32,7 @@ def words(numbers):
 
 
 def bounds_from(sizes, first=0):
-    found = [first]
-    for size in sizes:
-        found.append(found[-1] + size)
-    return found
+    return [*accumulate(sizes, initial=first)]
 
 
 def write(path, sources, cuts=(1,)):
@@ -56,13 +54,25 @@ def write(path, sources, cuts=(1,)):
     return Index(str(path))
 
 
+def at_limit(width, more, behind):
+    """Bounds whose longest distance in a group is the longest that this width holds, or one more."""
+    each = records_in(width)
+    return bounds_from([3] * each * 2 + [1] * (each - 1) + [256**width - each + more] + [3] * behind)
+
+
+LIMITS = st.builds(at_limit, st.sampled_from([2, 3, 4]), st.integers(0, 1), st.sampled_from([0, 1, 200]))
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    sources=st.lists(st.builds(bounds_from, SIZES, st.integers(0, 2**40)), min_size=1, max_size=4),
+    sources=st.lists(st.builds(bounds_from, SIZES, st.integers(0, 2**40)) | LIMITS, min_size=1, max_size=4),
     cuts=st.lists(st.sampled_from([1, 2, 7, 27, 28, 29, 56, 57, 1000]), min_size=1, max_size=5),
+    in_memory=st.sampled_from([1, 1 << 20]),
 )
-def test_groups_are_those_of_the_specification(tmp_path, sources, cuts):
-    index = write(tmp_path / "a.mmx", sources, cuts)
+def test_groups_are_those_of_the_specification(tmp_path, sources, cuts, in_memory):
+    with patch.object(numbers, "_IN_MEMORY", in_memory):
+        index = write(tmp_path / "a.mmx", sources, cuts)
+    assert os.listdir(tmp_path) == ["a.mmx"]
     expected = [narrowest(bounds) for bounds in sources]
     assert [source.width for source in index.sources] == [width for width, _ in expected]
     assert bytes(index.section("offsets")) == b"".join(groups for _, groups in expected)
@@ -75,34 +85,16 @@ def test_groups_are_those_of_the_specification(tmp_path, sources, cuts):
             assert list(index.bounds(number, begin, end)) == bounds[begin:end]
 
 
-@pytest.mark.parametrize("width", [2, 3, 4])
-def test_the_width_is_the_smallest_that_fits(tmp_path, monkeypatch, width):
-    """The longest distance of a group is one less than the limit, or the limit; widened groups wait in a file."""
-    monkeypatch.setattr(numbers, "_IN_MEMORY", 1)
-    each, limit = records_in(width), 256**width
-    for behind in (0, 1, 200):
-        for more in (-1, 0):
-            sizes = [3] * each * 2 + [1] * (each - 1) + [limit + more - (each - 1)] + [3] * behind
-            sources = [bounds_from([5] * 1000), bounds_from(sizes), bounds_from([7] * 3)]
-            index = write(tmp_path / "a.mmx", sources, [10])
-            wider = WIDTHS[WIDTHS.index(width) + 1]
-            assert [source.width for source in index.sources] == [2, width if more < 0 else wider, 2]
-            assert bytes(index.section("offsets")) == b"".join(narrowest(bounds)[1] for bounds in sources)
-            index.verify_sections()
-    assert os.listdir(tmp_path) == ["a.mmx"]
-
-
 PREFIXED = {"format": "prefixed", "prefix": "u64le"}
 
 
 def sparse(path, sizes):
     """Write records of these sizes behind a u64, of which only the first byte is on the disk; return their bounds."""
-    bounds = [0]
+    bounds = bounds_from(sizes)
     with open(path, "wb") as file:
         for number, size in enumerate(sizes):
-            file.seek(bounds[-1])
+            file.seek(bounds[number])
             file.write((size - 8).to_bytes(8, "little") + bytes([number % 251 + 1])[: size - 8])
-            bounds.append(bounds[-1] + size)
         file.truncate(bounds[-1])
     return bounds
 

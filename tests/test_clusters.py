@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-import dask
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -167,15 +166,6 @@ def test_dask_runs_the_tasks_of_a_worker_again_that_was_killed(corpus, tmp_path,
 # ---- which tasks there are ------------------------------------------------------------------------------------------
 
 
-def test_sources_of_a_task_are_whole_neighbours():
-    for sizes in ([], [0], [1500], [1499, 1, 1], [5000, 0, 0, 1499, 2]):
-        found = list(executors.groups(sizes))
-        assert [number for group in found for number in group] == list(range(len(sizes)))
-        assert all(sum(sizes[number] for number in group) >= 1500 for group in found[:-1])
-    assert list(executors.groups([1500, 1])) == [range(1), range(1, 2)]
-    assert len(list(executors.groups([10_000] * 50_000))) <= 1001
-
-
 def test_what_is_converted_does_not_depend_on_the_tasks(corpus, tmp_path, tasks_of):
     """Neither an inferred schema, which takes the first records of all sources, nor what indexes cover."""
     for infer in (1, 50, 1000):
@@ -297,11 +287,8 @@ def test_a_worker_says_on_which_host_it_failed(corpus, tmp_path, job):
         (found(sources, path="/nowhere/part.mmx"), "cannot write"),  # the directory is not shared
         (found(sources, version="9.9"), "expected version 9.9, found "),
     ):
-        assert expected in said
-        assert said.endswith(HOST)
+        assert (expected in said, said.endswith(HOST)) == (True, True), said
     assert not os.listdir(Path(path).parent)
-    for _ in range(2):  # the second task finds what the first one wrote
-        assert run_task(version, run, path, function, (sources, *how)) is None
 
 
 def test_what_is_refused(corpus, tmp_path):
@@ -313,28 +300,15 @@ def test_what_is_refused(corpus, tmp_path):
         ({"out": out, "executor": 5}, "executor = 5, expected an object with submit"),
         ({"out": out, "parts": tmp_path / "parts"}, "parts = .*, expected an executor with it, found none"),
         ({"executor": inline}, "executor: expected the place of one index with it, found none; give out="),
-        ({"out": tmp_path / "nowhere/all.mmx", "executor": inline}, "cannot write the index here"),
         ({"out": out, "executor": elsewhere}, r"expected the part that a worker wrote, found none; .* parts=\.\.\."),
     ):
         with pytest.raises(mmapds.Error, match=message) as error:
             mmapds.build(corpus, **given)
         check(str(error.value))
     assert inline.calls == []
-    assert not (tmp_path / "nowhere").exists()
     with patch.dict(sys.modules, {"ray": None}), pytest.raises(ModuleNotFoundError) as missing:
         executors.ray()
     check(str(missing.value))
-
-
-def test_commands_refuse(corpus, tmp_path, index):
-    for options, status, message in (
-        (["--dask", "a", "--ray", "b"], 2, "--ray: expected no --dask beside it"),
-        (["--dask", ""], 2, "--dask: expected an address, found none"),
-        (["--dask", "tcp://127.0.0.1:1"], 1, "dask: Timed out trying to connect to tcp://127.0.0.1:1"),
-    ):
-        with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
-            done = index(*corpus, "-o", tmp_path / "all.mmx", *options)
-        assert (done.returncode, message in done.stderr) == (status, True)
 
 
 def test_the_examples_of_the_docs_run(corpus, tmp_path):

@@ -57,9 +57,6 @@ def test_a_directory_of_others_alone_names_some_unless_an_index_has_them_for_sou
     mmapds.merge(tmp_path / "d", out=tmp_path / "merged.mmx")
 
 
-# ---- sources that are missing, or come twice --------------------------------------------------------------------
-
-
 @pytest.fixture
 def shards(write, tmp_path):
     """Three sources and their indexes."""

@@ -1,6 +1,5 @@
 """The .mmx file: atomic, open in constant time, and trusted in nothing."""
 
-import json
 import os
 import random
 import shutil
@@ -75,18 +74,14 @@ PLACE = "section 'offsets': expected numbers within"
         *(("", text, "malformed metadata") for text in (b"", b"[]", b'{"sections": 3}', b"\xff{}", b"[" * 100_000)),
         *((key, None, "malformed metadata") for key in ("format", "sources", "sections")),
         ("sections", section(dtype="<f8"), "'offsets': expected 8 numbers of type <u8, found 8 of type <f8"),
-        ("sections", section(dtype="<f4"), "malformed metadata"),
         ("sections", section(shape=[7]), "'offsets': expected 8 numbers of type <u8, found 7 of type <u8"),
-        ("sections", section(shape=[4, 4]), "malformed metadata"),
         *(("sections", section(shape=[n]), rf"{PLACE} .* found '?{n}'? of type") for n in (-1, "8", 2**61, 2**64)),
         *(("sections", section(offset=at), f"{PLACE} .* from byte {at}") for at in (-64, 65, 2**63, 2**64 - 64)),
         *(("sources", source(records=n), f"records {COUNT}") for n in (-1, 2.5, "3", True, 2**63)),
         *(("sources", source(width=n), WIDTH) for n in (0, 1, 16, 2.0)),
         *(("sources", source(path=n), "path of a source: expected a text in UTF-8, found") for n in (3, "a\0b")),
-        ("sources", source(path="\ud800"), "malformed metadata"),
         *(("sources", source(mtime_ns=n), f"{TIME} {n}") for n in (1.5, 2**63, -(2**63) - 1)),
         *(("sources", source(bad={"lines": 1, "first": [n]}), "first of bad lines: exp") for n in ([1, -1], [-1, 1])),
-        ("columns", lambda _: [], "malformed metadata"),
         ("columns", measuring(expressions={"a": 1}), "expressions among columns: expected an object of texts"),
         *(("columns", measuring(missing=n), "missing among columns: expected error, skip or") for n in ([], "x", True)),
         ("columns", measuring(validate=1), "validate among columns: expected true or false, found 1"),
@@ -121,8 +116,6 @@ def test_sections_that_belong_together_are_there_together(tmp_path, missing):
     rewrite(f"{path}.mmx", metadata=without(missing, **{"x": "n"} if missing == "column:x" else {}))
     with pytest.raises(mmapds.FormatError, match=rf"DAMAGED: section '{missing}': expected .* found none"):
         mmapds.open(path)
-    rewrite(f"{path}.mmx", metadata=without(*LENGTHS))
-    assert missing not in LENGTHS or "length" not in mmapds.open(path).columns
 
 
 def test_unknown_sections_and_keys_are_skipped_and_missing_ones_have_their_defaults(index_path, write):
@@ -173,13 +166,7 @@ def test_no_flipped_bit_and_no_truncation_gets_past_the_checks(index_path):
             Index(index_path).verify_sections()
 
 
-# ---- what is written ---------------------------------------------------------------------------------------------
-
-
-def test_the_file_is_as_the_specification_says(index_path, tmp_path):
-    index = Index(index_path)
-    assert all(section.offset % 64 == 0 for section in index.sections.values())
-    assert Path(index_path).read_bytes().endswith(json.dumps(index.metadata).encode())
+def test_an_index_of_the_first_version_is_read(tmp_path):
     for name in ("golden-v1.jsonl", "golden-v1.jsonl.mmx"):
         shutil.copy(DATA / name, tmp_path)
     (recorded,) = Index(str(tmp_path / "golden-v1.jsonl.mmx")).sources

@@ -34,9 +34,6 @@ def ids(dataset):
     return [sample["id"] for sample in dataset]
 
 
-# ---- maps and pread --------------------------------------------------------------------------------------------------
-
-
 @mmapds.takes_view
 def copied(view):
     return bytes(view)
@@ -68,13 +65,10 @@ def test_nothing_is_mapped_and_patterns_say_which(sources, name):
     assert mapped(pickle.loads(pickle.dumps(mmapds.open(sources[name], io={"*": "pread"})))) == []
 
 
-def test_io_is_one_of_two_and_the_same_for_all_datasets_that_are_joined(sources):
+def test_io_is_one_of_two(sources):
     for io in ("map", None, {"*": "read"}, 3):
         with pytest.raises(mmapds.Error, match=r"io = .*, expected 'mmap' or 'pread', or a dict of path pattern to on"):
             mmapds.open(sources["jsonl"], io=io)
-    both = [mmapds.open(sources["jsonl"], io=io) for io in ("mmap", "pread")]
-    with pytest.raises(mmapds.Error, match=r"\[1\]: expected decode, access, io, .* as of datasets\[0\], found"):
-        mmapds.concat(both)
 
 
 def test_where_nothing_can_be_mapped_files_are_read_with_one_warning(sources, monkeypatch):
@@ -95,9 +89,6 @@ def test_where_nothing_can_be_mapped_files_are_read_with_one_warning(sources, mo
     for path, before in indexes.items():
         mmapds.build(path, force=True)
         assert Path(f"{path}.mmx").read_bytes() == before
-
-
-# ---- pickles, workers and descriptors --------------------------------------------------------------------------------
 
 
 def test_a_pickle_is_small_and_of_the_same_indexes(write, tmp_path):

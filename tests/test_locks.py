@@ -130,6 +130,18 @@ def test_who_waits_too_long_says_for_whom(write, monkeypatch):
     assert len(mmapds.open(path, build=True)) == 2  # the lock ends with its process
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_wait_ends_at_once_and_leaves_nothing_behind(write, tmp_path, number, status):
+    path = write([1])
+    with locked(path + ".mmx"):
+        with started("-m", "mmapds.index", path) as waiting:
+            assert "waiting for process" in waiting.stderr.readline()
+            waiting.send_signal(number)
+            assert waiting.wait(SECONDS) == status
+        assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx.lock"]
+    assert names(tmp_path) == ["train.jsonl"]
+
+
 def test_a_lock_file_that_its_holder_removes_meanwhile_is_not_a_lock(tmp_path, monkeypatch):
     flock, lock = fcntl.flock, tmp_path / "x.lock"
 
@@ -141,9 +153,6 @@ def test_a_lock_file_that_its_holder_removes_meanwhile_is_not_a_lock(tmp_path, m
     monkeypatch.setattr(fcntl, "flock", removed_first)
     with locked(str(tmp_path / "x")), open(lock) as other, pytest.raises(BlockingIOError):
         flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-# ---- killed processes --------------------------------------------------------------------------------------------
 
 
 def test_who_waits_for_a_process_that_is_killed_goes_on_and_cleans_up(write, tmp_path):
@@ -176,9 +185,6 @@ def test_leftovers_of_dead_writers_go_and_those_of_live_ones_stay(tmp_path):
             writer.write({"x": 2})
         assert set(names(tmp_path)) == stay | {"a.mma", "a.mma.mmx"}
         assert live.poll() is None
-
-
-# ---- children ----------------------------------------------------------------------------------------------------
 
 
 def test_a_child_that_outlives_its_killed_parent_keeps_no_lock(tmp_path):

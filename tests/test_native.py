@@ -8,17 +8,12 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mmapds import _native
-from tests.support.bounds import grouped
 from tests.support.files import ROOT
-from tests.support.native_calls import Opener, answer, buffers_in, call, changes, fresh, halves, table, words
+from tests.support.native_calls import answer, buffers_in, call, changes, fresh, halves, table, words
 from tests.support.sanitizers import raises_sigbus
 
 
@@ -99,9 +94,7 @@ REFUSED = [  # a row of the table, arguments of which some are others, and the m
     ("Chunks.at", {"0.chunk_size": 0}, "chunk_size, mix_chunks: expected 1 or more, found 0 and 2"),
     ("Chunks.at", {"0.first_chunk": words(5)}, "first_chunk: expected 2 entries or more, found 1"),
     ("Chunks.at", {"0.first_chunk": words(1, 3, 5)}, r"first_chunk\[0\]: expected a number that agrees"),
-    ("Chunks.at", {"0.first_chunk": b"123"}, "first_chunk: expected whole integers of 8 bytes, found 3 bytes"),
     ("Chunks.at", {"0.first_chunk": SHARED[1:25]}, "first_chunk: expected an address that is a multiple of 8"),
-    ("Chunks.at", {"0.first_record": words(0, 10)}, "first_record: expected 3 entries, found 2"),
     ("Chunks.at", {"0.short_slots": words(4, 0)}, r"short_\w+\[\d\]"),
     ("Chunks.at", {"0.short_ends": words(2, 21)}, r"short_ends\[1\]"),
     ("Chunks.at", {"0.order": _native.Permutation(6, 0, 0, 0)}, "order: .* permutation of 5 chunks, found one of 6"),
@@ -110,7 +103,6 @@ REFUSED = [  # a row of the table, arguments of which some are others, and the m
     ("Mixture.at", {"0.sizes": words(1, 0)}, r"sizes\[1\]: expected 1 or more, and fewer than 2\^63 in all, found 0"),
     ("Mixture.at", {"1.1": words(0, 2**64 - 1)}, "position -1 is out of range"),
     ("Mixture.which", {"1.0": words(1, 2, 3)}, "out: expected 3 entries, found 2"),
-    ("Plan.batches", {"0.buckets": words(0, 0, 1)}, "buckets: expected rows of 4 entries, 1 or more, found 3"),
     ("Plan.batches", {"0.buckets": words(0, 0, 1, 2, 3, 1, 1, 1)}, r"buckets\[1\]: .* batch 1, found 3 and 1"),
     ("Plan.batches", {"0.first_rank": 2**63 - 4}, "first_rank: .* 9223372036854775800, as the buckets have 7 records"),
     ("Plan.batches", {"1.0": words(1, 3)}, "batch 3 is out of range for a plan of 3"),
@@ -123,15 +115,11 @@ REFUSED = [  # a row of the table, arguments of which some are others, and the m
     ("Runs.at", {"0.places": halves(1, 0, 9)}, NOWHERE),
     ("Runs.at", {"0.begins": words(0, 9, 3), "1.0": words(2, 2)}, NOWHERE),
     ("Runs.at", {"0.begins": words(0, 2)}, "which: expected 2 entries, found 3"),
-    ("Runs.at", {"0.begins": b"", "0.which": b"", "0.places": b""}, "expected one run or more"),
     ("Runs.at", {"0.pieces.0.1": 2}, "piece: expected integers of 4 or 8 bytes, found a width of 2"),
-    ("Runs.at", {"0.total": 2**63}, "expected one run or more, of up to"),
     ("runs_count", {**OTHER_LENGTHS, "2": words(7, 6), "3": words(1, 1)}, UNMERGED),
-    ("runs_count", {**OTHER_LENGTHS, "2": words(7, 5), "3": words(2, 0)}, UNMERGED),
     ("runs_count", {**OTHER_LENGTHS, "2": words(7, 5), "3": words(2, 1)}, UNMERGED),
     ("Lengths.sort", {"1.0": words(0, 0, 0)}, "counts: expected an entry for every length up to 3, found 3 entries"),
     ("Lengths.sort", {"0.0": SHARED[:12], "1.0": SHARED[:32]}, "counts: expected memory of its own, found"),
-    ("Lengths.sort", {"0.0": SHARED[:12], "1.1": SHARED[:12]}, "order: expected memory of its own, found"),
     ("Lengths.sort_digits", {"1.2": halves(0, 9, 1)}, "previous: expected record numbers below 3, found 9"),
     ("Lengths.sort_digits", {"0.0": halves(1, 0, 0), "1.0": 0, "1.2": halves(1, 1, 1)}, "once, found one twice"),
     ("Lengths.sort_digits", {"1.2": SHARED[:12], "1.3": SHARED[:12]}, "previous: expected memory of its own, found"),
@@ -147,12 +135,7 @@ REFUSED = [  # a row of the table, arguments of which some are others, and the m
     ("scan_lines", {"0": "mmx"}, r"variant = 'mmx', expected a variant that this machine has: .*'portable'"),
     ("join_pieces", {"0": [SHARED[:0]], "1": SHARED[:8], "3": SHARED[:16]}, "begins: expected memory of its own"),
     ("Measuring.lines", {"1.4": SHARED, "1.5": (SHARED,) * 3}, "cells: expected memory of its own, found"),
-    (
-        "Measuring.lines",
-        {"1.1": 9, "1.2": 8},
-        "begin, end: expected a block within 197 bytes from 9 on, found 8 to 197",
-    ),
-    ("Measuring.lines", {"1.1": 9, "1.2": 9, "1.3": 207}, "found 9 to 207"),
+    ("Measuring.lines", {"1.1": 9, "1.2": 8}, "begin, end: expected a block within 197 bytes from 9 on, found 8 to"),
     ("ArrayFields", {"0.0.0": ["x", 0, 8, (), None]}, "fields: expected a tuple, found"),
     ("ArrayFields", {"0.0.0": ("x", 9, 8, (), None)}, r"field 'x': expected one of FIELD_\*, .* found 9, 0 and 8"),
     ("ArrayFields", {"0.0.0": ("x", 7, 8, (2**64 - 1,), None)}, "field 'x': expected axes of up to"),
@@ -160,13 +143,11 @@ REFUSED = [  # a row of the table, arguments of which some are others, and the m
     ("JsonFields", {"0.0.0.2": _native.ITEM_BFLOAT}, r"'a': expected an ITEM_\* and a size that it has, .* 4, 8, 1"),
     ("pack_array_records", {"1.0.1": words(0, 5)}, "record 1: expected parts within"),
     ("pack_array_records", {"1.0.2": words(3, 2**64 - 1)}, "record 1: expected parts within"),
-    ("pack_array_records", {"1.0.2": words(0, 0, 0)}, "sizes: expected 2 entries, found 3"),
     ("pack_array_records", {"2": 3}, "first: expected 0 to 2, found 3"),
     ("pack_array_records", {"0.0": SHARED[:16], "4": SHARED[:8]}, "ends: expected memory of its own, found"),
     ("pack_array_records", {"1.0.0": SHARED, "3": SHARED}, "out: expected memory of its own, found"),
     ("pack_bounds", {"0": 5}, "width: expected 2, 3, 4 or 8, found 5"),
     ("pack_bounds", {"0": 3, "1": words(*range(19))}, "held: expected up to 18 bounds, found 19"),
-    ("unpack_bounds", {"1": bytes(65)}, "groups: expected a multiple of 64 bytes, found 65"),
     ("Measuring.lines", {"1.5.2": words(0)}, r"cells\[2\]: expected 128 entries or more, as starts has, found 1"),
     ("Records.locate of Map, True, False", {"0": 2}, "index 2 is out of range for 2 records"),
     ("Records opened", {"2": 64}, "bounds: expected 1 groups at a multiple of 64 within 64 bytes, found byte 64"),
@@ -221,62 +202,8 @@ def test_native_objects_are_neither_derived_from_nor_copied(rows):
             type("Derived", (kind,), {})
 
 
-def test_a_stream_is_of_one_thread_at_a_time():
-    n, lengths = 1_000_000, {"values": words(5), "first_buckets": halves(0), "table": halves(*[2**32 - 1] * 5, 0)}
-    stream = _native.Stream(buckets=words(0, 0, n // 2, 2), ranks=n, records=n, splits=words(2**64 - 1), **lengths)
-    start = threading.Barrier(4)
-
-    def push(_):
-        out, ends = np.empty(n, np.int64), np.empty(n // 2, np.int64)
-        start.wait()
-        try:
-            return stream.push(np.arange(n), np.full(n, 5), out, ends)
-        except (RuntimeError, ValueError) as error:
-            return str(error)
-
-    with ThreadPoolExecutor(4) as threads:
-        outcomes = list(threads.map(push, range(4)))
-    outcomes.remove((n, n // 2))
-    assert stream.push(b"", b"", words(0), words(0)) == (0, 0)
-    assert all("one thread at a time" in each or "each once" in each for each in outcomes)
-
-
-class Asked(Opener):
-    """Records of 0, 4, 1 and 5 bytes; `enter` is called while they are opened."""
-
-    def __init__(self, folder, enter=None):
-        (folder / "source").write_bytes(b"abcdefghij")
-        (folder / "bounds").write_bytes(grouped([0, 0, 4, 5, 10], 2))
-        self.folder, self.enter = folder, enter
-
-    def open(self, _):
-        enter, self.enter = self.enter, None
-        maps = [_native.Map(self.folder / name) for name in ("source", "bounds")]
-        if enter:
-            enter()
-        return *maps, 0, 2, _native.FRAMING_NONE, 0, 0
-
-
 def test_there_may_be_more_blocks_than_a_process_may_have_maps():
     memory = _native.BlockMemory()
     blocks = [memory.copy((b"%d" % k,)) for k in range(8200)]
     assert [int(bytes(block)) for block in blocks] == list(range(8200))
     assert blocks[-1].room < blocks[0].room
-
-
-@pytest.mark.parametrize("room", range(12))
-def test_as_many_records_fit_as_have_so_many_bytes(tmp_path, room):
-    records, sizes = _native.Records(words(0, 4), Asked(tmp_path), False, False, False), [0, 4, 1, 5]
-    for rows in ([0, 1, 2, 3], [3, -2, 0], np.array([1, 1, 1]), range(2, 4), []):
-        totals = np.cumsum([sizes[row] for row in rows])
-        assert records.fitting(rows, room) == (totals <= room).sum()
-
-
-def test_a_source_may_be_opened_while_it_is_opened(tmp_path):
-    found, records = [], None
-    opener = Asked(tmp_path, lambda: found.append(bytes(records[3])))
-    records = _native.Records(words(0, 4), opener, False, False, True)
-    assert (bytes(records[1]), found) == (b"abcd", [b"fghij"])
-    records = opener = None
-    if os.path.exists("/proc/self/maps"):
-        assert str(tmp_path / "bounds") not in Path("/proc/self/maps").read_text()  # nothing is still held

@@ -40,10 +40,6 @@ sys.exit(failed)
 
 
 def fork_beside_threads(paths, *, interval=1e-6, forks=60, threads=4):
-    """Fork while threads read some indexes; return how many children failed or hung, and the error output.
-
-    Args:
-      interval: seconds between switches of threads.
-    """
+    """Fork while threads read some indexes; return how many children failed or hung, and the error output."""
     ran = run("-W", "ignore::DeprecationWarning", "-c", _SCRIPT, interval, forks, threads, *paths)
     return ran.returncode, ran.stderr

@@ -24,9 +24,6 @@ from tests import torture
 HANGS = 300
 """Seconds after which a case hangs."""
 
-_only: int | None = None  # the one case to run
-_journal = -1  # a descriptor of the file that holds the number of the case at hand
-
 
 def modules():
     """Names of the modules of tests/torture, sorted."""
@@ -38,28 +35,26 @@ def command(name, seed, case):
     return shlex.join(["python", "-m", "tests.torture", name, "--seed", str(seed), "--case", str(case)])
 
 
-def alone(case, journal):
-    """From now on, say in a file which case is at hand, end the process if it hangs, and run only `case` if given."""
-    global _only, _journal
-    _only, _journal = case, os.open(journal, os.O_WRONLY)
-
-
-def run(name, seconds, seed):
-    """Run a module until the time is over; return a summary."""
+def run(name, seconds, seed, **how):
+    """Run a module until the time is over; return a summary. See `repeat`."""
     module = import_module(f"tests.torture.{name}")
-    return f"{repeat(module.one, seconds, seed) * module.EACH:,} {module.SAYS}"
+    return f"{repeat(module.one, seconds, seed, **how) * module.EACH:,} {module.SAYS}"
 
 
-def repeat(one, seconds, seed):
+def repeat(one, seconds, seed, only=None, journal=None):
     """Call `one(random, folder)` for case after case until the time is over; return how many there were.
 
+    Args:
+      only: the one case to run.
+      journal: path of a file for the number of the case at hand; one that hangs ends the process then.
     Raises:
       AssertionError: a case raised something; the message says how to run it again.
     """
-    end, number = time.monotonic() + seconds, _only or 0
-    while True:
-        if _journal >= 0:
-            os.pwrite(_journal, b"%20d" % number, 0)
+    end, first = time.monotonic() + seconds, only or 0
+    number = first
+    while number == first or (only is None and time.monotonic() < end):
+        if journal:
+            Path(journal).write_text(str(number))
             faulthandler.dump_traceback_later(HANGS, exit=True)
         try:
             with TemporaryDirectory(prefix="mmapds-torture-") as folder:
@@ -67,12 +62,8 @@ def repeat(one, seconds, seed):
         except Exception as error:
             again = command(one.__module__.rpartition(".")[2], seed, number)
             raise AssertionError(f"{error!r}; run: {again}") from error
-        finally:
-            if _journal >= 0:
-                faulthandler.cancel_dump_traceback_later()
         number += 1
-        if _only is not None or time.monotonic() >= end:
-            return 1 if _only is not None else number
+    return number - first
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import tempfile
 import time
 
 from tests.support.sanitizers import sanitized
-from tests.support.torture import alone, command, modules, run
+from tests.support.torture import command, modules, run
 
 MOST_MEMORY = 32 << 30
 """Bytes of address space: what asks for more is a finding. Libraries map some 10 GB."""
@@ -17,10 +17,9 @@ MOST_MEMORY = 32 << 30
 
 def run_here(name, given):
     """Run one module in this process."""
-    alone(given.case, given.journal)
     if not sanitized():
         resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    print(run(name, given.seconds, given.seed), flush=True)
+    print(run(name, given.seconds, given.seed, only=given.case, journal=given.journal), flush=True)
 
 
 def run_apart(name, seconds, given):
@@ -35,8 +34,7 @@ def run_apart(name, seconds, given):
         if status < 0:
             print(f"{name}: died of {signal.Signals(-status).name}", end="; ")
         if status:
-            reached = journal.read().decode().strip()
-            print("run: " + command(name, given.seed, int(reached or 0)) if reached else f"{name}: failed", flush=True)
+            print("run:", command(name, given.seed, int(journal.read() or 0)), flush=True)
         print(f"{name}: {'FOUND SOMETHING' if status else 'ok'} after {time.monotonic() - begin:.0f} s", flush=True)
     return status == 0
 

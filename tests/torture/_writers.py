@@ -6,16 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import mmapds
 from mmapds.convert import convert
-from mmapds.index.lengths import sorted_lengths
 from mmapds.storage import current
 from mmapds.storage.index_file import Index
 from mmapds.storage.sources import Roots
 from tests.support.index_file import verify
-from tests.support.tars import archive
 from tests.support.torture import is_refused
 
 SCHEMA = {"n": "int64", "s": "str"}
@@ -34,8 +30,8 @@ class Writer(NamedTuple):
     is_driver: bool = False
 
 
-def index(folder, name="a.jsonl", **options):
-    mmapds.build(folder / name, force=True, **options)
+def index(folder, **options):
+    mmapds.build(folder / "a.jsonl", force=True, **options)
 
 
 def add_column(folder, workers):
@@ -60,11 +56,6 @@ def save_view(folder, rows):
     mmapds.open(folder / "a.jsonl")[rows].save(folder / "v.mmx")
 
 
-def write_order(folder):
-    (folder / "order").unlink(missing_ok=True)  # what is up to date is not written again
-    sorted_lengths(np.arange(300_000, dtype=np.uint32), str(folder / "order"))
-
-
 def build_all(folder, **how):
     sources = sorted(folder.glob("*.jsonl"))
     mmapds.build(sources, out=folder / "all.mmx", force=True, length="n", columns=COLUMNS, **how)
@@ -76,13 +67,11 @@ def convert_all(folder, **how):
 
 WRITERS = {
     "index": Writer("a.jsonl.mmx", partial(index, length="n"), partial(index, columns=COLUMNS)),
-    "keys": Writer("a.tar.mmx", partial(index, name="a.tar", length="bytes()")),
     "column": Writer("a.jsonl.mmx", partial(add_column, workers=1), index),
     "workers": Writer("a.jsonl.mmx", partial(add_column, workers=2), index),
     "arrays": Writer("a.mma", partial(write_arrays, value=1), partial(write_arrays, value=0)),
     "converted": Writer("a.mma", convert_one, partial(write_arrays, value=0)),
     "view": Writer("v.mmx", partial(save_view, rows=slice(None, None, -2)), partial(save_view, rows=slice(100))),
-    "order": Writer("order", write_order),
     "parts of an index": Writer("all.mmx", build_all, is_driver=True),
     "parts of arrays": Writer("all.mma", convert_all, is_driver=True),
 }
@@ -99,7 +88,6 @@ class Folder:
         for name, count in {"a": records, "b": records // random.randint(1, 9), "c": 0, "d": 1}.items():
             lines = (b'{"n": %d, "s": "%s"}\n' % (n % 97, b"x" * (n % 50)) for n in range(count))
             (self.path / f"{name}.jsonl").write_bytes(b"".join(lines))
-        (self.path / "a.tar").write_bytes(archive((f"{n:06}.txt", b"x" * (n % 99)) for n in range(records // 20)))
         mmapds.build(self.path / "a.jsonl")
         if self.writer.write_old and random.random() < 0.7:
             self.writer.write_old(self.path)
@@ -116,8 +104,7 @@ class Folder:
     def check(self, is_done):
         """Hold that the file is the old one or the new one, and that an index beside an array file is one."""
         found = self.found()
-        may_be_gone = self.writer.target == "order"
-        assert found == self.after or (not is_done and (found == self.before or (may_be_gone and found is None)))
+        assert found == self.after or (not is_done and found == self.before)
         if self.target.suffix == ".mma" and found is not None and not self.writer.is_driver:
             index = Path(f"{self.target}.mmx")
             if index.exists() and not is_refused(lambda: current.check([Index(str(index))])):

@@ -2,28 +2,24 @@
 sorted, verified or indexed.
 
 What comes out is some bytes of the file, or an error: nothing ends the process, and nothing is read or written outside
-its memory. `make test-asan` would see that; a scan of the core finds no more than there is room for, leaves the words
-behind its room as they were, and comes to an end.
+its memory, which `make test-asan` would see.
 """
 
 import itertools
+import os
+import subprocess
+import sys
 import time
 import warnings
-from contextlib import suppress
-
-import numpy as np
+from contextlib import contextmanager, suppress
 
 import mmapds
-from mmapds import _native
 from mmapds.storage.index_file import Index
-from mmapds.storage.numbers import scratch, sort_lengths
-from tests.support.compressed import bgzf, frames, text
-from tests.support.forged import COMPRESSED, KINDS, make_source, one_member, small_blocks, small_tar
+from tests.support.forged import COMPRESSED, KINDS, make_source, small_blocks
 from tests.support.index_file import verify
-from tests.support.rewriting import written_to
 
 EACH = 1
-SAYS = "files written to while they were read or scanned: bytes of the file in its bounds, or an error"
+SAYS = "files written to while they were read or indexed: bytes of the file, or an error"
 SECONDS = 0.5
 """How long one file is written to."""
 HEADER = 64
@@ -36,6 +32,47 @@ OPTIONS = {
     "mma": {"length": "n"},
 }
 """How a source is indexed; others with the size of their records."""
+
+WRITER = """
+import mmap, os, random, sys
+path, seed, begin, parent = sys.argv[1], *map(int, sys.argv[2:])
+random = random.Random(seed)
+with open(path, "r+b") as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+good = bytes(mapped)
+ODD = b'\\n\\r "\\\\[]{},:-019eu.x/\\0\\x01\\x7f\\x80\\xe2\\xff'
+print(flush=True)
+while os.getppid() == parent:
+    places = [random.randrange(begin, len(good)) for _ in range(random.choice([1, 4, 32]))]
+    if random.random() < 0.5:
+        places = range(places[0], min(places[0] + random.choice([2, 8, 64]), len(good)))
+    others = [random.choice([random.choice(ODD), random.randrange(256), good[at] ^ 1]) for at in places]
+    if random.random() < 0.5:
+        others = others[:1] * len(others)
+    for _ in range(random.choice([1, 30, 300])):
+        for at, other in zip(places, others):
+            mapped[at] = other
+        for at in places:
+            mapped[at] = good[at]
+    if random.random() < 0.2:
+        mapped[places[0]] = others[0]  # which stays
+    if random.random() < 0.02:
+        mapped[:] = good
+"""
+
+
+@contextmanager
+def written_to(random, path, begin=0):
+    """Let another process write any bytes to a file, from byte `begin` on, and mostly the first ones again."""
+    command = [sys.executable, "-c", WRITER, path, str(random.randrange(2**32)), str(begin), str(os.getpid())]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        writer.stdout.readline()
+        yield
+    finally:
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
 
 
 def read(random, ds):
@@ -65,7 +102,8 @@ def decoder(random, kind):
     return random.choice(known.get(kind.partition(".")[0], [None, "bytes"]))
 
 
-def use(random, folder):
+@small_blocks()
+def one(random, folder):
     """Index, verify, open and read for a while."""
     kind, io = random.choice([*KINDS, *COMPRESSED]), random.choice(["mmap", "mmap", "pread"])
     path, view = str(make_source(folder, kind)), str(folder / "view.mmx")
@@ -74,7 +112,8 @@ def use(random, folder):
     opened, is_index = view if victim == view else path, victim.endswith(".mmx")
     # Where an index changes after it was checked, whoever uses its numbers may refuse them.
     refused = (mmapds.Error, *((ValueError, IndexError, OverflowError) if is_index else ()))
-    with written_to(random, victim, HEADER if is_index or kind == "mma" else 0), suppress(*refused):
+    written = written_to(random, victim, HEADER if is_index or kind == "mma" else 0)
+    with warnings.catch_warnings(action="ignore"), written, suppress(*refused):
         decode, end = decoder(random, kind), time.monotonic() + SECONDS
         ds = mmapds.open(opened, decode=decode, io=io, check="none")
         while time.monotonic() < end:
@@ -89,85 +128,3 @@ def use(random, folder):
                         ds = mmapds.open(opened, decode=decode, io=io, check="none")
                     case _:
                         read(random, ds)
-
-
-# ---- scans of the core -----------------------------------------------------------------------------------------
-
-BEHIND = 0x5EA1ED5EA1ED5EA1
-"""A word that stands behind all memory that a scan is given."""
-JSON = b"".join(b'{"n": %d, "text": "%s"}\n' % (k, b"\\u00e9x" * (k % 9)) for k in range(300))
-PREFIXED = b"".join(len(line).to_bytes(4, "little") + line for line in JSON.splitlines())
-FRAMINGS = [getattr(_native, f"FRAMING_{name}") for name in ("U32LE", "U32BE", "U64LE", "VARINT", "TFRECORD")]
-FIELDS = (_native.MEASURE_NUMBER, (b"n",)), (_native.MEASURE_CHARS, (b"text",))
-
-
-def lines(random, room, data, _map, _path):
-    found = room(len(data) // 2 + 2)
-    assert _native.scan_lines(random.choice([None, *_native.simd_variants()]), data, 0, 0, found)[0] <= len(found)
-
-
-def measured(random, room, data, _map, _path):
-    bad, size = random.random() < 0.5, len(data) // 2 + 2
-    measuring = _native.Measuring(fields=FIELDS, missing=0, fill=(0, 0), validate=True, skip_bad=bad)
-    assert measuring.lines(data, 0, 0, len(data), room(size), (room(size), room(size)))[1] <= size
-
-
-def framed(random, room, data, source, _path):
-    where = random.choice([data, source])
-    _native.frames_scan(where, random.choice(FRAMINGS), 0, len(data), room(len(data) + 2), room(len(data) + 2))
-
-
-def archived(_random, room, data, source, path):
-    scanner, view, at, status = _native.TarScanner(path), memoryview(source), 0, _native.TAR_OK
-    for _ in range(len(data) // 512):
-        if status == _native.TAR_OK:
-            status, _, at, *_ = scanner.scan(view[at:], len(view), True, room(3), room(3), room(3))
-    _native.tar_members(data, 2**62)
-
-
-def sorted_by_length(random, _room, data, _map, _path):
-    with suppress(ValueError):  # the sort says that they changed
-        sort_lengths(data[: len(data) // 8 * 8], random.choice([4, 8]), scratch)
-
-
-def inflated(_random, room, _data, source, _path):
-    inflater, out = _native.Inflater(source), room(8192)
-    for _ in range(100):
-        if inflater.read(out.view(np.uint8), 0, 4096)[0]:
-            break
-
-
-def walked(_random, room, data, source, _path):
-    _native.zstd_walk(source, len(data), 1 << 27, np.zeros(7, np.uint64), room(20), room(20))
-
-
-SCANS = [
-    *((scan, data) for scan in (lines, measured) for data in (b"\n \n" * 999, b"7\n" * 999, JSON)),
-    (framed, PREFIXED),
-    (archived, small_tar(30)),
-    *((sorted_by_length, data) for data in (bytes(8000), np.arange(2000, dtype="<u4").tobytes())),
-    *((inflated, data) for data in (one_member(text(60)), bgzf(text(60), 1700))),
-    (walked, b"".join(frames(text(60), 1100))),
-]
-
-
-def scan(random, folder):
-    """Scan a map for a while."""
-    (scans, data), path, rooms = random.choice(SCANS), folder / "a", []
-
-    def room(words):
-        rooms.append((np.full(words + 8, BEHIND, np.uint64), words))
-        return rooms[-1][0][:words]
-
-    path.write_bytes(data)
-    with written_to(random, str(path)):
-        shared, end = np.memmap(path, np.uint8, "r"), time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            scans(random, room, shared, _native.Map(str(path)), str(path))
-            assert all((given[words:] == BEHIND).all() for given, words in rooms), "wrote behind its room"
-            rooms.clear()
-
-
-def one(random, folder):
-    with small_blocks(), warnings.catch_warnings(action="ignore"):
-        random.choice([use, use, scan])(random, folder)
