@@ -5,6 +5,7 @@ import itertools
 import random
 import sys
 import zlib
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
@@ -13,11 +14,11 @@ from isal import isal_zlib
 
 import mmapds
 from mmapds.compression import gzip as gzip_codec
-from mmapds.compression.blocks import BlockError, BlockTable, Edges
+from mmapds.compression.blocks import BlockError, BlockTable, Edges, Place
 from mmapds.storage.index_file import Index
 from mmapds.storage.sources import open_file
 from tests.support import oracle
-from tests.support.compressed import bgzf, in_memory, many_members, text
+from tests.support.compressed import bgzf, many_members, text
 from tests.support.index_file import verify
 
 LINES = text(4000, longest=300)
@@ -36,17 +37,18 @@ def build(write, data, **options):
     return path
 
 
-def decode(zlib_, data, edges=Edges()):  # noqa: B008 - a named tuple
-    """The content of a block."""
-    return b"".join(gzip_codec.text_of(zlib_, in_memory(data), 0, len(data), edges))
+def decode(zlib_, data, edges=Edges(), size=1 << 30):  # noqa: B008 - a named tuple
+    """The content of a block, of some bytes at most."""
+    file = SimpleNamespace(size=len(data), read=lambda at, size: data[at : at + size])
+    return b"".join(gzip_codec.text_of(zlib_, file, Place(0, len(data), 0, size), edges))
 
 
 def blocks_of(path):
-    """What the reader decodes each block by: its bytes, and its edges."""
+    """What the reader decodes each block by: its bytes, its edges, and the size of its content."""
     table, file = BlockTable(Index(f"{path}.mmx"), 0), open_file(str(path))
     for block in range(table.count):
         place = table.place(block)
-        yield file.read(place.begin, place.end - place.begin), table.edges(block)
+        yield file.read(place.begin, place.end - place.begin), table.edges(block), place.size
 
 
 # ---- every record ---------------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def test_damaged_blocks_are_refused_or_have_their_content(write, module):
     blocks = [block for level in (0, 6) for block in blocks_of(build(write, gzip.compress(LINES, level)))]
     random_, caught = random.Random(5), 0
     for _ in range(200):
-        data, edges = random_.choice(blocks)
+        data, edges, _ = random_.choice(blocks)
         bad = bytearray(data)
         for _ in range(random_.choice([1, 1, 2, 9])):
             at = random_.randrange(len(bad))
@@ -168,8 +170,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_damaged_is_refused_when_it_is_indexed(write, case):
     files, message = REFUSED[case]
+    expected = rf"a.jsonl.gz: block \d+ \(byte \d+\): not gzip: {message}.*; copy the file again"
     for data in files:
-        with pytest.raises(
-            mmapds.FormatError, match=rf"a.jsonl.gz: block \d+ \(byte \d+\): not gzip: {message}.*; copy the file again"
-        ):
+        with pytest.raises(mmapds.FormatError, match=expected):
             build(write, data)
