@@ -7,8 +7,7 @@ import mmapds
 from mmapds.orders import basic
 from mmapds.samplers import plan, resumable
 from mmapds.storage import sections
-from tests.support import released, wheel
-from tests.support.commands import run
+from tests.support import released
 from tests.support.files import ROOT
 
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
@@ -33,22 +32,6 @@ def test_the_changelog_names_the_versions_of_files_and_orders():
         "plans": plan.VERSION,
         "states": resumable.STATE_VERSION,
     }
-
-
-WITHOUT = """
-import sys
-import pytest
-sys.modules |= dict.fromkeys({absent!r})
-sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *{files!r}]))
-"""
-
-
-def test_the_tests_of_an_installed_wheel_import_nothing_but_it_needs():
-    """`make dist` runs them where extras and the tools of developers are missing."""
-    files = [f"tests/{name}.py" for name in wheel.tests()]
-    ran = run("-c", WITHOUT.format(absent=wheel.absent(), files=files), cwd=ROOT)
-    assert ran.returncode == 0, ran.stdout
-    assert len(files) > 5
 
 
 def test_a_tag_that_is_not_the_version_is_not_released(tmp_path):

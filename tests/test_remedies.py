@@ -1,13 +1,18 @@
 """The command that a message names mends what the message is about: each is run as it is printed."""
 
 import bz2
+import gzip
+import json
 import lzma
 import os
 import re
 import shlex
+import struct
 import subprocess
 import sys
 import sysconfig
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +71,10 @@ def with_a_computed_column(path):
     flip(f"{path}.mmx", section(f"{path}.mmx", "offsets"))
 
 
+def another_number(path):
+    flip(path, 40 * BETWEEN + 5)
+
+
 def moved(path):
     """Let a line end one byte earlier."""
     with open(path, "rb") as file:
@@ -80,19 +89,10 @@ def in_index(at):
 
 DAMAGE = {
     "a source that grew": (grow, "STALE: train.jsonl was [0-9]+ bytes when indexed and is [0-9]+ now"),
-    "other content of the same time": (
-        lambda path: flip(path, 5),
-        "STALE: .*other content .same size, same time, fing",
-    ),
+    "other content": (lambda path: flip(path, 5), "STALE: .*other content .same size, same time, fing"),
     "other content of another time": (touched, "STALE: .*train.jsonl has other content .same size, another time, fing"),
-    "a number between the blocks": (
-        lambda path: flip(path, 40 * BETWEEN + 5),
-        r"DAMAGED: column:length\[10000\] = 5, expected 4 \(record 10000 of .*jsonl\)",
-    ),
-    "a line end between the blocks": (
-        moved,
-        r"DAMAGED: record 10000 of .* begins at byte 400000, expected byte 399999",
-    ),
+    "another number": (another_number, r"DAMAGED: column:length\[10000\] = 5, expected 4 \(record 10000 of .*jsonl\)"),
+    "another line end": (moved, "DAMAGED: record 10000 of .* begins at byte 400000, expected byte 399999"),
     "a header": (in_index(30), "DAMAGED: "),
     "the first bytes": (in_index(3), "NOT AN INDEX: expected .* at byte 0, found "),
     "metadata": (lambda path: in_index(os.path.getsize(f"{path}.mmx") - 10)(path), "DAMAGED: header and metadata"),
@@ -165,32 +165,97 @@ def test_missing_indexes(write, tmp_path, monkeypatch):
             index.unlink()
 
 
+# ---- sources that other tools convert ------------------------------------------------------------------------------
+
+
+def refused(work, *arguments, **options):
+    with pytest.raises(mmapds.Error) as error:
+        work(*arguments, **options)
+    return str(error.value)
+
+
+def run_shell(message):
+    """Run the command that a message ends with; return the file that it writes."""
+    check(message)
+    command = re.sub("^python ", f"{sys.executable} ", message.rpartition("; run: ")[2])
+    subprocess.run(command, shell=True, check=True)
+    return command.rpartition(" > ")[2]
+
+
 def parquet(_):
     pq.write_table(pa.table({"n": [1, 2]}), "a b.parquet")
-    with open("a b.parquet", "rb") as file:
-        return file.read()
+    return Path("a b.parquet").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "found"),
+    ("name", "make", "made"),
     [
         ("a b.jsonl.bz2", bz2.compress, "a b.plain.jsonl"),
         ("a b.jsonl.xz", lzma.compress, "a b.plain.jsonl"),
         ("a b.parquet", parquet, "a b.mma"),
+        ("a b.jsonl.gz", lambda data: bytes(512).join(map(gzip.compress, data.splitlines(True))), "a b.plain.jsonl"),
     ],
 )
-def test_a_source_that_must_be_converted(tmp_path, monkeypatch, name, make, found):
+def test_a_source_that_must_be_converted(tmp_path, monkeypatch, name, make, made):
     monkeypatch.chdir(tmp_path)
-    data = make(b'{"n": 1}\n{"n": 2}\n')
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises((mmapds.SourceError, mmapds.FormatError), match=r"compressed \(|is not read in place") as error:
-        mmapds.build(name)
-    check(str(error.value))
-    line = re.sub("^python ", f"{sys.executable} ", str(error.value).rpartition("; run: ")[2])
-    ran = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert list(mmapds.open(found, build=True)) == [{"n": 1}, {"n": 2}]
-    assert (tmp_path / name).read_bytes() == data
+    Path(name).write_bytes(data := make(b'{"n": 1}\n{"n": 2}\n'))
+    run_shell(refused(mmapds.build, name))
+    assert list(mmapds.open(made, build=True)) == [{"n": 1}, {"n": 2}]
+    assert Path(name).read_bytes() == data
+
+
+def test_records_that_are_compressed_whole_are_unpacked(tmp_path):
+    records = tmp_path / "a.tfrecord"
+    records.write_bytes(zlib.compress(struct.pack("<Q", 3) + bytes(4) + b"abc" + bytes(4)))
+    message = refused(mmapds.build, records)
+    assert "compressed (zlib)" in message
+    assert Path(run_shell(message)).read_bytes()[12:15] == b"abc"
+
+
+TEXTS = {
+    "GB18030": "你好世界。今天天气很好、我们去公园散步。",
+    "SHIFT_JIS": "こんにちは、世界。今日はいい天気ですね。",
+    "EUC-KR": "안녕하세요 세계 여러분, 오늘은 날씨가 좋습니다",
+    "CP1251": "Привет, мир! Это простой текст, который надо прочитать.",
+    "CP1252": "Un café à l'école, garçon: größer, señor",
+    "UTF-16": "any text",
+}
+
+
+@pytest.mark.parametrize("encoding", TEXTS)
+def test_text_in_another_encoding_is_converted_to_what_it_says(tmp_path, encoding):
+    text = json.dumps({"text": TEXTS[encoding]}, ensure_ascii=False) + "\n"
+    path, packed = tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"
+    path.write_bytes(text.encode(encoding))
+    packed.write_bytes(gzip.compress(text.encode(encoding)))
+    for each in (path, packed):
+        made = run_shell(refused(mmapds.build, each))
+        assert mmapds.open(made, build=True)[0] == json.loads(text)
+    mmapds.build(path, format="jsonl")
+    with pytest.raises(mmapds.DecodeError, match=rf"found {encoding}.*; convert it by iconv -f {encoding} -t UTF-8"):
+        mmapds.open(path)[0]
+    path.write_bytes(b"\x98\x81\xff\xff\n" * 9)
+    assert refused(mmapds.build, path).endswith(f"found text that is not UTF-8; run: file {path}")
+
+
+def test_nan_is_named_with_the_decoder_that_reads_it(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": [1, -Infinity]}\n')
+    assert "found -Infinity, which JSON lacks; give format='jsonl'" in refused(mmapds.build, path)
+    path.write_text('{"x": NaN}\n{"x": 1}\n')
+    assert "has NaN; open it with decode=json.loads; leave such" in refused(mmapds.build, path, validate=True)
+    mmapds.build(path)
+    assert refused(mmapds.open(path).__getitem__, 0).endswith("has NaN; open it with decode=json.loads (ds[0])")
+    assert np.isnan(mmapds.open(path, decode=json.loads)[0]["x"])
+
+
+def test_seconds_are_a_column_and_no_lengths_until_they_are_rounded(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"s": 1.5}\n{"s": 0.25}\n')
+    assert "keep it by columns= under another name, or round it by" in refused(mmapds.build, path, length="s")
+    mmapds.build(path, columns={"seconds": "s"})
+    mmapds.add_column(path, "length", lambda sample: round(100 * sample["s"]))
+    assert mmapds.open(path).lengths.tolist() == [150, 25]
 
 
 # ---- commands as they are printed ----------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Pages of reports: whole, the same bytes each time, without a script, and all data are text."""
 
-import copy
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import mmapds
 import mmapds.report as report_room
 from mmapds.report import report
 from mmapds.report.page import CHOICE, FAIR, GOOD, NOTE, POOR, page, percent, verdicts
-from tests.support.commands import python, run
+from tests.support.commands import run
 from tests.support.messages import check
 from tests.support.reports import Page, words
 
@@ -75,16 +75,6 @@ def test_a_record_a_file_and_a_column_may_hold_html(tmp_path):
     assert "alert(1)" not in page(facts) + json.dumps(facts)
 
 
-def test_the_bytes_are_the_same_in_every_process(path, tmp_path):
-    code = f"from mmapds.report import report; report({path!r}, 'out.html', max_tokens=1024, force=True)"
-    pages = set()
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "MPLBACKEND": "TkAgg", "SOURCE_DATE_EPOCH": seed}
-        python(code, cwd=tmp_path, env=environment)
-        pages.add((tmp_path / "out.html").read_bytes())
-    assert len(pages) == 1
-
-
 def test_the_page_has_the_numbers_of_the_json(made, facts):
     numbers = [f"{facts['coverage']['records']:,}", f"{facts['lengths']['total']:,}"]
     numbers += [f"{row['budget']:,}" for row in facts["lengths"]["budgets"]]
@@ -114,16 +104,6 @@ def test_verdicts_say_what_is_good_and_what_is_bad(facts, made, path):
     # What the user chose has a cost, but is not poor.
     chosen = "Batches of 8, chunks of 4: You chose chunks of 4 records. The cost: an epoch mixes records "
     assert grade(found, chosen) == CHOICE
-    clumped = copy.deepcopy(facts)
-    clumped["plans"] = clumped["plans"][2:]
-    for dispersion, cost in (
-        (1.2, "neighbours are often read together."),
-        (9.0, "an epoch mixes records 9 times as unevenly as a full shuffle."),
-    ):
-        clumped["plans"][0]["shuffle"]["density"]["dispersion"] = dispersion
-        assert grade(verdicts(clumped, ["a"]), f"You chose chunks of 4 records. The cost: {cost}") == CHOICE
-    clumped["plans"][0]["options"]["chunk_size"] = None  # a full shuffle never looks like this
-    assert grade(verdicts(clumped, ["a"]), "Parts of the epoch are far from a random choice") == POOR
     dropped = verdicts(report(path, max_tokens=200, samples=False), ["a"])
     assert grade(dropped, "of the records are left out: 200 over the budget.") == POOR
 
@@ -138,15 +118,23 @@ def test_odd_lengths_make_a_page(lengths, tmp_path):
 
 
 def test_sources_are_listed_where_they_are_few_or_have_changed(tmp_path):
+    """What the index holds is shown. What lies in the sources that changed is not."""
     paths = [words(tmp_path / f"{part}.jsonl", range(1, 40)) for part in "abcd"]
-    found = Page(page(report(paths, ranks=1, samples=False)))
+    facts = report(paths, ranks=1, samples=False)
+    found = Page(page(facts))
     assert ("All sources are current." in found.text, paths[0] in found.text) == (True, False)
     assert paths[0] in Page(page(report(paths[:2], ranks=1, samples=False))).text
     with open(paths[1], "a") as file:
         file.write("{}\n")
-    found = Page(page(report(paths, ranks=1)))
+    changed = report(paths, ranks=1)
+    coverage = changed["coverage"]
+    assert (coverage["records"], coverage["sources"], coverage["is_current"]) == (156, 4, False)
+    assert (coverage["states"], coverage["listed"][0]["path"]) == ({"stale": 1, "unchanged": 3}, paths[1])
+    assert "run: python -m mmapds.index" in coverage["listed"][0]["message"]
+    assert changed["plans"][0]["reads"] is changed["samples"] is None
+    assert changed["lengths"] == facts["lengths"]
+    found = Page(page(changed))
     assert "1 of 4 sources changed or cannot be read; index them again." in found.text
-    assert "1 stale, 3 unchanged." in found.text
     assert (paths[0] in found.text, paths[1] in found.text, "reads" in found.ids) == (False, True, False)
 
 
@@ -219,31 +207,19 @@ def test_a_training_run_adds_what_its_ranks_waited_for(path, tmp_path):
     found = Page(page(facts))
     assert f"The training run waited {percent(total)} of its time for data." in found.text
     assert "training" in found.ids
+    wrong = [json.dumps({**passes[0], "wait": wait}) for wait in (-1, float("nan"), "1")]
+    for text in ("nothing", "[" * 100_000, "", json.dumps(RUN), *wrong):
+        files[0].write_text(text)
+        with pytest.raises(mmapds.FormatError) as raised:
+            report(path, waits=files)
+        expected = f"{files[0]}: line 1: expected numbers in JSON, as loader.stats() returns, found "
+        assert str(raised.value).startswith(expected)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["nothing", "[" * 100_000, "", json.dumps(RUN)]
-    + [json.dumps({**RUN, "wait": wait, "stalls": 0}) for wait in (-1, float("nan"), "1")],
-)
-def test_waits_of_another_form_are_errors(path, tmp_path, text):
-    (tmp_path / "waits.json").write_text(text)
-    with pytest.raises(mmapds.FormatError) as raised:
-        report(path, waits=[tmp_path / "waits.json"])
-    expected = f"{tmp_path / 'waits.json'}: line 1: expected numbers in JSON, as loader.stats() returns, found "
-    assert str(raised.value).startswith(expected)
-
-
-def test_loaders_are_measured_where_that_is_asked_for(path, tmp_path, monkeypatch):
-    asked, real = [], report_room.bench
-
-    def measured(source, **given):
-        asked.append((source, given["max_tokens"], given["batch_size"]))
-        return real(source, workers=[1], processes=False, cold=False, seconds=0.02, **given)
-
-    monkeypatch.setattr(report_room, "bench", measured)
-    facts = report(path, tmp_path / "report.html", batch_size=16, ranks=2, loader=True)["loader"]
-    assert asked == [([path], None, 16)]
-    found = Page((tmp_path / "report.html").read_text())
-    assert facts["recommendation"]["text"] in found.text
-    assert f"{round(facts['trials'][-1]['warm']['records_per_second']):,}" in found.text
+def test_loaders_are_measured_where_that_is_asked_for(path, monkeypatch):
+    short = partial(report_room.bench, workers=[1], processes=False, cold=False, seconds=0.02)
+    monkeypatch.setattr(report_room, "bench", short)
+    facts = report(path, batch_size=16, ranks=2, loader=True)
+    found, last = Page(page(facts)), facts["loader"]["trials"][-1]
+    assert facts["loader"]["recommendation"]["text"] in found.text
+    assert f"{round(last['warm']['records_per_second']):,}" in found.text

@@ -48,25 +48,15 @@ def records_in(text):
     ]
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (["0"], [0]),
-        (["-1"], [9]),
-        (["3", "1", "3"], [3, 1, 3]),
-        (["2:5"], [2, 3, 4]),
-        ([":2", "-3:"], [0, 1, 7, 8, 9]),
-        (["::-4"], [9, 5, 1]),
-        (["8:100"], [8, 9]),
-    ],
-)
-def test_numbers_and_ranges_are_those_of_python(ten, given, expected, shown):
-    assert [number for number, *_ in records_in(shown("show", ten, *given))] == expected
+def test_numbers_and_ranges_are_those_of_python(ten, shown):
+    for asked in (["0"], ["-1"], ["3", "1", "3"], ["2:5"], [":2", "-3:"], ["::-4"], ["8:100"]):
+        expected = np.concatenate([np.atleast_1d(eval(f"np.arange(10)[{each}]")) for each in asked])
+        assert [number for number, *_ in records_in(shown("show", ten, *asked))] == expected.tolist()
 
 
-@pytest.mark.parametrize("given", [["10"], ["0", "-11"], ["1:9:0"], ["5:2"]])
-def test_what_is_out_of_range_is_an_error_and_nothing_is_printed(ten, given, ran):
-    assert ran("show", ten, *given) == (1, "", f"position {given[-1]}: expected one of 10 records, found none\n")
+def test_what_is_out_of_range_is_an_error_and_nothing_is_printed(ten, ran):
+    for asked in (["10"], ["0", "-11"], ["1:9:0"], ["5:2"]):
+        assert ran("show", ten, *asked) == (1, "", f"position {asked[-1]}: expected one of 10 records, found none\n")
 
 
 def test_several_sources_and_a_saved_view_are_shown_by_their_own_places(write, tmp_path, shown):
@@ -93,9 +83,8 @@ def test_what_is_not_indexed_or_stale_names_the_command_or_is_built(write, shown
     path = write(RECORDS)
     assert ran("head", path) == (1, "", f"{path}: not indexed yet; run: python -m mmapds.index {path}\n")
     assert len(records_in(shown("head", "--build", path))) == 5
-    with open(path, "a") as file:
-        file.write('{"n": 10}\n')
-    status, _out, err = ran("show", path, "-1")
+    write([*RECORDS, {"n": 10}])
+    status, _, err = ran("show", path, "-1")
     assert (status, f"{path}.mmx: STALE: train.jsonl was " in err) == (1, True)
     assert records_in(shown("show", path, "-1", "--build"))[0][3] == '{\n  "n": 10\n}'
 
@@ -140,15 +129,6 @@ def test_any_bytes_can_be_printed(data, full):
     assert can_be_printed(lines({"a": memoryview(data)}, full=full))
 
 
-def test_long_values_are_cut_with_their_size_unless_full():
-    sample = {"text": "a" * 5000, "numbers": list(range(1000)), "items": [{"a": 1}] * 50}
-    cut = printed(sample)
-    assert len(cut) < 4000
-    for size in ('a"… 5,000 characters', "39, … 1,000 items in all]", "… 50 items in all"):
-        assert size in cut
-    assert json.loads(printed(sample, full=True)) == sample
-
-
 DUMPED = "00 01 02 03 04 05 06 07  08 09 0a 0b 0c 0d 41 42"
 ARRAY = np.arange(6000, dtype=np.float32).reshape(20, 300) / 3
 
@@ -168,7 +148,13 @@ def test_an_array_has_a_type_and_a_shape_and_bytes_are_text_or_a_hex_dump(sample
     assert printed(sample) == expected
 
 
-def test_what_is_long_is_cut_unless_full():
+def test_what_is_long_is_cut_with_its_size_unless_full():
+    sample = {"text": "a" * 5000, "numbers": list(range(1000)), "items": [{"a": 1}] * 50}
+    cut = printed(sample)
+    assert len(cut) < 4000
+    for size in ('a"… 5,000 characters', "39, … 1,000 items in all]", "… 50 items in all"):
+        assert size in cut
+    assert json.loads(printed(sample, full=True)) == sample
     assert json.loads(printed(ARRAY, full=True).removeprefix("float32 (20, 300) ")) == ARRAY.tolist()
     assert lines(bytes(512))[-1] == "… 512 bytes in all; --full prints them"
     assert len(lines(bytes(512), full=True)) == 32
@@ -201,31 +187,18 @@ def test_each_decoder_and_format_has_its_look(ten, write, tmp_path, shown, ran):
     assert (status, err.startswith("--decode = 'jsn', expected 'json', 'text', ")) == (2, True)
 
 
-def test_a_record_of_more_than_16_mib_is_cut_and_decoded_only_in_full(tmp_path, shown):
-    path = tmp_path / "large.bin"
-    path.write_bytes(b'"' + bytes(16 << 20) + b'"')
-    package.build(path, format="fixed", record_bytes=(16 << 20) + 2)
-    for options in ([], ["--decode", "json"]):
-        assert shown("show", path, "0", *options).endswith("… 16,777,218 bytes in all; --full prints them\n")
-
-
 # ---- on a terminal ----------------------------------------------------------------------------------------------
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202e\u2066 \x7f\x00\r\b"
 
 
-def test_colours_are_for_terminals_alone(ten, shown):
-    status, text = on_terminal("-m", "mmapds", "show", ten, "3")
-    assert (status, COLOURS.sub("", text)) == (0, shown("show", ten, "3"))
+def test_colours_are_for_terminals_alone_where_lines_of_any_length_are_whole(write, shown):
+    path = write([{"numbers": list(range(150_000)), "text": "x" * 200_000}, {"n": 3}])
+    plain = shown("show", path, ":", "--full", "--build")
+    status, text = on_terminal("-m", "mmapds", "show", path, ":", "--full")
+    assert (status, COLOURS.sub("", text), "\x1b" in plain) == (0, plain, False)
     assert '\x1b[1;34m"n"\x1b[0m: \x1b[1;36m3\x1b[0m' in text
-    assert "\x1b" not in shown("show", ten, "3")
-    assert not re.search(r"\x1b\[[\d;]*3\dm", on_terminal("-m", "mmapds", "show", ten, "3", NO_COLOR="1")[1])
-
-
-def test_a_line_of_any_length_is_whole_on_a_terminal(write):
-    record = {"numbers": list(range(150_000)), "text": "x" * 200_000}
-    status, text = on_terminal("-m", "mmapds", "show", write([record]), "0", "--full", "--build")
-    assert (status, json.loads(COLOURS.sub("", text).partition("\n")[2])) == (0, record)
+    assert not re.search(r"\x1b\[[\d;]*3\dm", on_terminal("-m", "mmapds", "show", path, "0", NO_COLOR="1")[1])
 
 
 def test_records_do_not_steer_a_terminal(write):
