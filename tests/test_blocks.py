@@ -3,9 +3,10 @@
 import multiprocessing
 import os
 import random
-import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,15 +16,12 @@ from mmapds.compression import content, reader, zstd
 from mmapds.compression import gzip as gzip_codec
 from mmapds.compression.reader import BlockCache, BlockReader
 from mmapds.storage.index_file import Index
-from mmapds.storage.sections import BLOCK_SECTIONS, POINTS
 from tests.support.compressed import NO_SIZE, WRITERS, codec, frames, one_block, one_frame, text
 from tests.support.files import patched
-from tests.support.forged import COMPRESSED, REFUSED, Forgery, is_verified, make_source, observe, small_blocks
 from tests.support.index_file import rewrite, verify
 
 DATA = text(3000)
 LINES = DATA.splitlines()
-PAGE = os.sysconf("SC_PAGESIZE")
 
 
 @pytest.fixture
@@ -60,13 +58,10 @@ def test_threads_read_the_same_and_decode_a_block_once(write, tmp_path, monkeypa
 
         def read(seed, ds=ds):
             rows = random.Random(seed).sample(range(3000), 1500)
-            found.append([*ds.take(rows), *ds] == [*(LINES[row] for row in rows), *LINES])
+            return [*ds.take(rows), *ds] == [*(LINES[row] for row in rows), *LINES]
 
-        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            found += pool.map(read, range(4))
     assert found == [True] * 12
     assert len(decoded) == Index(f"{tmp_path}/a.jsonl.zst.mmx").sources[0].compression.blocks
 
@@ -93,16 +88,6 @@ def test_a_forked_child_reads_though_threads_of_its_parent_held_all_locks(write)
     process.join()
 
 
-def test_an_interrupt_while_a_block_is_decoded_leaves_nobody_waiting():
-    def interrupt():
-        raise KeyboardInterrupt
-
-    cache = BlockCache()
-    with pytest.raises(KeyboardInterrupt):
-        cache.get(1, interrupt)
-    assert cache.get(1, lambda: b"block") == b"block"
-
-
 # ---- what is kept ---------------------------------------------------------------------------------------------------
 
 
@@ -114,28 +99,22 @@ def test_the_cache_keeps_what_was_used_last_within_its_limit(opened):
     assert [block is not None for block in cache.find("abcd")] == [True, True, False, True]
     cache.get("large", lambda: bytes(101), 101)
     assert (cache.size, cache.find(["d", "large"])) == (101, [None, bytes(101)]), "the last block is always kept"
-    cache.get("all", lambda: bytes(100), 100)
-    cache.put("all", bytes(100))
-    assert (cache.size, cache.find(["a", "all"])) == (100, [None, bytes(100)])
     ds = opened(WRITERS["many"][1](DATA), "a.jsonl.zst", decode="bytes", block_cache=150_000)
     rows = random.Random(1).sample(range(3000), 500)
     assert ds.take(rows) == [ds[row] for row in rows] == [LINES[row] for row in rows]
     assert 0 < ds._catalog.blocks.size <= 150_000
 
 
-def test_the_cache_counts_the_pages_of_blocks_and_makes_room_before_the_next():
-    cache, kept = BlockCache(10 * PAGE), []
-    for key in range(8):
-        cache.put(key, cache.memory.copy((bytes(PAGE + 1),)))
-    assert (cache.size, [key for key in range(8) if cache.find([key])[0]]) == (10 * PAGE, [3, 4, 5, 6, 7])
-    for size in (3, 11):
-        cache.get(f"new {size}", lambda: kept.append(cache.size) or bytes(PAGE), size * PAGE)
-    assert kept == [6 * PAGE, 0]
+def test_an_interrupt_while_a_block_is_decoded_leaves_nobody_waiting():
+    cache = BlockCache()
+    with pytest.raises(KeyboardInterrupt):
+        cache.get(1, Mock(side_effect=KeyboardInterrupt))
+    assert cache.get(1, lambda: b"block") == b"block"
 
 
 def test_a_block_is_a_read_only_copy_of_its_pieces_while_it_is_in_use():
     memory = _native.BlockMemory()
-    made = [tuple(map(os.urandom, sizes)) for sizes in ((), (0,), (1,), (PAGE, 1), (2, 0, 3), (3 << 20,)) * 9]
+    made = [tuple(map(os.urandom, sizes)) for sizes in ((), (0,), (1,), (16384, 1), (2, 0, 3), (3 << 20,)) * 9]
     blocks = [memoryview(memory.copy(pieces)) for pieces in made]
     for k in range(100):
         memory.copy((b"\xff" * (1000 * k),))
@@ -200,33 +179,6 @@ def test_a_source_that_is_cut_is_stale(packed, writer):
     for ds in (opened, mmapds.open(path, check="none")):
         with pytest.raises(mmapds.StaleIndexError, match=message):
             ds.take([1, 2999])
-
-
-# ---- indexes that lie -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", COMPRESSED)
-def test_an_index_that_lies_of_blocks_is_refused_or_does_no_harm(tmp_path, kind):
-    with small_blocks():
-        path = make_source(tmp_path, kind)
-    index = tmp_path / f"{path.name}.mmx"
-    good, expected, told = index.read_bytes(), observe(path), 0
-    for seed in range(80):
-        forgery, chosen = Forgery(good), random.Random(seed)
-        what = chosen.choice([name for name in BLOCK_SECTIONS if name in forgery.metadata["sections"]])
-        if what == POINTS:
-            what = forgery.change_point(chosen)
-        else:
-            numbers = forgery.section(what).copy()
-            at = chosen.randrange(len(numbers))
-            numbers[at] = chosen.choice([0, 60_000, 2**32 - 1, *(max(int(numbers[at]) + n, 0) for n in (-8, -1, 1, 8))])
-            forgery.replace(what, numbers)
-        index.write_bytes(forgery.bytes())
-        found = observe(path)
-        assert {name for name, value in found.items() if value not in (REFUSED, expected[name])} == set(), what
-        assert not is_verified(str(index)) or good == forgery.bytes(), what
-        told += REFUSED in found.values() or not found
-    assert told > 40
 
 
 def test_an_index_of_compressed_sources_is_of_a_kind_of_its_own(packed, write):

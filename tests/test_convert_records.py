@@ -133,12 +133,9 @@ def test_tars(write, tmp_path):
     assert samples(done.path)[3] == expected | {"x.npz.a": [0, 1, 2], "x.npz.b": [[1, 1], [1, 1]]}
     raw = convert(tmp_path / "a.tar", decode="files", fields=["npy"])
     assert mmapds.open(raw.path)[0] == {"npy": one}
-    for members, message in [
-        ([("0.cls", b"x")], r"b.tar: record 0 \(byte 0\): member 'cls' of sample '0': invalid literal"),
-        ([("a.x.npz", npz(y=np.arange(3))), ("a.x.npz.y", b"text")], r"record 0 .*: .* names, found two 'x\.npz\.y'"),
-    ]:
-        with pytest.raises(mmapds.Error, match=message):
-            convert(write(archive(members), "b.tar"))
+    twice = [("a.x.npz", npz(y=np.arange(3))), ("a.x.npz.y", b"text")]
+    with pytest.raises(mmapds.Error, match=r"record 0 .*: .* names, found two 'x\.npz\.y'"):
+        convert(write(archive(twice), "b.tar"))
 
 
 def test_decoders_see_one_record_at_a_time_and_their_errors_name_it(write):
@@ -164,51 +161,32 @@ def stored(path, **held):
 
 def test_groups_of_hdf5(tmp_path):
     path, feats = tmp_path / "a.h5", utterances(tmp_path / "a.h5", 12)
-    assert samples(convert(path, records="groups", length="feats").path) == [
-        {
-            "__key__": f"speaker{i % 3}/{i:04}",
-            "dialect": "north" if i % 2 else "south",
-            "gain": i / 2,
-            "feats": feats[i].tolist(),
-            "id": i,
-            "text": f"gr\u00fc\u00dfe {i}",
-        }
-        for i in sorted(range(12), key=lambda i: (i % 3, i))
-    ]
+    done = samples(convert(path, records="groups", length="feats").path)
+    for sample, i in zip(done, sorted(range(12), key=lambda i: (i % 3, i)), strict=True):
+        assert sample["__key__"] == f"speaker{i % 3}/{i:04}"
+        assert (sample["dialect"], sample["gain"]) == ("north" if i % 2 else "south", i / 2)
+        assert (sample["feats"], sample["id"], sample["text"]) == (feats[i].tolist(), i, f"grüße {i}")
     some = convert(path, records="groups", group="speaker1", fields=["id", "__key__"])
     assert samples(some.path) == [{"id": i, "__key__": f"{i:04}"} for i in range(1, 12, 3)]
     stored(path, **{"train/b": [1, 2], "train/a": [3], "late/x": 1, "late/y": 2, "first/x": 0, "train/deep/x": 7})
     with h5py.File(path, "a") as file:
         file["late"].attrs["empty"] = h5py.Empty("f4")
-    done = convert(path, records="groups", fields=["__key__", "x", "a", "empty"])
-    found = [
-        ("first", 0, None, None),
-        ("late", 1, None, None),
-        ("train/deep", 7, None, None),
-        ("train", None, [3], None),
-    ]
-    assert [tuple(sample.values()) for sample in samples(done.path)] == found
+    done = samples(convert(path, records="groups", fields=["__key__", "x", "a", "empty"]).path)
+    found = [("first", 0, None), ("late", 1, None), ("train/deep", 7, None), ("train", None, [3])]
+    assert [tuple(sample.values()) for sample in done] == [(*values, None) for values in found]
     with pytest.raises(mmapds.FormatError, match=r"record 1: expected fields among .*, found 'empty'"):
         convert(path, records="groups", infer=1)
-    path = stored(path, b=[1, 2], a=[3])
-    assert samples(convert(path, records="groups").path) == [
-        {"__key__": "a", "data": [3]},
-        {"__key__": "b", "data": [1, 2]},
-    ]
+    done = samples(convert(stored(path, b=[1, 2], a=[3]), records="groups").path)
+    assert done == [{"__key__": "a", "data": [3]}, {"__key__": "b", "data": [1, 2]}]
 
 
 def test_rows_of_hdf5(tmp_path):
     n, rng = 1100, np.random.default_rng(0)
     tokens = np.empty(n, object)
     tokens[:] = [np.arange(i % 5, dtype=np.uint16) for i in range(n)]
-    columns = {
-        "id": np.arange(n, dtype=">i4"),
-        "ok": rng.random(n) < 0.5,
-        "raw": np.array([b"\0\1"] * n, "V2"),
-        "tokens": tokens,
-        "words": np.array([f"w\u00f6rter {i}" for i in range(n)], h5py.string_dtype()),
-        "x/feats": rng.random((n, 4, 3)).astype(np.float32),
-    }
+    columns = {"id": np.arange(n, dtype=">i4"), "ok": rng.random(n) < 0.5, "raw": np.array([b"\0\1"] * n, "V2")}
+    columns |= {"tokens": tokens, "words": np.array([f"wörter {i}" for i in range(n)], h5py.string_dtype())}
+    columns["x/feats"] = rng.random((n, 4, 3)).astype(np.float32)
     for layout in ({}, {"chunks": (500,), "compression": "gzip"}):
         with h5py.File(tmp_path / "a.hdf5", "w") as file:
             for name, data in columns.items():

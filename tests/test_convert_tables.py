@@ -164,6 +164,17 @@ def test_sources_come_one_after_another_and_take_the_types_of_all(tmp_path):
         convert(str(tmp_path / "part-{0,3}.parquet"), out)
 
 
+@pytest.mark.parametrize("options", [{}, {"types": {"t": "json"}}])
+def test_a_column_of_nulls_in_one_file_takes_the_type_of_the_others(tmp_path, options):
+    for name, texts in (("a", pa.nulls(2)), ("b", pa.array(["x", "y"]))):
+        save(pa.table({"t": texts, "n": [1, 2]}), tmp_path / f"{name}.parquet")
+    for order, wanted in (("ab", ["", "", "x", "y"]), ("ba", ["x", "y", "", ""])):
+        paths = [tmp_path / f"{name}.parquet" for name in order]
+        done = convert(paths, tmp_path / "all.mma", defaults={"t": ""}, force=True, **options)
+        assert done.schema.describe() == {"t": options.get("types", {}).get("t", "str"), "n": "int64"}
+        assert [sample["t"] for sample in samples(done.path)] == wanted
+
+
 def test_files_whose_types_no_type_holds_are_not_mixed(tmp_path):
     for name, unit, other in (("a", "us", 1), ("b", "us", 2), ("units", "ns", 3), ("kinds", "us", "text")):
         times = pa.ListArray.from_arrays([0, 1], pa.array([1]).view(pa.time64(unit)))
@@ -178,9 +189,8 @@ def test_files_whose_types_no_type_holds_are_not_mixed(tmp_path):
 
 def test_lists_without_lists_that_are_stored_without_an_offset(tmp_path):
     """As other writers leave them: the inner array has no list, and its buffer of offsets is empty."""
-    kind = pa.list_(pa.int32())
+    kind, bounds = pa.list_(pa.int32()), [None, pa.py_buffer(np.zeros(3, np.int32))]
     inner = pa.ListArray.from_buffers(kind, 0, [None, pa.py_buffer(b"")], 0, 0, [pa.array([], pa.int32())])
-    bounds = [None, pa.py_buffer(np.zeros(3, np.int32))]
     outer = pa.ListArray.from_buffers(pa.list_(kind), 2, bounds, 0, 0, [inner])
     done = convert(save(pa.table({"x": outer}), tmp_path / "a.arrow"), tmp_path / "a.mma")
     assert [sample["x"].size for sample in mmapds.open(done.path)] == [0, 0]

@@ -34,10 +34,7 @@ def test_records_of_one_size_have_no_bounds_in_their_index(write, index):
 def test_a_header_comes_before_the_first_record(write, tmp_path, index, header):
     """Also one that puts numbers at odd places. An index remembers it."""
     tokens = np.arange(1000, dtype=np.uint16)
-    paths = [
-        write(bytes(header) + part.tobytes(), f"{name}.bin")
-        for name, part in zip("ab", (tokens[:600], tokens[600:]), strict=True)
-    ]
+    paths = [write(bytes(header) + part.tobytes(), f"{len(part)}.bin") for part in (tokens[:600], tokens[600:])]
     options = ["--format", "fixed", "--dtype", "uint16", "--shape", "200", "--header", header]
     assert index(*paths, *options, "--column", "size=bytes()").returncode == 0
     merged = mmapds.open(mmapds.merge(paths, out=tmp_path / "all.mmx"))
@@ -46,8 +43,8 @@ def test_a_header_comes_before_the_first_record(write, tmp_path, index, header):
     assert np.stack(merged.take([4, 3])).tolist() == [tokens[800:].tolist(), tokens[600:800].tolist()]
     assert (merged.where(3).offset, merged.column("size").tolist()) == (header, [400] * 5)
     assert index("--verify", *paths).returncode == 0
-    write(bytes(header) + tokens[:999].tobytes(), "a.bin")
-    cut = rf"a.bin: record 4 \(byte {header + 1600}\): expected 400 bytes, found 398; leave it out with truncated="
+    write(bytes(header) + tokens[:999].tobytes(), "600.bin")
+    cut = rf"600.bin: record 4 \(byte {header + 1600}\): expected 400 bytes, found 398; leave it out with truncated="
     with pytest.raises(mmapds.FormatError, match=cut):
         mmapds.build(paths[0])
     mmapds.build(paths[0], truncated="drop")
@@ -57,19 +54,15 @@ def test_a_header_comes_before_the_first_record(write, tmp_path, index, header):
         _ = mmapds.open(paths[0])[0]
 
 
-def test_a_header_is_whole_and_a_number(write):
-    path = write(bytes(20), "x.bin")
+def test_a_header_may_be_all_of_a_file_and_no_more(write):
+    path, options = write(bytes(20), "x.bin"), {"format": "fixed", "record_bytes": 4}
     for truncated in ("error", "drop"):
         with pytest.raises(mmapds.FormatError, match=r"x\.bin: expected a header of 21 bytes, found 20 in all"):
-            mmapds.build(path, format="fixed", record_bytes=4, header=21, truncated=truncated)
-    for header, records in ((20, 0), (4, 4), (0, 5)):
-        with pytest.warns(UserWarning, match="0 records") if records == 0 else nullcontext():
-            mmapds.build(path, format="fixed", record_bytes=4, header=header)
-        assert len(mmapds.open(path)) == records
-    assert "header" not in Index(f"{path}.mmx").parameters
-    for header in (-1, True, 2**63, "4", 1.0):
-        with pytest.raises(mmapds.FormatError, match=r"header = .*, expected an integer of 0 to 2\*\*63 - 1"):
-            mmapds.build(path, format="fixed", record_bytes=4, header=header)
+            mmapds.build(path, header=21, truncated=truncated, **options)
+    for header in (20, 4, 0):
+        with pytest.warns(UserWarning, match="0 records") if header == 20 else nullcontext():
+            mmapds.build(path, header=header, **options)
+        assert len(mmapds.open(path)) == (20 - header) // 4
 
 
 ARRAYS = [("uint16", ()), ("<f4", (4,)), (">i8", (2, 3)), ("S3", ()), ("bool", (4,)), ("complex64", (1, 2, 3))]
@@ -91,19 +84,14 @@ def test_arrays_of_one_shape_share_memory_with_the_file(write, dtype, shape):
 
 
 def test_shards_in_one_index_must_have_one_type_and_shape(write, tmp_path):
-    arrays = {
-        "a": np.ones((3, 4), "<f4"),
-        "b": np.zeros((2, 4), "<f4"),
-        "c": np.zeros((2, 5), "<f4"),
-        "d": np.ones((2, 4)),
-    }
-    npys = {name: write(npy(array), f"{name}.npy") for name, array in arrays.items()}
-    ds = mmapds.open(mmapds.build([npys["a"], npys["b"]], out=tmp_path / "all.mmx"))
-    assert (np.stack(list(ds)) == np.concatenate([arrays["a"], arrays["b"]])).all()
+    arrays = np.ones((3, 4), "<f4"), np.zeros((2, 4), "<f4"), np.zeros((2, 5), "<f4"), np.ones((2, 4))
+    a, b, c, d = (write(npy(array), f"{name}.npy") for name, array in zip("abcd", arrays, strict=True))
+    ds = mmapds.open(mmapds.build([a, b], out=tmp_path / "all.mmx"))
+    assert (np.stack(list(ds)) == np.concatenate(arrays[:2])).all()
     pairs = [write_pair(tmp_path / dtype, [[1]], dtype) for dtype in ("uint16", "int32")]
     for given, message in (
-        ([npys["a"], npys["c"]], r"c.npy: shape: expected \(4,\), as in .*a.npy, found \(5,\)"),
-        ([npys["a"], npys["d"]], r"d.npy: dtype: expected float32, as in .*a.npy, found float64"),
+        ([a, c], r"c.npy: shape: expected \(4,\), as in .*a.npy, found \(5,\)"),
+        ([a, d], r"d.npy: dtype: expected float32, as in .*a.npy, found float64"),
         (pairs, r"int32.bin: dtype: expected <u2, as in .*uint16.bin, found <i4"),
     ):
         with pytest.raises(mmapds.FormatError, match=message):
@@ -117,32 +105,37 @@ def headed(header):
 
 ONE = "{'descr': '<f4', 'fortran_order': False, 'shape': %s}"
 REFUSED = [
-    ({}, npy(np.float64(1)), "expected an array in C order, of one axis or more, found one number"),
-    ({}, npy(np.asfortranarray(np.ones((3, 4)))), "expected an array in C order, of one axis .*, found Fortran order"),
-    ({}, npy(np.array([{}, 1], object)), r"dtype = dtype\('O'\), expected plain numbers"),
-    ({}, headed("{'descr': '<f4' \n"), "not an .npy file"),
-    ({}, headed("").replace(b"\x01\0", b"\x03\0", 1), "not an .npy file: expected version 1.0 or 2.0, found 3.0"),
-    ({}, headed(ONE % "(5, 0)"), r"shape = \(0,\), expected .* records of 1 byte or more, found 1 axes and 0 bytes"),
-    ({}, headed(ONE % "(1,)"), "expected 1 records, as its header says, found 4$"),
-    ({}, headed(ONE % "(9,)"), "expected 9 records, as its header says, found 4$"),
-    (
-        {"format": "fixed", "record_bytes": 10},
-        bytes(25),
-        r"record 2 \(byte 20\): expected 10 bytes, found 5; leave it out with truncated='drop'$",
-    ),
+    (npy(np.float64(1)), "expected an array in C order, of one axis or more, found one number"),
+    (npy(np.asfortranarray(np.ones((3, 4)))), "expected an array in C order, of one axis .*, found Fortran order"),
+    (npy(np.array([{}, 1], object)), r"dtype = dtype\('O'\), expected plain numbers"),
+    (headed("{'descr': '<f4' \n"), "not an .npy file"),
+    (headed("").replace(b"\x01\0", b"\x03\0", 1), "not an .npy file: expected version 1.0 or 2.0, found 3.0"),
+    (headed(ONE % "(5, 0)"), r"shape = \(0,\), expected .* records of 1 byte or more, found 1 axes and 0 bytes"),
 ]
 
 
-def test_files_that_are_not_whole_records_are_refused_or_those_that_are_missing_are_counted(write):
-    for options, data, message in REFUSED:
+def test_npy_files_of_no_records_are_refused(write):
+    for data, message in REFUSED:
         with pytest.raises(mmapds.FormatError, match=rf"x\.npy: {message}"):
-            mmapds.build(write(data, "x.npy"), **options)
-    with pytest.raises(mmapds.FormatError, match=r"expected 1 records, as its header says, found 4$"):
-        mmapds.build(write(headed(ONE % "(1,)"), "x.npy"), truncated="drop")
-    for options, data, _ in REFUSED[-2:]:
-        mmapds.build(write(data, "x.npy"), truncated="drop", force=True, **options)
-        found = Index(f"{write(data, 'x.npy')}.mmx").sources[0]
-        assert (found.records, found.skipped) == ((2, 1) if options else (4, 5))
+            mmapds.build(write(data, "x.npy"))
+
+
+def test_a_file_of_more_or_fewer_records_than_it_says_is_refused_or_those_that_are_missing_are_counted(write):
+    said, size = "expected {} records, as its header says, found 4$", {"format": "fixed", "record_bytes": 10}
+    cut = r"record 2 \(byte 20\): expected 10 bytes, found 5; leave it out with truncated='drop'$"
+    for data, options, message, counted in (
+        (headed(ONE % "(1,)"), {}, said.format(1), None),
+        (headed(ONE % "(9,)"), {}, said.format(9), (4, 5)),
+        (bytes(25), size, cut, (2, 1)),
+    ):
+        path = write(data, "x.npy")
+        for truncated in ("error", "drop") if counted is None else ("error",):
+            with pytest.raises(mmapds.FormatError, match=message):
+                mmapds.build(path, truncated=truncated, force=True, **options)
+        if counted:
+            mmapds.build(path, truncated="drop", force=True, **options)
+            found = Index(f"{path}.mmx").sources[0]
+            assert (found.records, found.skipped) == counted
 
 
 def test_text_and_json_in_records_of_one_size(write):
@@ -168,11 +161,13 @@ def test_records_of_one_size_take_no_memory_to_index_however_many_there_are(tmp_
 def test_megatron_pairs_of_every_layout_and_type(tmp_path, kind):
     rng = np.random.default_rng(0)
     sequences = [rng.integers(0, 100, size).tolist() for size in [0, 1, 0, *rng.integers(0, 50, 20).tolist()]]
-    for dtype, wanted in (*((dtype, sequences) for dtype in CODES), ("uint16", [])):
-        path = write_pair(tmp_path / dtype, wanted, dtype, kind)
-        ds = mmapds.open(mmapds.build(path, length="bytes()", force=True))
-        assert [record.tolist() for record in ds] == wanted
-        assert all(record.dtype == dtype and not (record.flags.writeable or record.flags.owndata) for record in ds)
+    for dtype, wanted in (*((dtype, sequences) for dtype in CODES), ("uint16", []), ("uint16", [[]] * 3)):
+        path = write_pair(tmp_path / dtype, wanted, dtype, kind)  # the last .bin is empty, so there is nothing to map
+        mmapds.build(path, length="bytes()", force=True)
+        for io in ("mmap", "pread"):
+            ds = mmapds.open(path, io=io)
+            assert [record.tolist() for record in [*ds, *ds.take(range(len(ds)))]] == wanted * 2
+            assert all(record.dtype == dtype and not (record.flags.writeable or record.flags.owndata) for record in ds)
         assert (ds.lengths // np.dtype(dtype).itemsize).tolist() == list(map(len, wanted))
         verify(Index(f"{path}.mmx"))
 
@@ -189,14 +184,6 @@ def test_a_pair_that_megatron_core_wrote(tmp_path):
         wanted += [tokens[: 3 * document], [], tokens[3 * document :]]
     assert [record.tolist() for record in ds] == [*wanted, [1, 2, 65535]]
     assert ds[0].dtype == np.uint16
-
-
-def test_sequences_without_tokens(tmp_path):
-    """The .bin is empty, so there is nothing to map."""
-    path = write_pair(tmp_path / "x", [[], [], []])
-    for io in ("mmap", "pread"):
-        ds = mmapds.open(path, io=io, build=True)
-        assert [record.tolist() for record in [*ds, *ds.take([2, 0])]] == [[]] * 5
 
 
 def test_the_idx_beside_a_bin_decides(tmp_path, write):

@@ -4,7 +4,6 @@ A new format passes the contract once tests/support/formats.py has a source of i
 """
 
 import pickle
-from array import array
 from ast import literal_eval
 from contextlib import contextmanager
 from itertools import pairwise
@@ -16,11 +15,10 @@ import pytest
 import mmapds
 from mmapds import formats
 from mmapds.convert import convert
-from mmapds.formats.format import End, Format, Piece
 from mmapds.index.build import Request, build_each
 from mmapds.storage.index_file import Index
 from tests.support.formats import KINDS, built, write_source
-from tests.support.index_file import verify
+from tests.support.index_file import rewrite, verify
 from tests.support.messages import check
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*behind the end of the archive")
@@ -50,6 +48,9 @@ def test_samples_come_back_from_where_they_lie(tmp_path, kind, io):
     path, samples = write_source(tmp_path, kind, 20, 90)
     mmapds.build(path, columns={"size": "bytes()"}, **KINDS[kind].options)
     ds, wanted, content = mmapds.open(path, io=io), list(map(plain, samples)), Path(path).read_bytes()
+    if kind != "tar":
+        with pytest.raises(mmapds.FormatError, match=rf"records with keys \(format 'tar'\), found format '{kind}'"):
+            ds.find("s0001")
     assert list(map(plain, ds)) == [plain(ds[k]) for k in range(20)] == wanted
     assert list(map(plain, ds.take([3, -1, 0, 3]))) == [wanted[k] for k in (3, -1, 0, 3)]
     assert list(map(plain, pickle.loads(pickle.dumps(ds[::-3])))) == wanted[::-3]
@@ -60,17 +61,6 @@ def test_samples_come_back_from_where_they_lie(tmp_path, kind, io):
     assert lying == [ds.raw(k) for k in range(20)] == list(mmapds.open(path, io=io, decode="bytes"))
     assert ds.column("size").tolist() == [place.size for place in places]
     verify(Index(f"{path}.mmx"))
-
-
-def test_records_are_found_by_their_keys_if_they_have_any(tmp_path, kind):
-    path, samples = write_source(tmp_path, kind, 20, 90)
-    ds = mmapds.open(mmapds.build(path, **KINDS[kind].options), io="pread")
-    if kind == "tar":
-        assert [ds.find(sample["__key__"]) for sample in samples] == list(range(20))
-    else:
-        expected = rf"expected records with keys \(format 'tar'\), found format '{kind}'"
-        with pytest.raises(mmapds.FormatError, match=expected):
-            ds.find("s0001")
 
 
 def test_a_source_without_records_is_an_empty_dataset_and_so_is_a_file_without_bytes(tmp_path, kind):
@@ -190,6 +180,7 @@ def test_files_are_known_by_their_first_bytes_too(tmp_path, kind):
 FIXED, PREFIXED = {"format": "fixed"}, {"format": "prefixed"}
 SIZE, NAME, SHAPE = "expected an integer of 1 to 2", "expected a name that NumPy knows", "expected sizes of 1 or more"
 BYTES = r"column 'length': expected bytes\(\) for records that are not JSON, found "
+ODD = (-1, True, 2**63, "4", 1.0)
 REFUSED = [
     ({}, "x.bin: format not recognised by its name or its first bytes; choose one with format="),
     ({"format": "no"}, "format = 'no', expected one of 'arrays', 'fixed', 'jsonl', 'megatron', 'npy', "),
@@ -198,22 +189,19 @@ REFUSED = [
     ({"format": "megatron"}, "x.idx: no such file or directory"),
     (FIXED, r"record_bytes = None, expected an integer of 1 to 2\*\*63 - 1, or dtype and shape$"),
     ({**FIXED, "record_bytes": True}, f"record_bytes = True, {SIZE}"),
-    ({**FIXED, "record_bytes": 2**63}, f"record_bytes = 9223372036854775808, {SIZE}"),
     ({**FIXED, "record_bytes": 4, "shape": (3,)}, f"record_bytes = 4, {SIZE}.*, or dtype and shape"),
     ({**FIXED, "dtype": "no", "shape": 3}, f"dtype = 'no', {NAME}"),
-    ({**FIXED, "dtype": None}, f"dtype = None, {NAME}"),
     ({**FIXED, "dtype": "O"}, "dtype = 'O', expected plain numbers"),
     ({**FIXED, "dtype": "i4", "shape": "2,x"}, f"shape = '2,x', {SHAPE}"),
     ({**FIXED, "dtype": "i4", "shape": [0]}, SHAPE),
-    ({**FIXED, "dtype": "u1", "shape": [2.7]}, SHAPE),
     ({**FIXED, "dtype": "u1", "shape": [2**40, 2**40]}, f"records of 1 byte or more, found 2 axes and {2**80} bytes"),
     ({**FIXED, "dtype": "u1", "shape": [1] * 33}, "expected up to 32 axes .* found 33 axes and 1 bytes"),
     ({**FIXED, "dtype": "u1", "shape": 2, "record_bytes": 7}, r"7, expected 2, the bytes of .u1 of shape \(2,\)"),
+    *(({**FIXED, "record_bytes": 4, "header": odd}, f"header = {odd!r}, expected an integer of 0 to") for odd in ODD),
     ({**FIXED, "record_bytes": 2, "truncated": "x"}, "truncated = 'x', expected 'error' or 'drop'"),
     ({**FIXED, "record_bytes": 2, "prefix": "x"}, "prefix = 'x', expected options among record_bytes, dtype"),
     ({**FIXED, "record_bytes": 2, "validate": True}, "^validate = True, expected False for records of a binary"),
     ({**FIXED, "record_bytes": 2, "bad": "skip"}, "^bad = 'skip', expected 'error' for records of a binary format$"),
-    ({**FIXED, "record_bytes": 2, "length": "n"}, f"{BYTES}'n'"),
     ({**PREFIXED, "length": "chars(text)"}, rf"{BYTES}'chars\(text\)'"),
     ({**PREFIXED, "prefix": "u16"}, "'u16', expected one of 'u32le', 'u32be', 'u64le', 'u64be', 'varint'"),
 ]
@@ -256,6 +244,14 @@ def test_sources_of_two_formats_open_together_without_one_index(write, tmp_path,
         mmapds.open(["n.npy", "a.jsonl"])
 
 
+def test_a_format_of_a_newer_version_is_named(write):
+    path = write([1])
+    mmapds.build(path)
+    rewrite(f"{path}.mmx", metadata=lambda old: old | {"format": "later"})
+    with pytest.raises(mmapds.FormatError, match=r"VERSION: expected one of the formats .*, found 'later'; upgrade"):
+        mmapds.open(path)
+
+
 # ---- decoders ----------------------------------------------------------------------------------------------------
 
 NUMBERS, TEXTS = "'bytes', 'torch'", "'json', 'text', 'bytes', 'tf_example'"
@@ -292,43 +288,7 @@ def test_fields_of_different_schemas_are_told_apart_and_converted(tmp_path, sche
     with pytest.raises(mmapds.Error) as error:
         mmapds.open(paths, decode=fields)
     check(str(error.value))
-    expected = (
-        f"expected records of the fields {{'x': 'int32'}}, as in {paths[0]}.mmx, found records of the fields {schema}"
-    )
-    assert str(error.value) == f"{paths[1]}.mmx: {expected}"
+    other = f"as in {paths[0]}.mmx, found records of the fields {schema}"
+    assert str(error.value) == f"{paths[1]}.mmx: expected records of the fields {{'x': 'int32'}}, {other}"
     alike = [convert(path, f"{path}.x.mma", schema={"x": "int32"}, fields=["x"]).path for path in paths]
     assert list(mmapds.open(alike, decode=fields)) == [{"x": 2}, {"x": 2}]
-
-
-# ---- a new one: a subclass of `Format`, and an entry in the registry ---------------------------------------------
-
-
-class Semicolons(Format):
-    """Records of text, each of which ends in a semicolon."""
-
-    name = "semicolons"
-    suffixes = (".semi",)
-
-    def decoder(self, parameters):
-        return "text"
-
-    def scan(self, sources, parameters, measuring, *, workers):
-        for number, source in enumerate(sources):
-            text = Path(source.path).read_bytes()
-            ends = [0, *(at + 1 for at, byte in enumerate(text) if byte == ord(";"))]
-            sizes = array("Q", (end - start for start, end in pairwise(ends)))
-            columns, end = measuring.sizes(memoryview(sizes)), End(len(sizes), ends[-1])
-            yield Piece(number, memoryview(array("Q", ends[:-1])), columns, 0, source.size, end)
-
-
-def test_a_new_format_needs_one_class_and_one_entry(write, monkeypatch, index):
-    path, other = write(b"one;two;;three;", "x.semi"), write(b"five;", "x.bin")
-    mmapds.build(path, format=Semicolons())
-    assert "VERSION: expected one of the formats" in index("--verify", path).stderr
-    monkeypatch.setitem(formats.FORMATS, Semicolons.name, Semicolons())
-    mmapds.build(other, format="semicolons", length="bytes()")
-    assert mmapds.open(other).lengths.tolist() == [5]
-    ds = mmapds.open([path, other, mmapds.build(write(b"", "y.semi"))])
-    assert list(ds) == ["one;", "two;", ";", "three;", "five;"]
-    with pytest.raises(mmapds.FormatError, match="expected records with keys, found format 'semicolons'"):
-        formats.by_name("semicolons").key(b"one;")

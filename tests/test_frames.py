@@ -9,7 +9,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from google.protobuf.internal.encoder import _VarintBytes as varint_bytes
 from google.protobuf.json_format import ParseDict
 from google.protobuf.proto import serialize_length_prefixed
 from hypothesis import HealthCheck, example, given, settings
@@ -23,15 +22,7 @@ from mmapds.formats.frames import Prefixed
 from mmapds.storage.index_file import Index
 from tests.support.files import flip
 from tests.support.index_file import verify
-from tests.support.samples import write_tfrecords
-
-PREFIXES = {
-    "u32le": lambda size: struct.pack("<I", size),
-    "u32be": lambda size: struct.pack(">I", size),
-    "u64le": lambda size: struct.pack("<Q", size),
-    "u64be": lambda size: struct.pack(">Q", size),
-    "varint": varint_bytes,
-}
+from tests.support.samples import PREFIXES, framed, framing, masked, varint_bytes, write_tfrecords
 
 
 def crc_bit_by_bit(data):
@@ -42,21 +33,6 @@ def crc_bit_by_bit(data):
         for _ in range(8):
             crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
     return crc ^ 0xFFFFFFFF
-
-
-def masked(data):
-    crc = crc_bit_by_bit(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def head(size, name):
-    """What lies before a payload."""
-    length = struct.pack("<Q", size)
-    return length + masked(length) if name == "tfrecord" else PREFIXES[name](size)
-
-
-def framed(payload, name):
-    return head(len(payload), name) + payload + (masked(payload) if name == "tfrecord" else b"")
 
 
 def options(name):
@@ -103,9 +79,8 @@ def test_records_are_found_whatever_the_steps_and_wherever_they_are_cut(tmp_path
         for content, records in ((data, len(sizes)), (data[:cut], whole)):
             path.write_bytes(content)
             if len(content) not in ends:
-                with pytest.raises(
-                    mmapds.FormatError, match=rf"record {whole} \(byte {ends[whole]}\): .* the end of th"
-                ):
+                cut_off = rf"record {whole} \(byte {ends[whole]}\): .* the end of th"
+                with pytest.raises(mmapds.FormatError, match=cut_off):
                     mmapds.build(path, force=True, truncated="error", **options(name))
             mmapds.build(path, force=True, truncated="drop", length="bytes()", **options(name))
             assert list(mmapds.open(path)) == payloads[:records]
@@ -116,11 +91,10 @@ def test_records_are_found_whatever_the_steps_and_wherever_they_are_cut(tmp_path
 @pytest.mark.parametrize("name", [*PREFIXES, "tfrecord"])
 def test_a_size_larger_than_the_file(write, index, name):
     for size in {min(size, 2**32 - 1 if name[1:3] == "32" else size) for size in (10, 2**32 - 1, 2**63, 2**64 - 1)}:
-        path = write(framed(b"x", name) + head(size, name) + b"123456789", "x.records")
-        expected = rf"record 1 \(byte \d+\): expected a payload of {size} bytes, found the end of the file \d+ bytes"
-        with pytest.raises(
-            mmapds.FormatError, match=f"{expected} into the record; leave it out with truncated='drop'$"
-        ):
+        path = write(framed(b"x", name) + framing(size, name) + b"123456789", "x.records")
+        found = r"found the end of the file \d+ bytes into the record; leave it out with truncated='drop'$"
+        expected = rf"record 1 \(byte \d+\): expected a payload of {size} bytes, {found}"
+        with pytest.raises(mmapds.FormatError, match=expected):
             mmapds.build(path, force=True, truncated="error", **options(name))
         mmapds.build(path, truncated="drop", force=True, **options(name))
         assert list(mmapds.open(path)) == [b"x"]
@@ -141,15 +115,12 @@ def test_varints_of_every_length(write):
 
 def test_checksums_that_are_wrong(write):
     """Those of lengths are checked by every scan, and those of data by --verify."""
-    data = b"".join(framed(each, "tfrecord") for each in (b"first", b"second"))
-    length = struct.Struct("<Q").pack
+    data, length = b"".join(framed(each, "tfrecord") for each in (b"first", b"second")), struct.Struct("<Q").pack
     for what, at, found, wanted in (("length", 21, length(6), length(7)), ("data", 33, b"second", b"recond")):
         path = write(data, "x.tfrecord")
         flip(path, at)
-        crcs = [int.from_bytes(masked(each), "little") for each in (wanted, found)]
-        message = (
-            f"{path}: record 1 (byte 21): expected {crcs[0]:#010x} as the CRC of the {what}, found {crcs[1]:#010x}"
-        )
+        wrong, right = (f"{int.from_bytes(masked(each), 'little'):#010x}" for each in (found, wanted))
+        message = f"{path}: record 1 (byte 21): expected {right} as the CRC of the {what}, found {wrong}"
         with pytest.raises(mmapds.FormatError, match=re.escape(message)):
             verify(Index(str(mmapds.build(path, truncated="drop"))))
 
@@ -165,8 +136,8 @@ def test_shards_of_examples_of_another_library(tmp_path):
         write_tfrecords(tmp_path / f"train.tfrecord-{shard:05}-of-00003", examples)
     ds = mmapds.open(mmapds.build(tmp_path, out=tmp_path / "all.mmx"), decode="tf_example")
     for found, sample in zip(ds, wanted, strict=True):
-        assert (found["ids"].tolist(), found["name"]) == (sample["ids"].tolist(), sample["name"])
-        assert found["ids"].dtype == np.int64
+        assert (found["ids"].dtype, found["ids"].tolist()) == (np.int64, sample["ids"].tolist())
+        assert found["name"] == sample["name"]
     verify(Index(str(tmp_path / "all.mmx")))
 
 

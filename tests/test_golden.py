@@ -3,34 +3,27 @@
 Reading and converting give what they gave: samples, columns and views, by frozen answers.
 """
 
-import json
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 
-from tests.support import converted, frozen_sources, golden, readings
+from tests.support import converted, golden, readings
 from tests.support.answers import answer, differing
 
 COMPUTED = {"jsonl-computed"}  # has the identity of a function, which belongs to the code that ran
 
 
 @pytest.fixture(scope="module")
-def frozen(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("golden")
-    golden.unpack(directory)
+def sources(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("readings")
+    golden.prepare(directory)
     return directory
 
 
 @pytest.fixture(autouse=True)
-def place(frozen, monkeypatch):
-    monkeypatch.chdir(frozen)
-
-
-def test_indexes_of_an_earlier_version_are_described_the_same():
-    found = {name: golden.info(golden.built(name)) for name in golden.BUILDS}
-    wrong = [*differing(found, json.loads(golden.ANSWERS.read_text()), "info")]
-    assert not wrong, "\n".join(wrong)
+def place(sources, monkeypatch):
+    monkeypatch.chdir(sources)
 
 
 @pytest.mark.filterwarnings("ignore:bad.jsonl")
@@ -53,16 +46,8 @@ FROZEN = {**readings.CASES.frozen(), **converted.CASES.frozen()}
 GROUPS = {group: [*names] for group, names in groupby(sorted(CASES), lambda name: name.partition(":")[0])}
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("readings")
-    frozen_sources.prepare(directory)
-    return directory
-
-
 @pytest.mark.parametrize("group", GROUPS)
-def test_reading_gives_what_it_gave(group, sources, monkeypatch):
-    monkeypatch.chdir(sources)
+def test_reading_gives_what_it_gave(group, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda _: None)  # of some 400 files, which need not outlive this machine
     wrong = [leaf for name in GROUPS[group] for leaf in differing(answer(CASES[name]), FROZEN[name], name)]
     assert not wrong, "\n".join(wrong)

@@ -17,9 +17,8 @@ from xxhash import xxh64_intdigest
 
 import mmapds
 from mmapds import _native, recompress
+from mmapds.cli.commands import main
 from mmapds.compression.zstd import walk
-from tests.support.commands import mmapds as command
-from tests.support.commands import run
 from tests.support.compressed import CHECKSUM, ZSTD, many_members
 from tests.support.docs import blocks
 from tests.support.files import largest_file
@@ -104,9 +103,8 @@ def test_a_file_is_replaced_if_that_is_said_and_its_index_keeps_its_options(writ
     path = write(TEXT)
     first = mmapds.seekable(path, frame=8192).path
     mmapds.build(first, length="id")
-    with pytest.raises(mmapds.Error, match=r"train.jsonl.zst: expected a name that is free, found a file$") as error:
+    with pytest.raises(mmapds.Error, match=r"train.jsonl.zst: expected a name that is free, found a file$"):
         mmapds.seekable(path)
-    check(str(error.value))
     write(b"".join(LINES[:9]))
     assert mmapds.seekable(path, force=True).path == first
     assert mmapds.open(first).lengths.tolist() == list(range(9))
@@ -130,8 +128,7 @@ def test_a_source_with_long_windows_is_read_if_that_is_said(write):
     path = write(frame(raw(TEXT[:1000]), window=18 << 3), "part.jsonl.zst")
     with pytest.raises(mmapds.FormatError, match=r"found one of 268435456; run: .* --long 28 ") as error:
         mmapds.seekable(path)
-    mended = run(*re.search(r"run: python (.*)", str(error.value))[1].split())
-    assert mended.returncode == 0, mended.stderr
+    assert main(shlex.split(re.search(r"run: python -m mmapds (.*)", str(error.value))[1])) == 0
     assert frames_of(path.replace(".jsonl.zst", ".seekable.jsonl.zst")) == [TEXT[:1000]]
 
 
@@ -225,14 +222,12 @@ def test_two_sources_of_a_command_do_not_become_one_file(write, tmp_path, monkey
     assert {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*.*")} == set(sources)
 
 
-def test_the_commands_of_the_document_run(tmp_path, monkeypatch):
+def test_the_commands_of_the_document_run(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "shards").mkdir()
-    for path, data in {"part-00.jsonl.gz": GZIP, "part-01.jsonl.zst": PACKED, "shards/0.jsonl": TEXT}.items():
-        (tmp_path / path).write_bytes(data)
+    for name, data in {"part-00.jsonl.gz": GZIP, "part-01.jsonl.zst": PACKED, "shards/0.jsonl": TEXT}.items():
+        write(data, name)
     for line in "".join(blocks("docs/compressed.md", "sh")).splitlines():
-        words = shlex.split(line)
-        done = command(*words[1:]) if words[0] == "mmapds" else subprocess.run(words, check=False)
-        assert done.returncode == 0, done.stderr
+        program, *words = shlex.split(line)
+        assert main(words) == 0 if program == "mmapds" else subprocess.run([program, *words], check=True)
     for path in ("part-00.jsonl.zst", "train.jsonl.zst", "seekable/0.jsonl.zst"):
         assert b"".join(frames_of(path)) == TEXT

@@ -7,7 +7,6 @@ import struct
 import zipfile
 import zlib
 from contextlib import suppress
-from functools import partial
 
 import h5py
 import numpy as np
@@ -20,7 +19,7 @@ from pyarrow import feather
 import mmapds
 from mmapds.convert import convert
 from tests.support.commands import run
-from tests.support.samples import npz
+from tests.support.samples import npy, npz
 from tests.support.sanitizers import limits_memory
 from tests.support.tars import archive
 
@@ -41,8 +40,7 @@ def refused(write, name, data, match, decode="wds"):
 
 
 def image(kind, width=3, height=2, mode="RGB"):
-    out = io.BytesIO()
-    PIL.Image.new(mode, (width, height)).save(out, kind)
+    PIL.Image.new(mode, (width, height)).save(out := io.BytesIO(), kind)
     return out.getvalue()
 
 
@@ -75,17 +73,13 @@ def test_images_of_another_type_than_their_extension_says(write):
         refused(write, "jpg", image(kind), "expected an image of type JPEG, PNG, WEBP, GIF, BMP, PPM, TIFF, found")
 
 
-def header_of(shape, dtype="<f8"):
-    out = io.BytesIO()
-    np.lib.format.write_array_header_1_0(out, {"descr": dtype, "fortran_order": False, "shape": shape})
+def header_of(shape):
+    np.lib.format.write_array_header_1_0(out := io.BytesIO(), {"descr": "<f8", "fortran_order": False, "shape": shape})
     return out.getvalue()
 
 
 def test_an_npz_that_is_a_zip_bomb(write, monkeypatch):
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for name in "abc":
-            zipped.writestr(f"{name}.npy", header_of((1 << 20,), "|u1") + bytes(1 << 20))
+    np.savez_compressed(out := io.BytesIO(), **{name: np.zeros(1 << 20, np.uint8) for name in "abc"})
     assert sorted(member_of(write, "npz", out.getvalue())["npz"]) == ["a", "b", "c"]
     monkeypatch.setenv("MMAPDS_MAX_NPZ_BYTES", str(3 << 20))
     wanted = "expected arrays of up to 3145728 bytes, found 3146112; set MMAPDS_MAX_NPZ_BYTES to read"
@@ -103,8 +97,8 @@ def test_arrays_that_say_they_are_large(write):
         forged[at : at + 4] = size.to_bytes(4, "little")
         refused(write, "npz", bytes(forged), message)
     for shape in ((1 << 40,), (1 << 62, 8), (-1,), (10**30,)):
-        array, packed = header_of(shape) + bytes(64), io.BytesIO()
-        with zipfile.ZipFile(packed, "w") as zipped:
+        array = header_of(shape) + bytes(64)
+        with zipfile.ZipFile(packed := io.BytesIO(), "w") as zipped:
             zipped.writestr("a.npy", array)
         for name, content in (("npy", array), ("npz", packed.getvalue())):
             refused(write, name, content, "")
@@ -120,12 +114,9 @@ def test_nothing_is_unpickled(write, tmp_path, monkeypatch):
     code = pickle.dumps(Malice())
     for name in ("pkl", "pickle", "pyd", "pth", "pt", "ten", "tb", "mp", "msg"):
         assert member_of(write, name, code)[name] == code
-    objects = np.empty(1, object)
-    objects[0] = Malice()
-    for name, save in (("npy", partial(np.save, arr=objects)), ("npz", partial(np.savez, a=objects))):
-        out = io.BytesIO()
-        save(out)
-        refused(write, name, out.getvalue(), "Object arrays cannot be loaded when allow_pickle=False" * (name == "npy"))
+    objects = np.array([Malice()], object)
+    refused(write, "npy", npy(objects), "Object arrays cannot be loaded when allow_pickle=False")
+    refused(write, "npz", npz(a=objects), "")
     assert not os.path.exists("unpickled")
 
 
@@ -190,10 +181,6 @@ def test_a_group_of_another_file():
             convert("a.h5", group=group)
 
 
-def large(file, name, shape, chunks, dtype="f8", **options):
-    return file.create_dataset(name, shape, dtype, chunks=chunks, compression="gzip", **options)
-
-
 LARGE = {  # names and shapes of datasets, how they are chunked, and how large that is
     "one": (["x"], (1 << 10, 1 << 18), (1 << 10, 1 << 18), {}, "found 2147483648, wh"),
     "a chunk of a small one": (["x"], (1,), (2 << 30,), {"dtype": "i1", "maxshape": (None,)}, "found 2147483648, wh"),
@@ -208,7 +195,7 @@ def test_hdf5_that_says_it_is_large(case):
     names, shape, chunks, options, found = LARGE[case]
     with h5py.File("a.h5", "w") as file:
         for name in names:
-            large(file, name, shape, chunks, **options)
+            file.create_dataset(name, shape, **{"dtype": "f8", "chunks": chunks, "compression": "gzip"} | options)
     assert os.path.getsize("a.h5") < 10_000
     with pytest.raises(mmapds.FormatError, match=rf"chunks and records of up to 1073741824 bytes, {found}"):
         convert("a.h5", records="groups" if "/" in names[0] else "rows")
@@ -242,11 +229,8 @@ sys.exit(main(['convert', sys.argv[1], '-o', 'out.mma', '--quiet']))
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_a_value_that_does_not_fit_into_memory_is_an_error(tmp_path, kind):
     table, path = pa.table({"s": pa.array(["x" * (200 << 20)])}), str(tmp_path / f"a.{kind}")
-    if kind == "parquet":
-        options = dict.fromkeys(("store_schema", "use_dictionary", "write_statistics"), False)
-        pq.write_table(table, path, compression="zstd", **options)
-    else:
-        feather.write_feather(table, path, compression="zstd")
+    options = {"use_dictionary": False, "write_statistics": False} if kind == "parquet" else {}
+    {"parquet": pq.write_table, "arrow": feather.write_feather}[kind](table, path, compression="zstd", **options)
     del table
     ran = run("-c", UNDER_A_LIMIT, path, cwd=tmp_path, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
     assert (ran.returncode, ran.stderr.count("\n")) == (1, 1), ran

@@ -14,8 +14,7 @@ from mmapds.arrays.schema import Schema
 from mmapds.arrays.values import Inference
 from mmapds.storage.index_file import Index
 from tests.support.array_files import equal, store, utterances
-from tests.support.commands import python
-from tests.support.files import flip
+from tests.support.files import flip, largest_file
 from tests.support.index_file import verify
 
 
@@ -81,21 +80,10 @@ def test_more_than_is_written_or_indexed_at_once(tmp_path):
     verify(Index(f"{path}.mmx"))
 
 
-def test_tensors_that_are_seen_through_a_conjugate(tmp_path):
-    tensor = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64)
-    (sample,) = mmapds.open(store(tmp_path, [{"c": tensor.conj(), "n": tensor.conj().imag}]))
-    assert (sample["c"].tolist(), sample["n"].tolist()) == ([1 - 2j, 3 + 1j], [-2, 1])
-
-
 def test_parallel_writers_and_one_index(tmp_path):
-    paths = [str(tmp_path / f"shard-{n}.mma") for n in range(2)]
-    shards = [utterances(30, seed) for seed in range(2)]
-    writers = [mmapds.Writer(path, length="feats", index=False) for path in paths]
-    with writers[0], writers[1]:
-        for records in zip(*shards, strict=True):
-            for writer, record in zip(writers, records, strict=True):
-                writer.write(record)
-    assert sorted(os.listdir(tmp_path)) == [os.path.basename(path) for path in paths]
+    shards, options = [utterances(30, seed) for seed in range(2)], {"length": "feats", "index": False}
+    paths = [store(tmp_path, shard, name=f"shard-{n}.mma", **options) for n, shard in enumerate(shards)]
+    assert sorted(os.listdir(tmp_path)) == ["shard-0.mma", "shard-1.mma"]
     mmapds.build(str(tmp_path / "shard-*.mma"), out=tmp_path / "all.mmx")
     ds, records = mmapds.open(tmp_path / "all.mmx"), [*shards[0], *shards[1]]
     assert all(equal(found, wanted) for found, wanted in zip(ds, records, strict=True))
@@ -139,7 +127,6 @@ class Odd(enum.Enum):
         *((INTEGERS, value, "expected int64 of shape .*, found list ") for value in LONG),
         ("float32", "1", "expected float32, found str '1'"),
         ("int8", 1.0, "expected int8, found float 1.0"),
-        ("int8", 128, "expected int8, found int 128"),
         ("int8", -129, "expected int8, found int -129"),
         ("int8", [*range(1000, 1100)], r"expected int8, found list \[1000, 1001, 1002, 1003, 1004, 1005, \.\.\.$"),
         ("bool", torch.arange(3), "expected bool, found int64 of shape"),
@@ -165,31 +152,31 @@ def test_a_value_that_does_not_fit_costs_nothing_else(tmp_path, what, value, mes
         np.testing.assert_equal(sample, {"n": n, "v": good})
 
 
-def test_a_record_of_other_fields_is_left_out(tmp_path):
-    with mmapds.Writer(tmp_path / "a.mma", {"x": "int8", "t": "str"}) as writer:
+def test_a_record_of_other_fields_or_without_a_length_is_left_out(tmp_path):
+    with mmapds.Writer(tmp_path / "a.mma", {"x": "int8", "t": "str"}, length="x") as writer:
         for record, message in (
+            ({"x": -1, "t": "a"}, "record 0: field 'x': expected a length of 0 or more, found -1"),
             ({"x": 1, "t": "a", "y": 1}, "record 0: expected the fields 'x', 't', found 'y' too"),
             ({"x": 1}, "record 0: expected the fields 'x', 't', found nothing for 't'"),
             (3, "record 0: expected a dict of fields, found int 3"),
         ):
             with pytest.raises(mmapds.FormatError, match=message):
                 writer.write(record)
-    assert len(mmapds.open(writer.path)) == 0
+        writer.write({"x": 7, "t": "a"})
+    assert mmapds.open(writer.path).lengths.tolist() == [7]
 
 
-def test_lists_of_numbers_and_bytes_of_any_buffer(tmp_path):
-    for dtype, value in (
-        ("int8", [-128, 127]),
-        ("int64", []),
-        ("uint16", [True]),
-        ("uint64", [0, 2**63, np.uint64(5)]),
-        ("float16", [2**11, 0.5]),
-    ):
-        (sample,) = mmapds.open(store(tmp_path, [{"x": value}], {"x": (dtype, (None,))}))
-        assert (sample["x"].dtype, sample["x"].tolist()) == (dtype, value)
+def test_lists_tensors_and_bytes_of_any_buffer(tmp_path):
+    lists = {"int8": [-128], "int64": [], "uint16": [True], "uint64": [2**63, np.uint64(5)], "float16": [2048, 0.5]}
+    (sample,) = mmapds.open(store(tmp_path, [lists], {dtype: (dtype, (None,)) for dtype in lists}))
+    for dtype, found in sample.items():
+        assert (found.dtype, found.tolist()) == (dtype, lists[dtype])
     records = [{"x": [], "y": [[], []]}]
     (sample,) = mmapds.open(store(tmp_path, records, {"x": ("int8", (None, 3)), "y": ("int8", (2, None, 3))}))
     assert (sample["x"].shape, sample["y"].shape) == ((0, 3), (2, 0, 3))
+    conjugate = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64).conj()
+    (sample,) = mmapds.open(store(tmp_path, [{"c": conjugate, "n": conjugate.imag}]))
+    assert (sample["c"].tolist(), sample["n"].tolist()) == ([1 - 2j, 3 + 1j], [-2, 1])
     values = [bytearray(b"x"), memoryview(b"abcdef")[::2], memoryview(np.empty((0, 3)))]
     path = store(tmp_path, [{"y": value} for value in values], {"y": "bytes"})
     assert [sample["y"] for sample in mmapds.open(path)] == [b"x", b"ace", b""]
@@ -214,7 +201,6 @@ def test_no_integer_is_rounded_whoever_made_it(tmp_path):
         ({"x": "complex64"}, {}, r"schema\['x'\] = 'complex64', expected 'bytes'"),
         ({"x": ("object", (1,))}, {}, r"schema\['x'\] = \('object', \(1,\)\), expected a dtype among bool, int8"),
         ({"x": ("int8", (2**31,))}, {}, "expected up to 8 axes, each None or 0 to"),
-        ({"x": ("int8", (1,) * 9)}, {}, "expected up to 8 axes"),
         ({"x": ("int32", (0, 2**31 - 1, 2**31 - 1))}, {}, "expected axes of less than 2\\^63 bytes together"),
         ({"x": 3}, {}, "expected a type or"),
         ({"a(b)": "str"}, {}, "is not a valid field name: expected printable text"),
@@ -232,35 +218,12 @@ def test_schemas_that_are_refused(tmp_path, schema, options, message):
 
 
 def test_places_that_are_refused(tmp_path):
-    with pytest.raises(mmapds.Error, match=r"expected a file name that ends in \.mma"):
-        mmapds.Writer(tmp_path / "a.bin")
-    with pytest.raises(mmapds.Error, match=r"cannot write the array file here \(no such file or directory\)"):
-        mmapds.Writer(tmp_path / "no" / "a.mma")
-
-
-def test_lengths_are_not_negative(tmp_path):
-    with mmapds.Writer(tmp_path / "a.mma", {"n": "int64"}, length="n") as writer:
-        with pytest.raises(mmapds.FormatError, match="record 0: field 'n': expected a length of 0 or more, found -1"):
-            writer.write({"n": -1})
-        writer.write({"n": 7})
-    ds = mmapds.open(tmp_path / "a.mma")
-    assert (list(ds), ds.lengths.tolist()) == ([{"n": 7}], [7])
+    for name, message in (("a.bin", r"name that ends in \.mma"), ("no/a.mma", r"here \(no such file or directory\)")):
+        with pytest.raises(mmapds.Error, match=message):
+            mmapds.Writer(tmp_path / name)
 
 
 # ---- writers that do not finish ------------------------------------------------------------------------------
-
-
-def test_an_error_leaves_what_was_there(tmp_path):
-    path = store(tmp_path, [{"n": 1}])
-
-    def broken():
-        yield {"n": 2}
-        raise RuntimeError("mine")
-
-    with pytest.raises(RuntimeError, match="mine"):
-        store(tmp_path, broken())
-    assert sorted(os.listdir(tmp_path)) == ["a.mma", "a.mma.mmx"]
-    assert mmapds.open(path)[0] == {"n": 1}
 
 
 def test_a_closed_writer_takes_no_record(tmp_path):
@@ -293,35 +256,28 @@ def test_nothing_opens_what_a_forgotten_or_killed_writer_leaves_and_the_next_one
 
 
 def test_a_full_disk(tmp_path):
-    path = str(tmp_path / "a.mma")
-    code = f"""
-import resource, mmapds, numpy as np
-resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
-writer = mmapds.Writer({path!r})
+    writer = mmapds.Writer(tmp_path / "a.mma")
 
-def fill():
-    for i in range(20):
-        writer.write({{"x": np.full(100_000, i)}})
-    writer.close()
+    def fill():
+        for i in range(20):
+            writer.write({"x": np.full(100_000, i)})
+        writer.close()
 
-for use in (fill, lambda: writer.write({{"x": np.full(1, 0)}}), writer.close):
-    try:
-        use()
-    except mmapds.Error as error:
-        print(error)
-"""
-    refused = "cannot write the array file (file too large); nothing was changed; give another place"
+    full = r"cannot write the array file \(file too large\); nothing was changed; give another place"
     closed = "the writer is closed: an earlier write failed; make a new Writer"
-    assert python(code).stdout.splitlines() == [f"{path}: {refused}", f"{path}: {closed}", f"{path}: {closed}"]
+    with largest_file(3_000_000):
+        for use, message in ((fill, full), (lambda: writer.write({"x": np.ones(1)}), closed), (writer.close, closed)):
+            with pytest.raises(mmapds.Error, match=f"a.mma: {message}$"):
+                use()
     assert os.listdir(tmp_path) == []
 
 
 def test_a_file_written_again_inherits_nothing_of_its_older_index(tmp_path):
     path = tmp_path / "a.mma"
-    for schema, columns in (({"n": "int64", "x": "float32"}, ["n", "x"]), ({"m": "int64"}, ["m"])):
-        with mmapds.Writer(path, schema, force=True) as writer:
-            writer.write(dict.fromkeys(schema, 1))
-        assert mmapds.open(path).columns == columns
+    for schema in ({"n": "int64", "x": "float32"}, {"m": "int64"}):
+        store(tmp_path, [dict.fromkeys(schema, 1)], schema)
+        assert mmapds.open(path).columns == [*schema]
+        mmapds.build(path, columns={"size": "bytes()"})
         mmapds.add_column(path, "more", [1])
 
 

@@ -14,14 +14,13 @@ import mmapds
 from mmapds import _native
 from mmapds.compression import zstd
 from mmapds.compression.zstd import codec, walk
-from tests.support.compressed import ZSTD, frames, in_memory, many_frames, streamed, text
+from tests.support.compressed import ZSTD, streamed, text
 from tests.support.files import patched
 from tests.support.messages import check
 from tests.support.zstd_files import RESERVED, RUN, block, frame, plain_walk, raw, skippable
 from tests.support.zstd_files import zstd as module
 
 TEXT = text(600)
-LENGTH = len(TEXT)
 has_library = pytest.mark.skipif(zstd.library() is None, reason="the system has no libzstd")
 
 
@@ -81,12 +80,6 @@ def test_a_walk_finds_what_a_plain_one_does(found, parts, changes, end, step):
     else:
         assert wrong is None
         assert (begins, contents) == ([begin for begin, _ in expected] + [len(data)], [size for _, size in expected])
-
-
-def test_a_frame_whose_end_is_missing_is_damaged():
-    data = streamed(TEXT)
-    with pytest.raises(zstd.BlockError, match="a frame is truncated"):
-        list(zstd.Stream(module, in_memory(data), 0, len(data) - 3))
 
 
 def test_frames_above_4_gib(tmp_path):
@@ -157,23 +150,3 @@ def test_both_engines_have_the_same_records_and_words_for_damage(opened, monkeyp
     assert by_library == by_codec
     assert by_library[0] == TEXT.splitlines()
     assert any("not zstd: " in each for each in by_library)
-
-
-@has_library
-def test_the_library_decodes_whole_current_frames_of_the_size_that_is_said(write):
-    def decode(data, size=LENGTH, window=128 << 20):
-        file = _native.Map(write(data, "a.zst"))
-        found = zstd.library().decode(_native.BlockMemory(), file, 0, len(data), size, window)
-        return None if found is None else bytes(found)
-
-    good, parts = many_frames(TEXT), frames(TEXT, 1000)
-    writer = module.ZstdCompressor(options={module.CompressionParameter.window_log: 20})
-    wide = writer.compress(TEXT) + writer.flush()
-    assert decode(good) == decode(skippable() + parts[0] + skippable(b"") + b"".join(parts[1:])) == TEXT
-    assert decode(skippable(), 0) == decode(b"", 0) == b""
-    assert (decode(wide, window=1 << 20), decode(wide, window=(1 << 20) - 1)) == (TEXT, None)
-    words = module.train_dict([text(5, seed) for seed in range(200)], 4096)
-    refused = [(good, size) for size in (0, 1, LENGTH - 1, LENGTH + 1, 1 << 22)]
-    refused += [(good[:cut], LENGTH) for cut in range(1, len(good), 997)] + [(good + b"\n", LENGTH)]
-    refused += [(b"\x27" + good[1:], LENGTH), (module.compress(TEXT, zstd_dict=words), LENGTH)]  # of older versions
-    assert {decode(*each) for each in refused} == {None}

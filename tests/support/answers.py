@@ -1,6 +1,6 @@
 """Values as JSON, and frozen answers: what a version of mmapds gave, by which the next ones are compared.
 
-A case is a function of no arguments, which runs in a directory of sources (see `frozen_sources`) and returns what is to
+A case is a function of no arguments, which runs in a directory of sources (see `golden`) and returns what is to
 be frozen. A function in what it returns stands for what that returns, or for the error that it raises. Long values are
 frozen as hashes.
 """
@@ -17,6 +17,7 @@ import numpy as np
 from xxhash import xxh3_64_hexdigest
 
 import mmapds
+from tests.support import golden
 from tests.support.files import DATA
 
 _LONGEST, _NUMBERS = 160, 12  # characters, bytes and numbers that are frozen as they are
@@ -28,29 +29,15 @@ class Cases(dict):
     def __init__(self, name):
         self.path = DATA / f"{name}-v1.jsonl"
 
-    def case(self, name):
-        """Register a function as a case."""
-
-        def register(function):
-            self[name] = function
-            return function
-
-        return register
-
     def frozen(self):
         """Return the frozen answers by name."""
         return dict(map(json.loads, self.path.read_text("utf-8").splitlines()))
 
-    def freeze(self, prepare):
-        """Write the answers anew.
-
-        Args:
-          prepare: puts the sources into a directory.
-        """
-        with tempfile.TemporaryDirectory() as directory:
-            prepare(directory)
-            with chdir(directory):
-                found = {name: answer(function) for name, function in self.items()}
+    def freeze(self):
+        """Write the answers anew."""
+        with tempfile.TemporaryDirectory() as directory, chdir(directory):
+            golden.prepare(directory)
+            found = {name: answer(function) for name, function in self.items()}
         lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in found.items()]
         self.path.write_text("".join(lines), "utf-8")
 

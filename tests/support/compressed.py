@@ -4,18 +4,11 @@ import gzip
 import random
 import struct
 import zlib
-from types import SimpleNamespace
 
 from isal import isal_zlib
 
 from tests.support.zstd_files import skippable
 from tests.support.zstd_files import zstd as codec
-
-
-def in_memory(data):
-    """Bytes that are read like a file."""
-    return SimpleNamespace(size=len(data), read=lambda at, size: data[at : at + size])
-
 
 CHECKSUM = {codec.CompressionParameter.checksum_flag: 1}
 NO_SIZE = {codec.CompressionParameter.content_size_flag: 0}

@@ -1,7 +1,7 @@
 """What conversions give today: types of Parquet, Arrow and HDF5, options, and errors, to be frozen.
 
 Sources are made here from fixed values. Freeze the answers anew with
-`python -c "from tests.support.converted import freeze; freeze()"`.
+`python -c "from tests.support.converted import CASES; CASES.freeze()"`.
 """
 
 from datetime import UTC, date, datetime, time
@@ -18,7 +18,6 @@ import mmapds
 from mmapds.convert import convert
 from tests.support.answers import Cases, answer, text
 from tests.support.conversions import save
-from tests.support.frozen_sources import prepare
 
 CASES = Cases("conversions")
 
@@ -34,11 +33,7 @@ def converted(sources, **options):
 
 MOMENT = datetime(2024, 2, 29, 12, 30, 1, 234567)
 VALUES = {  # what Arrow has; numbers, text and lists of numbers are in test_convert_tables
-    "int64": (pa.int64(), [-(2**63), 1, 2**63 - 1]),
-    "uint64": (pa.uint64(), [0, 1, 2**64 - 1]),
-    "float64": (pa.float64(), [0.1, float("nan"), 1e300]),
     "string_view": (pa.string_view(), ["a", "", "a text of more than twelve bytes"]),
-    "large_list": (pa.large_list(pa.uint16()), [[1, 2], [], [3]]),
     "list_view": (pa.list_view(pa.int16()), [[1, 2], [], [3]]),
     "list of ragged lists": (pa.list_(pa.list_(pa.int8())), [[[1], [2, 3]], [], [[]]]),
     "fixed list of lists": (pa.list_(pa.list_(pa.int8()), 2), [[[1], [2]], [[], []], [[3, 4], [5, 6]]]),
@@ -47,7 +42,6 @@ VALUES = {  # what Arrow has; numbers, text and lists of numbers are in test_con
     "lists of dates": (pa.list_(pa.list_(pa.date64(), 1)), [[[date(1970, 1, 2)]], [], [[None], [date(1969, 12, 31)]]]),
     "list of structs": (pa.list_(pa.struct({"at": pa.time32("ms")})), [[{"at": 86_399_999}], [], [{"at": None}, None]]),
     "map of times": (pa.map_(pa.string(), pa.timestamp("ns")), [[("a", 2**63 - 1)], [], [("b", None), ("c", -5)]]),
-    "dictionary of text": (pa.dictionary(pa.int8(), pa.string()), ["a", "b", "a"]),
     "list of binaries": (pa.list_(pa.binary()), [[b"a"], [], [b"b"]]),
     "struct": (pa.struct({"a": pa.int8(), "b": pa.list_(pa.float64())}), [{"a": k, "b": [0.5] * k} for k in range(3)]),
     "struct without parts": (pa.struct([]), [{}, {}, {}]),
@@ -102,13 +96,12 @@ for _name in VALUES:
     CASES[f"type: {_name}"] = lambda name=_name: in_each_way({"x": column(name)})
 
 
-@CASES.case("nulls")
-def _():
-    """Rows that are looked at one by one."""
-    return {
-        name: lambda name=name: converted(saved({"x": column(name, [1])}, "arrow"), missing="skip")[2]
-        for name in VALUES
-    }
+def with_a_null(name):
+    """A column whose rows are looked at one by one."""
+    return converted(saved({"x": column(name, [1])}, "arrow"), missing="skip")[2]
+
+
+CASES["nulls"] = lambda: {name: partial(with_a_null, name) for name in VALUES}
 
 
 # ---- HDF5 -------------------------------------------------------------------------------------------------------
@@ -164,7 +157,3 @@ INDEXED = {  # tests/test_formats.py converts every format
 
 for _name, (_path, _options) in INDEXED.items():
     CASES[f"indexed: {_name}"] = partial(converted, _path, **_options)
-
-
-def freeze():
-    CASES.freeze(prepare)

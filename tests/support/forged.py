@@ -5,6 +5,8 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from unittest.mock import patch
 
@@ -45,11 +47,7 @@ COMPRESSED = ["jsonl.zst", "jsonl.gz", "jsonl.bgz", "tar.zst", "tar.gz"]
 @contextmanager
 def small_blocks() -> Iterator[None]:
     """Let blocks be small, so that small compressed files have several."""
-    with (
-        patch.object(zstd, "SMALLEST", 64),
-        patch.object(gzip, "SMALLEST", 64),
-        patch.object(gzip, "SPACING", 1500),
-    ):
+    with patch.object(zstd, "SMALLEST", 64), patch.multiple(gzip, SMALLEST=64, SPACING=1500):
         yield
 
 
@@ -114,22 +112,17 @@ def places(value, path=()):
 def changed(metadata, path, change):
     """A copy in which the value at a place is another one, or gone."""
     copy = json.loads(json.dumps(metadata))
-    *outer, last = path
-    holder = copy
-    for key in outer:
-        holder = holder[key]
+    holder = value_at(copy, path[:-1])
     if change == "gone":
-        del holder[last]
+        del holder[path[-1]]
     else:
-        holder[last] = change
+        holder[path[-1]] = change
     return copy
 
 
 def value_at(metadata, path):
     """The value at a place."""
-    for key in path:
-        metadata = metadata[key]
-    return metadata
+    return reduce(getitem, path, metadata)
 
 
 class Forgery:
@@ -148,16 +141,9 @@ class Forgery:
 
     def change(self, random):
         """Change something; return what, for messages."""
-        changes = [
-            self._swapped,
-            self._retyped,
-            self.change_point,
-            self._field,
-            *[self._numbers] * 2,
-            *[self._value] * 3,
-        ]
+        once = [self._swapped, self._retyped, self._point, self._field]
         with suppress(Exception):  # what it changes is not there, or forged already
-            return random.choice(changes)(random)
+            return random.choice([*once, *[self._numbers] * 2, *[self._value] * 3])(random)
         return "nothing"
 
     def _value(self, random):
@@ -181,15 +167,11 @@ class Forgery:
 
     def _numbers(self, random):
         name = random.choice(sorted(self.metadata["sections"]))
-        begin, items = self.metadata["sections"][name]["offset"], self.metadata["sections"][name]["shape"][0]
-        dtype = np.dtype(self.metadata["sections"][name]["dtype"])
-        before = np.frombuffer(bytes(self._data), dtype, items, begin)
-        numbers = before.copy()
-        at, other = random.randrange(items), random.randrange(items)
-        words = numbers.view(f"<u{dtype.itemsize}")
-        words[at] = random.choice([*NUMBERS, *(int(words[other]) + n for n in (0, 0, -64, -8, -1, 1, 8, 64))]) % (
-            256**dtype.itemsize
-        )
+        begin, before, numbers = self.metadata["sections"][name]["offset"], self.section(name), self.section(name)
+        at, other = random.randrange(len(numbers)), random.randrange(len(numbers))
+        words = numbers.view(f"<u{numbers.itemsize}")
+        near = (int(words[other]) + n for n in (0, 0, -64, -8, -1, 1, 8, 64))
+        words[at] = random.choice([*NUMBERS, *near]) % 256**numbers.itemsize
         if random.random() < 0.3:
             numbers[[at, other]] = before[[other, at]]
         elif random.random() < 0.3:
@@ -212,7 +194,7 @@ class Forgery:
         section["dtype"] = random.choice(["<u8", "<i8", "<f8"] if section["dtype"][2:] == "8" else ["<u4", "|u1"])
         return f"section {name} of {section['dtype']}"
 
-    def change_point(self, random):
+    def _point(self, random):
         """Change an access point: its checksum, its window, or both, deflated again."""
         bounds, points = self.section(POINT_BOUNDS), self.section(POINTS).tobytes()
         at = random.choice([k for k in range(len(bounds) - 1) if bounds[k] < bounds[k + 1]])
@@ -232,7 +214,7 @@ class Forgery:
     def section(self, name):
         """The numbers of a section."""
         section = self.metadata["sections"][name]
-        return np.frombuffer(bytes(self._data), section["dtype"], section["shape"][0], section["offset"])
+        return np.frombuffer(bytes(self._data), section["dtype"], section["shape"][0], section["offset"]).copy()
 
     def replace(self, name, numbers):
         """Let a section be other numbers, behind all others."""

@@ -4,7 +4,6 @@ A new format needs a function here that writes some records and returns what the
 """
 
 import json
-import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,59 +16,51 @@ from mmapds.formats.frames import Prefixed
 from mmapds.formats.jsonl import JsonLines
 from mmapds.formats.megatron import Megatron
 from tests.support.array_files import store
-from tests.support.samples import npy, write_pair, write_tfrecords
+from tests.support.samples import framed, npy, write_pair, write_tfrecords
 from tests.support.tars import archive, by_tarfile, members_of
 
 COUNT = 300
 
 
-class Records(NamedTuple):
-    """What the records of a source are made of, in the formats of bytes and in those of numbers."""
-
-    number: int  # of the source
-    texts: list[bytes]
-    tokens: np.ndarray  # int32, shape (records, 50)
-
-
-def jsonl(path, records):
-    samples = [{"id": number, "text": text.hex()} for number, text in enumerate(records.texts)]
+def jsonl(path, texts, _):
+    samples = [{"id": number, "text": text.hex()} for number, text in enumerate(texts)]
     path.write_bytes(b"".join(json.dumps(sample).encode() + b"\n" for sample in samples))
     return samples
 
 
-def fixed(path, records):
-    records.tokens.tofile(path)
-    return list(records.tokens)
+def fixed(path, _, tokens):
+    tokens.tofile(path)
+    return list(tokens)
 
 
-def npy_file(path, records):
-    path.write_bytes(npy(records.tokens))
-    return list(records.tokens)
+def npy_file(path, _, tokens):
+    path.write_bytes(npy(tokens))
+    return list(tokens)
 
 
-def prefixed(path, records):
-    path.write_bytes(b"".join(struct.pack("<I", len(text)) + text for text in records.texts))
-    return records.texts
+def prefixed(path, texts, _):
+    path.write_bytes(b"".join(framed(text, "u32le") for text in texts))
+    return texts
 
 
-def tfrecords(path, records):
-    write_tfrecords(path, ({"text": (text, "byte")} for text in records.texts))
+def tfrecords(path, texts, _):
+    write_tfrecords(path, ({"text": (text, "byte")} for text in texts))
     return [bytes(record) for record in tfrecord.reader.tfrecord_iterator(str(path))]
 
 
-def tar(path, records):
-    path.write_bytes(archive(members_of(len(records.texts), f"{records.number}/")))
+def tar(path, texts, _):
+    path.write_bytes(archive(members_of(len(texts), f"{path.stem}/")))
     return by_tarfile(path)
 
 
-def megatron(path, records):
-    sequences = [row[: 1 + number % 50] for number, row in enumerate(records.tokens)]
+def megatron(path, _, tokens):
+    sequences = [row[: 1 + number % 50] for number, row in enumerate(tokens)]
     write_pair(path, sequences, "int32")
     return sequences
 
 
-def array_file(path, records):
-    samples = [{"tokens": row[: 1 + number % 50], "name": f"n{number}"} for number, row in enumerate(records.tokens)]
+def array_file(path, _, tokens):
+    samples = [{"tokens": row[: 1 + number % 50], "name": f"n{number}"} for number, row in enumerate(tokens)]
     schema = {"tokens": ("int32", (None,)), "name": "str"}
     store(path.parent, samples, schema, path.name, length="tokens", index=False)
     return samples
@@ -107,7 +98,7 @@ def write_source(directory, kind, count=COUNT, longest=900, number=0):
     texts = [bytes(rng.integers(1, 255, rng.integers(1, longest), dtype=np.uint8)) for _ in range(count)]
     tokens = np.random.default_rng(number + 1).integers(2**30, 2**31, (count, 50), dtype=np.int32)
     path = directory / f"{number or ''}{KINDS[kind].name}"
-    return str(path), KINDS[kind].write(path, Records(number, texts, tokens))
+    return str(path), KINDS[kind].write(path, texts, tokens)
 
 
 def built(sources, out, **options):

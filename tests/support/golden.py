@@ -1,14 +1,12 @@
-"""Indexes and array files as an earlier version wrote them. Freeze the answers anew with
-`python -c "from tests.support.golden import freeze; freeze()"`; the archive stays.
+"""Indexes and array files as an earlier version wrote them, and sources of every format; `readings` has what they give.
 
-It has their sources too, as compressors differ between machines: `write_sources`, at commit d35b408f, wrote them.
-Indexes hold the times of sources, so those are set.
+They lie in archives, as libraries and compressors may write them in another way tomorrow; `write_sources`, at commit
+d35b408f, wrote them. Indexes hold the times of sources, so those are set.
 """
 
 import io
 import json
 import os
-import tempfile
 import zipfile
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
@@ -18,7 +16,6 @@ from mmapds.cli.commands import index_main
 from tests.support.array_files import store, utterances
 from tests.support.files import DATA
 
-FILES, ANSWERS = DATA / "files-v1.zip", DATA / "files-v1.json"
 TIME = 1_700_000_000  # of all sources
 COUNT = 24
 
@@ -77,16 +74,13 @@ def info(path):
     return json.loads(out.getvalue())
 
 
-def unpack(directory, files=FILES):
-    """Put the frozen files of an archive into a directory."""
-    with zipfile.ZipFile(files) as archive:
-        archive.extractall(directory)
+def prepare(directory):
+    """Put the files of both archives into a directory, and index those that cases share."""
+    for files in ("files-v1.zip", "readings-v1.zip"):
+        with zipfile.ZipFile(DATA / files) as archive:
+            archive.extractall(directory)
     for path in Path(directory).iterdir():
         os.utime(path, (TIME, TIME))
-
-
-def freeze():
-    with tempfile.TemporaryDirectory() as directory, chdir(directory):
-        unpack(directory)
-        found = {name: info(built(name)) for name in BUILDS}
-    ANSWERS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    with chdir(directory):
+        for name in ("typed.mma", "json.mma", "typed.jsonl"):
+            mmapds.build(name)

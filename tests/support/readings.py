@@ -1,7 +1,7 @@
 """What datasets give, frozen: samples, columns, fingerprints and views of every format, and splits.
 
 Fingerprints and splits are in states, saved views and merged indexes that users keep, so versions agree on them.
-Freeze the answers anew with `python -c "from tests.support.readings import freeze; freeze()"`.
+Freeze the answers anew with `python -c "from tests.support.readings import CASES; CASES.freeze()"`.
 """
 
 from contextlib import suppress
@@ -11,8 +11,8 @@ import numpy as np
 
 import mmapds
 from tests.support import golden
-from tests.support.answers import Cases, digest
-from tests.support.frozen_sources import NPY, PREFIXES, built, prepare
+from tests.support.answers import Cases, digest, hashed, text
+from tests.support.samples import PREFIXES
 
 CASES = Cases("readings")
 
@@ -20,9 +20,10 @@ CASES = Cases("readings")
 # ---- formats and compression ----------------------------------------------------------------------------------------
 
 
-def everything(ds):
+def everything(ds, info=None):
     """What a dataset gives: samples, columns and places."""
-    found = {
+    found = {"info": info} if info else {}
+    found |= {
         "length": len(ds),
         "fingerprint": ds.fingerprint,
         "ds[-1]": lambda: ds[-1],
@@ -39,9 +40,10 @@ def everything(ds):
     return found
 
 
-for _name in golden.BUILDS:
-    CASES[f"format: {_name}"] = lambda name=_name: everything(mmapds.open(golden.built(name)))
+for _name, _index in zip(golden.BUILDS, map(golden.built, golden.BUILDS), strict=True):
+    CASES[f"format: {_name}"] = lambda index=_index: everything(mmapds.open(index), golden.info(index))
 
+NPY = ["scalars", "bools", "halves", "big", "complex", "text", "unicode", "structs", "fortran", "objects", "none"]
 OTHER_SOURCES = {
     "odd lines": ("odd.jsonl", {}),
     "bytes of one size": ("bytes.fixed", {"format": "fixed", "record_bytes": 6}),
@@ -56,8 +58,16 @@ OTHER_SOURCES = {
     "array file of JSON": ("json.mma", {}),
     "array file without columns": ("written.mma", {"length": "bytes()"}),
 }
+
+
+def indexed(path, options):
+    """Index a source in an index that other cases do not have, and open it."""
+    out = f"{path}-{hashed(text(sorted(options.items())).encode())}.mmx"
+    return mmapds.open(mmapds.build(path, out=out, force=True, **options) and out)
+
+
 for _name, (_path, _options) in OTHER_SOURCES.items():
-    CASES[f"format: {_name}"] = lambda path=_path, options=_options: everything(built(path, **options))
+    CASES[f"format: {_name}"] = lambda path=_path, options=_options: everything(indexed(path, options))
 
 
 # ---- views ----------------------------------------------------------------------------------------------------------
@@ -91,7 +101,3 @@ def of_view(view, name):
 
 for _name, _view in VIEWS.items():
     CASES[f"view: {_name}"] = lambda view=_view: {name: partial(of_view, view, name) for name in VIEWED}
-
-
-def freeze():
-    CASES.freeze(prepare)

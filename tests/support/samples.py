@@ -5,6 +5,9 @@ import struct
 
 import numpy as np
 import tfrecord
+from google.protobuf.internal.encoder import _VarintBytes as varint_bytes
+
+from mmapds import _native
 
 
 def npy(array, **options):
@@ -27,6 +30,32 @@ def write_tfrecords(path, examples):
     for example in examples:
         writer.write(example)
     writer.close()
+
+
+PREFIXES = {
+    "u32le": struct.Struct("<I").pack,
+    "u32be": struct.Struct(">I").pack,
+    "u64le": struct.Struct("<Q").pack,
+    "u64be": struct.Struct(">Q").pack,
+    "varint": varint_bytes,
+}
+
+
+def masked(data):
+    """The checksum of some bytes as TFRecord has it."""
+    crc = _native.crc32c(None, 0, data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def framing(size, name):
+    """What lies before a payload: its size, and in a TFRecord the checksum of that."""
+    length = struct.pack("<Q", size)
+    return length + masked(length) if name == "tfrecord" else PREFIXES[name](size)
+
+
+def framed(payload, name):
+    """A record of a prefix or of TFRecord."""
+    return framing(len(payload), name) + payload + (masked(payload) if name == "tfrecord" else b"")
 
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}

@@ -21,7 +21,7 @@ def raw(text, *, last=True):
     return block(RAW, len(text), text, last=last)
 
 
-def frame(*blocks, size=None, window=None, dictionary=0, checksum=b"", reserved=False):
+def frame(*blocks, size=None, window=None, dictionary=0, checksum=b""):
     """A frame of blocks.
 
     Args:
@@ -32,7 +32,7 @@ def frame(*blocks, size=None, window=None, dictionary=0, checksum=b"", reserved=
     window = 0 if window is None else window
     widths = [1 if is_single else 0, 2, 4, 8]
     flag = 0 if size is None or (is_single and size < 256) else 1 if 256 <= size < 65792 else 2 if size < 2**32 else 3
-    descriptor = flag << 6 | is_single << 5 | bool(reserved) << 3 | bool(checksum) << 2 | 3 * bool(dictionary)
+    descriptor = flag << 6 | is_single << 5 | bool(checksum) << 2 | 3 * bool(dictionary)
     header = bytes([descriptor]) + (b"" if is_single else bytes([window]))
     header += struct.pack("<I", dictionary) if dictionary else b""
     header += (0 if size is None else size - 256 * (flag == 1)).to_bytes(widths[flag], "little")
