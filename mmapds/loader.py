@@ -181,8 +181,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """
         span = self._stateful()._next_span()
         whole, left = span._replace(start=0).steps, span.steps
-        if (size := self.batch_size) is not None and self._resumable is not self._index_sampler:  # steps are samples
-            whole, left = ((n if self.drop_last else n + size - 1) // size for n in (whole, left))
+        if (batches := cast(Any, self._index_sampler)) is not self._resumable:  # of torch's, whose steps are samples
+            more = 0 if batches.drop_last else batches.batch_size - 1
+            whole, left = ((n + more) // batches.batch_size for n in (whole, left))
         return enumerate(self, whole - left)
 
     def set_epoch(self, epoch: int) -> None:
