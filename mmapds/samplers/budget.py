@@ -145,9 +145,6 @@ def _with_more_batches(buckets: Uint64s, wanted: int, multiple: int) -> Uint64s:
     first = int(np.searchsorted(buckets[:, 1].astype(np.int64), before, side="right")) - 1
     batches, sizes = buckets[first:, 2].astype(np.int64), buckets[first:, 3].astype(np.int64)
     room = batches * (sizes - 1)
-    if room.sum() < more and first:
-        first, batches, sizes = 0, buckets[:, 2].astype(np.int64), buckets[:, 3].astype(np.int64)
-        room = batches * (sizes - 1)
     share = np.minimum(np.diff(np.cumsum(batches) * more // batches.sum(), prepend=0), room)
     spare = np.cumsum((room - share)[::-1])[::-1]  # what is missing goes to the shortest records
     missing = int(more - share.sum())
