@@ -6,7 +6,6 @@ import math
 import os
 from collections import Counter
 from itertools import islice, product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ from mmapds import (
 )
 from tests.support import vectors
 from tests.support.messages import check
-from tests.support.sampler_kinds import KINDS, LENGTHS, WORLD, N, epoch_of, every_kind, ranks_of, records_in, union
+from tests.support.sampler_kinds import KINDS, LENGTHS, N, every_kind, ranks_of, records_in, union
 
 EPOCHS = 3
 
@@ -66,20 +65,6 @@ def test_every_sample_comes_once_an_epoch_in_equal_steps_and_in_a_new_order(make
     for outside in (len(steps), -1):
         with pytest.raises(IndexError, match=f"step {outside} is out of range for the {len(steps)} steps of an epoch"):
             samplers[0].indices_at(outside)
-
-
-@every_kind
-def test_a_stop_at_any_step_leaves_the_rest_of_the_epoch(make):
-    sampler = make(**WORLD)
-    whole = list(sampler)
-    for stop in range(len(whole)):
-        given = make(**WORLD)
-        list(islice(iter(given), stop))
-        for state in (given.state_dict(), sampler.state_dict(step=stop)):
-            resumed = make(**WORLD)
-            resumed.load_state_dict(state)
-            assert (resumed.epoch, resumed.first_step, len(resumed)) == (0, stop, len(whole))
-            assert list(resumed) == whole[stop:]
 
 
 @every_kind
@@ -171,15 +156,6 @@ def test_a_loop_stopped_twice_reads_every_sample_once_an_epoch(kind, load, first
         check_epoch([record for e, batch in read for record in batch if e == epoch], 2)
 
 
-def test_rare_snapshots_of_torchdata_are_followed_by_the_epoch_that_was_set():
-    load = over(StatefulDataLoader, num_workers=2, snapshot_every_n_steps=7)
-    loaders = [load(batch_sampler=KINDS["batch"]()) for _ in range(2)]
-    list(loaders[0])
-    loaders[1].load_state_dict(loaders[0].state_dict())
-    loaders[1].batch_sampler.set_epoch(1)
-    assert list(loaders[1]) == epoch_of(KINDS["batch"], 1)
-
-
 # ---- torch's own rules -----------------------------------------------------------------------------------------
 
 
@@ -221,11 +197,8 @@ def test_epochs_and_batches_of_any_size_cost_nothing():
 
 
 def test_without_padding_every_sample_comes_once_over_all_ranks():
-    for world, n, size in product((1, 2, 3, 7), (1, 2, 20, 21, 41), (1, 5)):
-        if size == 1:
-            samplers = [DistributedSampler(range(n), world, rank, pad=False) for rank in range(world)]
-        else:
-            samplers = [DistributedBatchSampler(range(n), size, world, rank, pad=False) for rank in range(world)]
+    for world, n, (kind, size) in product((1, 2, 3, 7), (1, 2, 20, 21, 41), (("index", 1), ("batch", 4))):
+        samplers = [KINDS[kind](n, num_replicas=world, rank=rank, pad=False) for rank in range(world)]
         last = [np.atleast_1d(each) for each in samplers[0].indices_at(-(-n // (world * size)) - 1)]
         found = [list(sampler) for sampler in samplers]
         assert sorted(record for steps in found for record in records_in(steps)) == list(range(n))
@@ -399,72 +372,53 @@ def window(order):
     return TokenBudgetBatchSampler([1] * 10, 9, planner="window", order=order)
 
 
+def own(at):
+    return DistributedBatchSampler(range(6), 6, order=Own(6, at))
+
+
 def over_sampler(inner=(), **options):
     return DistributedBatchSampler(DistributedSampler(range(21), 2, 1, **dict(inner)), 4, **options)
 
 
 ANSWER = r"order: expected at\(\) of Own to return an int64 array of shape \(6,\), found "
 BAD = [
-    *(
-        (lambda kind=kind, exclude=exclude: KINDS[kind](exclude=exclude), message)
-        for kind in ("index", "bucket")
-        for exclude, message in (
-            (5, r"exclude = 5, expected record numbers and ranges, as in \[17, \(500, 600\)\]"),
-            ({"records": [1]}, r"exclude = \{'records': \[1\]\}, expected record numbers and ranges"),
-            (np.ones(N, bool), r"exclude = a mask, expected record numbers and ranges"),
-            ([1, True], r"exclude\[1\] = True, expected a number, or \(begin, end\) with 0 <= begin <= end"),
-            ([(5, 3)], r"exclude\[0\] = \(5, 3\), expected"),
-            ([[1, 2, 3]], r"exclude\[0\] = \[1, 2, 3\], expected"),
-            ([0, N], rf"exclude\[1\] = {N}, expected records below {N}, those of the dataset"),
-            ([2**70], r"exclude\[0\] = 1180591620717411303424, expected a number"),
-        )
+    (lambda: KINDS["index"](exclude=5), r"exclude = 5, expected record numbers and ranges, as in \[17, \(500, 600\)\]"),
+    (
+        lambda: KINDS["index"](exclude={"records": [1]}),
+        r"exclude = \{'records': \[1\]\}, expected record numbers and r",
     ),
-    *(
-        (lambda at=at: list(DistributedBatchSampler(range(6), 6, order=Own(6, at))), ANSWER + found)
-        for at, found in (
-            (lambda positions: positions.tolist(), "list of shape None"),
-            (lambda positions: positions / 1, r"float64 of shape \(6,\)"),
-            (lambda positions: positions[:3], r"int64 of shape \(3,\)"),
-        )
+    (lambda: KINDS["bucket"](exclude=np.ones(N, bool)), r"exclude = a mask, expected record numbers and ranges"),
+    (
+        lambda: KINDS["index"](exclude=[1, True]),
+        r"exclude\[1\] = True, expected a number, or \(begin, end\) with 0 <= ",
     ),
+    (lambda: KINDS["index"](exclude=[(5, 3)]), r"exclude\[0\] = \(5, 3\), expected"),
+    (lambda: KINDS["bucket"](exclude=[0, N]), rf"exclude\[1\] = {N}, expected records below {N}, those of the dataset"),
+    (lambda: list(own(lambda positions: positions.tolist())), ANSWER + "list of shape None"),
+    (lambda: list(own(lambda positions: positions[:3])), ANSWER + r"int64 of shape \(3,\)"),
     (lambda: list(window(Own(10, lambda positions: positions / 1))), "order: expected at.. of Own to return an int64"),
     (lambda: DistributedSampler(range(10), 2, 2), r"rank = 2, expected 0 to 1 \(num_replicas = 2\)$"),
-    (lambda: DistributedSampler(range(10), 0, 0), "num_replicas = 0, expected"),
-    (
-        lambda: DistributedSampler(range(9), order=orders.Shuffled(10)),
-        "order: expected one of 9 records, .* one of 10$",
-    ),
+    (lambda: DistributedSampler([1] * 9, order=orders.Shuffled(10)), "order: expected one of 9 records, .* one of 10$"),
     (lambda: over_sampler(seed=1), "seed: expected None beside a sampler; give it to the sampler$"),
-    (lambda: over_sampler(exclude=[1]), "exclude: expected None beside a sampler"),
-    (
-        lambda: over_sampler({"drop_last": True}),
-        "drop_last = True in the sampler, expected False; give it to the batch",
-    ),
     (lambda: over_sampler({"pad": False}), "pad = False in the sampler, expected True; give it to the batch sampler"),
     (lambda: DistributedSampler([]), "dataset: expected one sample or more, found 0 .the dataset or the view is empty"),
     (lambda: DistributedSampler(range(10), 2, 0, start_step=6), "start_step = 6, expected 0 to 5"),
     (lambda: DistributedSampler(range(10), epoch_size=11), "epoch_size = 11, expected 1 to 10$"),
     (lambda: DistributedSampler(range(10), order=[1]), r"order: expected an order with at\(\), .*, found list"),
-    (lambda: window([0, 1]), r"order: expected an order with at\(\), .*, found list"),
     (lambda: DistributedSampler(range(10), seed=1, order=Own(10)), "seed = 1, expected None beside an order, .*order$"),
-    (lambda: DistributedSampler(range(10), order=Own(10, None, 5)), "order: expected describe.. of Own .*, found 5$"),
     (lambda: window(Own(10, None, {"a": np.arange(2)})), "order: expected describe.. of Own .* can hold, found {'a': "),
     (lambda: DistributedSampler(range(9), exclude=[3], pad=False), "exclude: expected None with pad=False, .* a view"),
     (lambda: DistributedSampler([1], drop_last=True, pad=False), "drop_last = True, expected False with pad=False"),
-    (lambda: ChunkedSampler(range(10), np.array([1, 2])), r"chunk_size = array\(\[1, 2\]\), expected an integer"),
     (lambda: MixtureSampler([10, 5], None), "weights = None, expected one number for each of 2 datasets$"),
     (lambda: MixtureSampler({1, 2}, [1]), "datasets: expected a list of datasets or sizes, found set"),
-    (lambda: MixtureSampler([np.int64(5), 2**64], [1, 1]), r"sizes\[1\] = 18446744073709551616, expected an integer"),
     (lambda: MixtureSampler([[0], "c.jsonl"], [1, 1]), r"datasets\[1\] = 'c.jsonl', expected a dataset"),
     (lambda: DistributedBatchSampler(range(10), 0), "batch_size = 0, expected an integer of 1 or more"),
     (
         lambda: DistributedBatchSampler(torch.utils.data.SequentialSampler([1]), 2),
         "sampler: expected None, found SequentialSampler; make Lightning's Trainer with use_distributed_sampler=False",
     ),
-    (lambda: DistributedSampler(Path("c.jsonl")), "dataset = 'c.jsonl', expected a dataset; open it first"),
     (lambda: ChunkedSampler("c.jsonl", 2), "dataset = 'c.jsonl', expected a dataset; open it first"),
     (lambda: DistributedSampler(range(10)).set_epoch("1"), "epoch = '1', expected an integer"),
-    (lambda: DistributedSampler(range(10)).skip(-1), "steps = -1, expected an integer of 0 or more"),
 ]
 
 

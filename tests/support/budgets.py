@@ -36,3 +36,16 @@ def check(lengths, steps, cost, budget, largest=2**31):
         for batch in step:
             assert 1 <= len(batch) <= largest
             assert max(cost(int(lengths[record])) for record in batch) * len(batch) <= budget
+
+
+def hard(number):
+    """Few lengths, a budget, a world whose last step hardly has a sample for each rank, and options."""
+    chance = np.random.Generator(np.random.PCG64(number))
+    n, multiple, kinds = (int(chance.choice(among)) for among in ((3, 20, 60, 300), (1, 1, 2, 3, 8), (1, 2, 3, 40)))
+    lengths = chance.choice(chance.integers(1, 60, kinds), n)
+    budget = int(lengths.max() * chance.choice([1, 2, 5, 11, multiple, 2 * multiple + 1]))
+    options = {"planner": ("bucket", "window")[number % 2], "batch_size_multiple": multiple, "shuffle": number % 5 > 0}
+    batches = len(TokenBudgetBatchSampler(lengths, budget, num_replicas=1, rank=0, **options))
+    world = max(batches // int(chance.integers(1, 4)) - int(chance.integers(0, 3)), 1)
+    group_size = max(world + int(chance.integers(-1, 3)), 1) if number % 6 == 0 else None
+    return lengths, budget, world, {**options, "group_size": group_size, "max_batch_size": None}

@@ -19,6 +19,7 @@ from mmapds import (
     TokenBudgetBatchSampler,
     orders,
 )
+from tests.support.budgets import hard
 from tests.support.files import ROOT
 
 PATH = ROOT / "tests" / "data" / "samplers-v1.json"
@@ -32,7 +33,7 @@ KINDS = {
     "bucket": lambda **options: TokenBudgetBatchSampler(LENGTHS, 40, **options),
     "packs": lambda **options: PackingBatchSampler(LENGTHS, 40, **options),
 }
-SEEDS, WORLDS, EPOCHS = (0, 1, 2**63 + 5), (1, 2, 3), (0, 1)
+SEEDS, WORLDS, EPOCHS, HARD = (0, 1, 2**63 + 5), (1, 2, 3), (0, 1), 240
 
 LONG = np.prod(np.random.Generator(np.random.PCG64(5)).integers(1, 46, (2, 20_011)), axis=0)  # from 1 to 2,025
 PLANS = {
@@ -87,6 +88,13 @@ def compute():
     for kind, world, epoch in product(PLANS, (1, 3), (0, 1, 7)):
         steps = steps_of(PLANS[kind], world, epoch)
         vectors[f"plan {kind}, world {world}, epoch {epoch}"] = [len(steps), digest(steps), steps[0][0][:5]]
+    for number in range(HARD):
+        lengths, budget, world, options = hard(number)
+        sampler, found = TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=0, **options), []
+        for epoch in EPOCHS:
+            sampler.set_epoch(epoch)
+            found += [[each.tolist() for each in sampler.indices_at(step)] for step in range(len(sampler))]
+        vectors[f"plan that is hard, {number}"] = [len(found), digest(found)]
     for kind, n, epoch in product(ORDERS, SIZES, (0, 1, 2**40)):
         order = ORDERS[kind](n)
         found = order.at(epoch, np.arange(len(order))).tolist()
