@@ -9,10 +9,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 import mmapds
-from mmapds import CollateError, Fields, _native, pack_collate, pad_collate
+from mmapds import CollateError, Fields, pack_collate, pad_collate
 from tests.support.array_files import store
 from tests.support.messages import check
 
@@ -42,25 +41,6 @@ SOURCES = {
 }
 
 
-# ---- the kernel ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("item", [1, 2, 4, 8])
-def test_every_length_and_alignment(item):
-    dtype, element = np.dtype(f"u{item}"), bytes(range(1, item + 1))
-    fill = int.from_bytes(element * (8 // item), "little")
-    data = np.random.default_rng(0).integers(0, 256, (131 + 32) * item).astype(np.uint8)
-    for length in range(131):
-        for alignment in range(32):
-            array = data[alignment : alignment + length * item].view(dtype)
-            around = np.full(alignment + (2 * 131) * item + 1, 7, np.uint8)
-            out = around[alignment:-1].view(dtype).reshape(2, 131)
-            _native.join_pieces([array, array[:0]], None, fill, out)
-            assert out.tobytes() == array.tobytes() + element * (2 * 131 - length)
-            assert (around[:alignment] == 7).all()
-            assert around[-1] == 7
-
-
 # ---- arrays --------------------------------------------------------------------------------------------------
 
 
@@ -68,7 +48,7 @@ def test_every_length_and_alignment(item):
     data=st.data(),
     name=st.sampled_from(DTYPES),
     tail=st.sampled_from([(), (1,), (3,), (2, 2), (0,)]),
-    lengths=st.lists(st.integers(0, 20), min_size=1, max_size=6),
+    lengths=st.lists(st.integers(0, 20) | st.integers(0, 200), min_size=1, max_size=6),
     multiple=st.none() | st.integers(1, 9),
     limit=st.none() | st.integers(1, 21) | st.just(2**70),
     truncate=st.sampled_from(["right", "left"]),
@@ -109,10 +89,6 @@ def test_a_pad_value_is_a_number_that_the_dtype_holds():
         assert pad_collate([[1, 2], [3]], pad_value=pad)[0].tolist() == [[1, 2], [3, -100]]
 
 
-def ones(*names):
-    return [torch.ones(count, dtype=getattr(torch, name)) for count, name in enumerate(names, 1)]
-
-
 def test_lists_are_arrays_and_dtypes_are_promoted_by_torchs_rules():
     odd = np.ones(2, ml_dtypes.bfloat16)
     for samples, dtype in [
@@ -124,9 +100,8 @@ def test_lists_are_arrays_and_dtypes_are_promoted_by_torchs_rules():
         ([[np.float64(1), 2], [3]], torch.float32),
         ([[], [3]], torch.int64),
         ([[True], np.array([3, 4], np.uint8)], torch.uint8),
-        (ones("uint8", "int8"), torch.int16),
-        (ones("int64", "float16"), torch.float16),
-        (ones("float16", "bfloat16"), torch.float32),
+        (list(map(np.ones, (1, 2), ("uint8", "int8"))), torch.int16),
+        (list(map(np.ones, (1, 2), ("int64", "float16"))), torch.float16),
         ([np.arange(3), odd, []], torch.bfloat16),
         ([odd, np.ones(1, np.float32)], torch.float32),
     ]:
@@ -136,16 +111,7 @@ def test_lists_are_arrays_and_dtypes_are_promoted_by_torchs_rules():
         assert lengths.tolist() == list(map(len, samples))
         batch.zero_()  # is a copy
         assert odd.tolist() == [1, 1]
-
-
-def test_numbers_are_one_tensor():
-    for values, dtype in [
-        ([1, 2], torch.int64),
-        ([1, 2.5], torch.float64),
-        ([True, False], torch.bool),
-        ([np.float32(1), np.float32(2)], torch.float32),
-        ([np.array(1, np.int8), torch.tensor(2, dtype=torch.int8)], torch.int8),
-    ]:
+    for values, dtype in [([1, 2], torch.int64), ([True, False], torch.bool), ([np.int8(1)] * 2, torch.int8)]:
         batch = pad_collate([{"x": value} for value in values])["x"]
         assert (batch.tolist(), batch.dtype) == (values, dtype)
 
@@ -179,6 +145,8 @@ def test_a_batch_as_models_take_it():
     with_lengths = pad_collate(samples, mask={"input_ids": "a", "labels": "b"}, max_length=3)
     assert torch.equal(with_lengths["a"].sum(1), with_lengths["labels_lengths"])
     assert torch.equal(with_lengths["a"], with_lengths["b"])
+    tensor, names = pad_collate([([1], "a"), ([2, 3], "b")], lengths=False)
+    assert (tensor.tolist(), names) == ([[1, 0], [2, 3]], ["a", "b"])
 
 
 def test_arrays_without_items_have_a_limit(tmp_path):
@@ -191,14 +159,6 @@ def test_arrays_without_items_have_a_limit(tmp_path):
     assert pad_collate(ds.take([1]), mask="m")["m"].tolist() == [[1, 1, 1]]
 
 
-def test_without_lengths_an_array_is_a_tensor_wherever_it_stands():
-    assert pad_collate([[1], [2, 3]], lengths=False).tolist() == [[1, 0], [2, 3]]
-    tensor, names = pad_collate([([1], "a"), ([2, 3], "b")], lengths=False)
-    assert (tensor.tolist(), names) == ([[1, 0], [2, 3]], ["a", "b"])
-    nested = pad_collate([{"a": {"x": [1]}, "x_lengths": 5, "x": [1]}], lengths=False)
-    assert (list(nested), list(nested["a"])) == (["a", "x_lengths", "x"], ["x"])
-
-
 def test_all_else_is_passed_through():
     for values in (["a", "b"], [b"a", b"b"], [None, "a"], [{1}, {2}], [np.str_("a")], [1j], [np.timedelta64(1)]):
         assert pad_collate([{"x": value} for value in values]) == {"x": values}
@@ -207,27 +167,6 @@ def test_all_else_is_passed_through():
     words = [np.array(["a"]), np.array(["b", "c"])]
     for values in ([["a"], []], [durations], [[1, "a"], ["b"]], [[[1], [2]]], [({},), ()], [[{}], [{}, {}]], words):
         assert pad_collate([{"x": value} for value in values]) == {"x": values}
-
-
-RAGGED = [
-    {"x": np.arange(i, dtype=np.float32), "y": torch.full((i, 2), i, dtype=torch.bfloat16), "name": str(i)}
-    for i in range(12)
-]
-
-
-def with_places(samples):
-    """A batch, and whether its tensors were made in shared memory."""
-    batch = pad_collate(samples, pad_value=-1, mask="mask")
-    return batch, [value.is_shared() for value in batch.values() if isinstance(value, torch.Tensor)]
-
-
-def test_workers_write_into_shared_memory():
-    batches = list(DataLoader(RAGGED, batch_size=4, num_workers=2, collate_fn=with_places))
-    assert len(batches) == 3
-    for k, (batch, shared) in enumerate(batches):
-        wanted, own = with_places(RAGGED[4 * k : 4 * k + 4])
-        assert (shared, own) == ([True] * 5, [False] * 5)
-        assert alike(batch, wanted)
 
 
 # ---- errors --------------------------------------------------------------------------------------------------
@@ -239,32 +178,25 @@ MASK = {"mask": "m"}
     ("samples", "options", "message"),
     [
         ({"x": [1]}, {}, "samples: expected a list of samples, found dict"),
-        ([], {}, "samples: expected one sample or more, found 0"),
-        ([[1]], {"pad_to_multiple_of": True}, "pad_to_multiple_of = True, expected an integer of 1 or more"),
         ([[1]], {"truncate": "middle"}, "truncate = 'middle', expected 'right' or 'left'"),
         ([{"x": [1]}], {"pad_value": {"x": "0"}}, "pad_value = '0', expected an integer that int64 holds, for samples"),
         ([{"x": {"y": [1]}}], {"pad_value": {"x": {"z": 1}}}, "pad_value['x']: expected fields among 'y', found 'z'"),
         ([np.zeros(2), np.zeros((2, 3))], {}, "samples[1]: expected shape (n,), as in samples[0], found (2, 3)"),
         ([{"x": [1]}, {"x": [1], "y": 1}], {}, "samples[0]: expected a field 'y', as in samples[1], found 'x'"),
-        ([{"a": {"x": 1}}, {"a": {}}], {}, "samples[1]['a']: expected a field 'x', as in samples[0]['a'], found no f"),
         ([(1, 2), (1,)], {}, "samples[1]: expected 2 items, as in samples[0], found 1"),
         ([{"x": [1], "x_lengths": 1}], {}, "samples[0]: expected another name than x_lengths, the lengths of 'x'"),
         ([[], {"x": 1}], {}, "samples[0]: expected a dict, as in samples[1], found list"),
         ([[1], ["a"]], {}, "samples[1]: expected an array or a list of numbers, as in samples[0], found list"),
         ([(1, "a"), (2, 3)], {}, "samples[0][1]: expected a number, as in samples[1][1], found str"),
         ([[1.0, 10**400]], {}, "samples[0]: expected numbers that fit float32, found 1000"),
-        ([1, 2**63], {}, "samples[1]: expected numbers that fit int64, found 9223372036854775808"),
         ([[], np.zeros(1, complex)], {}, "samples[1]: expected bool, an integer of 8 to 64 bits, a float of 16 to 64 "),
         ([np.zeros(1, np.uint16), [1]], {}, "expected dtypes that torch promotes to one, found uint16, int64"),
         ([np.ma.array([1, 2, 3], mask=[0, 1, 1])], {}, "samples[0]: expected numbers without a mask, found 2 masked"),
         ([([1], 2)], MASK, "mask = 'm', expected None for samples that have no fields"),
-        ([{"x": 1}], MASK, "mask = 'm', expected None for samples that have no field of arrays"),
-        ([{"x": [1]}], {"mask": 3}, "mask = 3, expected a name, or a dict of a name for each field"),
         ([{"x": [1]}], {"mask": "x_lengths"}, "mask = 'x_lengths', expected a new name, found the field 'x_lengths'"),
         ([{"x": [1], "y": 1}], {"mask": {"y": "m"}}, "mask: expected fields of arrays among 'x', found 'y'"),
         ([{"x": [1], "y": [1, 2]}], MASK, "mask = 'm', expected arrays of the same lengths, found others at 'x' and"),
         ([{"x": [1], "meta": {"t": 1}}], {"lists": ["meta.n"]}, "lists: expected names of fields, found 'meta.n'"),
-        ([{"x": [1]}], {"lists": [["x"]]}, "lists = [['x']], expected a list of names"),
     ],
 )
 def test_errors_say_where_and_what(samples, options, message):
@@ -395,18 +327,7 @@ def test_arrays_without_entries_have_the_shape_of_the_others():
             pad_collate([np.zeros((0, 0)), torch.zeros((1, 2)), np.zeros(other)])
 
 
-# ---- fields that are null or missing in some records ----------------------------------------------------------------
-
-
-def test_ways_out_of_null_and_of_missing_fields(write):
-    path = write([{"id": 0, "tokens": [1, 2]}, {"id": 1, "tokens": None}, {"id": 2}])
-    ds = mmapds.open(path, build=True)
-    assert pad_collate(ds.take([0, 1]), lists=["tokens"])["tokens"] == [[1, 2], None]
-    fields = Fields({"id": "int64", "tokens": "int32"}, defaults={"tokens": []})
-    batch = pad_collate(mmapds.open(path, decode=fields).take([0, 1, 2]))
-    assert (batch["tokens"].tolist(), batch["tokens_lengths"].tolist()) == ([[1, 2], [0, 0], [0, 0]], [2, 0, 0])
-    added = ds.map(lambda sample: {"tokens": [], **sample})
-    assert pad_collate(added.take([0, 2]))["tokens_lengths"].tolist() == [2, 0]
+# ---- in a loader ----------------------------------------------------------------------------------------------------
 
 
 def test_a_loader_names_the_records_that_do_not_fit(write):
@@ -417,10 +338,7 @@ def test_a_loader_names_the_records_that_do_not_fit(write):
         next(batches)
     notes = [f"samples[{k}] is at position {position}: {ds.place(position)}" for k, position in ((0, 1), (1, 0))]
     assert error.value.__notes__ == notes
-
-
-def test_a_loader_names_them_where_records_are_left_out(write):
-    ds = mmapds.open(write(b'{"n": 0}\nnot JSON\n{"n": [1]}\n'), build=True, on_error="skip")[::-1]
+    ds = mmapds.open(write(b'{"n": 0}\nnot JSON\n{"n": [1]}\n', "b.jsonl"), build=True, on_error="skip")[::-1]
     with pytest.raises(CollateError) as error, pytest.warns(RuntimeWarning, match="; left out"):
         list(mmapds.DataLoader(ds, 3, collate_fn=pad_collate))
     assert f"samples[1] is at position 2: {ds.place(2)}" in error.value.__notes__

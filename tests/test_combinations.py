@@ -205,15 +205,13 @@ def test_a_large_frame_is_read_in_order_or_made_seekable(write):
     """Of other orders, the first step says what to run, before anything is decoded."""
     texts = ({**sample, "text": " " * (160_000 if sample["id"] else 1 << 20)} for sample in SAMPLES)
     path = write(one_frame(lines(texts)), "large.jsonl.zst")
-    ds, messages = opened(measured(path, SAMPLES), block_cache=0), set()
-    bare = mmapds.open(write(lines([{}] * N)), build=True)
+    ds, bare = opened(measured(path, SAMPLES), block_cache=0), mmapds.open(write(lines([{}] * N)), build=True)
     in_order = mmapds.DataLoader(ds[::2], 8, collate_fn=list)
     assert [read(sample)[0] for batch in in_order for sample in batch] == IDS[::2].tolist()
-    decoded, others = ds._blocks.decoded, itertools.product(["shuffled"], ["single", "bucket", "packs"])
-    for order, batches in [*itertools.product(ORDERS, ["fixed"]), ("chunks", "window"), *others]:
+    decoded = ds._blocks.decoded
+    for order, batches in [("chunks", "window"), ("blocks", "fixed"), ("shuffled", "packs"), ("shuffled", "single")]:
         with pytest.raises(mmapds.Error, match="expected records in the order of the file") as error:
             next(iter(sampler_of(ds if order == "blocks" else mmapds.zip(b=bare, a=ds), order, batches)))
-        messages.add(str(error.value))
-    assert (len(messages), ds._blocks.decoded) == (1, decoded)
-    assert main(shlex.split(messages.pop().partition("; run: python -m mmapds ")[2])) == 0
+    assert ds._blocks.decoded == decoded
+    assert main(shlex.split(str(error.value).partition("; run: python -m mmapds ")[2])) == 0
     check(opened(measured(path.replace(".jsonl", ".seekable.jsonl"), SAMPLES)), IDS, "shuffled", "window")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")
 whole = functools.cache(lambda make, epoch: epoch_of(make, epoch, **WORLD))
 
 
-def given(sampler, steps):
+def taken(sampler, steps):
     """Take some steps, as a loop does that is then dropped."""
     return list(islice(sampler, steps))
 
@@ -110,7 +110,7 @@ def test_any_calls_in_any_order_follow_the_rules(make, start, calls):
             sampler.load_state_dict(json.loads(json.dumps(saved.state_dict(step=number))))
             rules.load(arguments[1], number)
         elif call == "take":
-            assert given(sampler, number) == whole(make, rules.epoch)[rules.step :][:number]
+            assert taken(sampler, number) == whole(make, rules.epoch)[rules.step :][:number]
             rules.take(number)
         else:
             sampler = call(sampler)
@@ -122,7 +122,7 @@ def test_a_second_pass_without_set_epoch_warns_once_where_the_order_would_change
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         in_order, sampler = DistributedSampler(range(9), shuffle=False), DistributedSampler(range(9))
-        list(in_order), list(in_order), given(sampler, 3)
+        list(in_order), list(in_order), taken(sampler, 3)
         for epoch in (0, 1):
             sampler.set_epoch(epoch)
             list(sampler)
@@ -143,14 +143,9 @@ def test_a_loop_that_starts_over_before_the_loaded_epoch_is_warned(step, expecte
 
 def test_the_sampler_of_a_batch_sampler_is_a_face_of_the_same_cursor():
     """Lightning and accelerate reach a batch sampler only there."""
-    for batches in (DistributedBatchSampler(range(N), 6), TokenBudgetBatchSampler(LENGTHS, 40)):
-        batches.sampler.set_epoch(3)
-        assert batches.epoch == batches.sampler.epoch == 3
-        given(batches, 2)
-        state = batches.state_dict()
-        batches.set_epoch(0)
-        batches.load_state_dict(state)
-        assert (batches.sampler.epoch, batches.first_step) == (3, 2)
+    budget = TokenBudgetBatchSampler(LENGTHS, 40)
+    budget.sampler.set_epoch(3)
+    assert budget.epoch == budget.sampler.epoch == 3
     inner = DistributedSampler(range(N), 2, 1, seed=1)
     batches = DistributedBatchSampler(inner, 6)
     inner.set_epoch(2)
@@ -162,7 +157,7 @@ def test_the_sampler_of_a_batch_sampler_is_a_face_of_the_same_cursor():
 @every_kind
 def test_steps_are_fresh_and_of_python_ints_and_a_state_is_a_small_fresh_dict_of_json(make):
     sampler = make(**WORLD)
-    steps = given(sampler, 3)
+    steps = taken(sampler, 3)
     assert {type(record) for record in records_in(steps)} == {int}
     state = sampler.state_dict()
     assert set(state) == {"version", "epoch", "position", "epoch_size", "order", "dataset"}
@@ -170,10 +165,16 @@ def test_steps_are_fresh_and_of_python_ints_and_a_state_is_a_small_fresh_dict_of
     assert len(text) < 700
     for each in (state["order"], state, *(step for step in steps if isinstance(step, list))):
         each.clear()
-    assert given(sampler, 3) == whole(make, 0)[:3]
+    assert taken(sampler, 3) == whole(make, 0)[:3]
     sampler.load_state_dict(json.loads(text))
     assert json.dumps(sampler.state_dict()) == text
     assert f"rank 1 of 2, epoch 0, position {json.loads(text)['position']} of " in repr(sampler)
+
+
+def test_too_little_left_for_a_step_of_a_larger_world_is_the_end():
+    sampler = DistributedBatchSampler(range(20), 4, 2, 1, drop_last=True)
+    sampler.load_state_dict(DistributedBatchSampler(range(20), 4, 1, 0).state_dict(step=4))
+    assert (sampler.epoch, sampler.first_step) == (1, 0)
 
 
 def test_steps_outside_the_epoch_have_no_state():
@@ -186,23 +187,13 @@ def test_steps_outside_the_epoch_have_no_state():
         sampler.state_dict(1.5)
 
 
-def test_too_little_left_for_a_step_of_a_larger_world_is_the_end():
-    state = DistributedBatchSampler(range(20), 4, 1, 0).state_dict(step=4)
-    sampler = DistributedBatchSampler(range(20), 4, 2, 1, drop_last=True)
-    sampler.load_state_dict(state)
-    assert (sampler.epoch, sampler.first_step) == (1, 0)
-
-
 REFUSED = [
     (lambda s: s | {"version": 1}, r"^state\['version'\] = 1, expected 2; use the mmapds that saved it$"),
     (lambda _: {}, "found one without dataset, epoch, epoch_size, order, position, version"),
     (lambda _: None, "^state: expected the dict that state_dict.. returned, found NoneType$"),
     (lambda s: s | {"order": s["order"] | {"seed": 7}}, "expected seed = 0, found 7; make the sampler with the arg"),
-    (lambda s: s | {"order": s["order"] | {"more": 1}}, "expected more = None, found 1"),
     (lambda s: s | {"order": s["order"] | {"ranks": 0}}, r"expected ranks = (None|2), found 0"),
     (lambda s: s | {"order": 3}, r"^state\['order'\] = 3, expected a dict$"),
-    (lambda s: s | {"epoch_size": 10**6}, r"expected epoch_size = \d+, found 1000000"),
-    (lambda s: s | {"position": -1}, r"^state\['position'\] = -1, expected an integer from 0 to"),
     (lambda s: s | {"position": 10**9}, r"^state\['position'\] = 1000000000, expected an integer from 0 to"),
     (lambda s: s | {"position": True}, r"^state\['position'\] = True, expected an integer"),
     (lambda s: s | {"epoch": np.arange(3)}, r"^state\['epoch'\] = array.*, expected an integer$"),
@@ -215,7 +206,7 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing(change, messag
     for kind in ("mixture", "window"):
         sampler = KINDS[kind](**WORLD)
         sampler.set_epoch(2)
-        given(sampler, 3)
+        taken(sampler, 3)
         before = sampler.state_dict()
         with pytest.raises(StateError, match=message) as raised:
             sampler.load_state_dict(change(sampler.state_dict()))
@@ -251,9 +242,10 @@ def test_a_state_is_of_its_records_wherever_they_lie(made):
         state = json.loads(json.dumps(make(ds).state_dict()))
         for same in alike:
             make(same).load_state_dict(state)
-        for other in others:
+        forged = [{"fingerprint": "0", "sources": odd} for odd in ("x" * 5000, "\x1b[2J", 7)]
+        for of, given in [*((other, state) for other in others), *((ds, state | {"dataset": odd}) for odd in forged)]:
             with pytest.raises(StateError, match=r"^state: of another dataset: expected ") as raised:
-                make(other).load_state_dict(state)
+                make(of).load_state_dict(given)
             check(str(raised.value))
 
 
@@ -266,11 +258,3 @@ def test_data_without_a_fingerprint_are_not_compared_but_lengths_are(made):
     TokenBudgetBatchSampler(ds, 60).load_state_dict(state)
     with pytest.raises(StateError, match=r"of another dataset: expected {'lengths': '\w+'}, found {'lengths': '\w+'}"):
         TokenBudgetBatchSampler(ds.lengths[::-1], 60).load_state_dict(state)
-
-
-def test_forged_names_of_sources_are_shown_on_one_short_line(made):
-    sampler = DistributedSampler(made("a.jsonl"), 1, 0)
-    for odd in ("x" * 5000, "\x1b[2J", 7, None):
-        with pytest.raises(StateError) as raised:
-            sampler.load_state_dict(sampler.state_dict() | {"dataset": {"fingerprint": "0", "sources": odd}})
-        check(str(raised.value))

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -41,22 +40,16 @@ def test_an_index_is_never_shorter_than_its_sources(write, tmp_path, workers, ch
 
 
 @pytest.fixture
-def on_small_disk():
+def on_small_disk(tmp_path):
     """Run a command in a file system of its own size, mounted at its working directory; stderr names the files left."""
 
     def run(megabytes, *command):
-        directory = tempfile.mkdtemp()
         namespace = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
         if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], check=False).returncode != 0:
             pytest.skip("this machine lets no one mount a file system")
-        script = (
-            f'mount -t tmpfs -o size={megabytes}m tmpfs "$0" && cd "$0" && "$@"; status=$?; ls -A >&2; exit $status'
-        )
-        started = [*namespace, "sh", "-c", script, directory, *map(str, command)]
-        try:
-            return subprocess.run(started, capture_output=True, text=True, check=False)
-        finally:
-            os.rmdir(directory)
+        script = f'mount -t tmpfs -o size={megabytes}m tmpfs "$0" && cd "$0" && "$@"; ended=$?; ls -A >&2; exit $ended'
+        started = [*namespace, "sh", "-c", script, tmp_path, *map(str, command)]
+        return subprocess.run(started, capture_output=True, text=True, check=False)
 
     return run
 
@@ -69,18 +62,13 @@ def source(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("megabytes", [8, 46, 76])
-def test_a_disk_that_fills_up_is_an_error_at_every_stage(on_small_disk, source, megabytes):
-    ran = on_small_disk(megabytes, sys.executable, "-m", "mmapds.index", source, "-o", "a.mmx", "--length", "n")
-    assert (ran.returncode, ran.stderr) == (1, FULL.format("a.mmx"))
+INDEX, CONVERT = "mmapds.index -o a.mmx --length n", "mmapds convert -o a.mma"
 
 
-def test_nor_do_conversions_and_merges_fit(on_small_disk, source):
-    ran = on_small_disk(2, sys.executable, "-m", "mmapds", "convert", source, "-o", "a.mma")
-    assert (ran.returncode, ran.stderr) == (1, FULL.format(".a.mma.sources.mmx"))
-    index = mmapds.build(source, out=source.with_name("part.mmx"), length="n")
-    ran = on_small_disk(48, sys.executable, "-m", "mmapds.index", index, "--merge", "-o", "a.mmx")
-    assert (ran.returncode, ran.stderr) == (1, FULL.format("a.mmx"))
+@pytest.mark.parametrize(("megabytes", "command"), [(8, INDEX), (46, INDEX), (76, INDEX), (2, CONVERT)])
+def test_a_disk_that_fills_up_is_an_error_at_every_stage(on_small_disk, source, megabytes, command):
+    ran = on_small_disk(megabytes, sys.executable, "-m", *command.split(), source)
+    assert (ran.returncode, ran.stderr) == (1, FULL.format("a.mmx" if command == INDEX else ".a.mma.sources.mmx"))
 
 
 def test_a_read_only_directory_with_an_index_that_is_up_to_date(on_small_disk):
@@ -127,7 +115,6 @@ def test_what_is_not_a_regular_file_is_never_replaced(write, tmp_path, monkeypat
         (lambda piece: piece if piece.source == 1 else None, "of source 0, found 40 of source 1"),
         (lambda piece: piece._replace(scanned=piece.scanned - 1), "of source 0, found 37 of source 0"),
     ],
-    ids=["the last source", "the first source", "bytes"],
 )
 def test_a_scan_that_forgets_something_is_not_committed(write, tmp_path, monkeypatch, forget, found):
     paths = [write(b'{"a": 1}\n\n' * 4, name) for name in ("a.jsonl", "b.jsonl")]

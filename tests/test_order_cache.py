@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,15 +48,12 @@ def test_an_order_is_sorted_once_for_all_processes(path):
 
 def test_a_damaged_cache_is_made_again(path):
     batches(path)
-    with open(path, "rb") as file:
-        whole = file.read()
+    whole = Path(path).read_bytes()
     chance, damaged = random.Random(0), [whole[:kept] for kept in (8, 63, 64, len(whole) // 2, len(whole) - 1)]
-    for _ in range(150):
-        at = 8 + chance.randrange(len(whole) - 8 if chance.random() < 0.5 else 700)
+    for at in (8 + chance.randrange(most) for most in (700, len(whole) - 8) for _ in range(75)):
         damaged.append(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :])
     for content in damaged:
-        with open(path, "wb") as file:
-            file.write(content)
+        Path(path).write_bytes(content)
         assert batches(path) == WANTED
 
 
@@ -77,11 +75,6 @@ def test_a_cache_of_other_numbers_than_an_order_has_is_made_again(path):
         assert batches(path) == WANTED
 
 
-def test_a_cache_of_other_lengths_is_replaced(path):
-    for other in (LENGTHS[::-1], LENGTHS[:-1], LENGTHS + 2**40, LENGTHS):
-        assert batches(path, other) == batches(path, other) == batches(None, other)
-
-
 def test_what_is_not_a_cache_is_left_alone(path, tmp_path):
     for content in (b"", b"\x09MMO\r\n\x1a\n", bytes(1000)):
         (tmp_path / "lengths.order").write_bytes(content)
@@ -99,7 +92,9 @@ def test_what_is_not_a_cache_is_left_alone(path, tmp_path):
             batches(other)
 
 
-def test_orders_of_wide_lengths_and_of_packs_are_cached(path, tmp_path):
+def test_a_cache_of_other_lengths_is_replaced_whatever_is_planned(path, tmp_path):
+    for other in (LENGTHS[::-1], LENGTHS[:-1], LENGTHS + 2**40, LENGTHS):
+        assert batches(path, other) == batches(path, other) == batches(None, other)
     values = np.array([2**63, 5, 2**63, 0], np.uint64)
     for _ in range(2):
         found = [each.tolist() for each in arrays(sorted_lengths(values, path))]
