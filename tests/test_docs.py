@@ -1,9 +1,11 @@
 """What the documents say is run."""
 
+import gzip
 import itertools
 import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from mmapds.cli.commands import main, new_parser
 from mmapds.storage.index_file import Index
 from tests.support import api
 from tests.support.commands import run
+from tests.support.compressed import ZSTD
 from tests.support.docs import blocks, fenced, table
 from tests.support.files import ROOT
 from tests.support.samples import npy, write_pair, write_tfrecords
@@ -34,6 +37,8 @@ def files(tmp_path, write, monkeypatch):
     for name, end in {"train": 2000, "more": 300, "notes": 1, "part-0": 9, "part-1": 9}.items():
         write(records[:end], f"{name}.jsonl")
     mmapds.build("train.jsonl", length="items(tokens)")
+    write(gzip.compress(b"1\n2\n"), "part-00.jsonl.gz")
+    write(ZSTD["one"](b"1\n2\n"), "part-01.jsonl.zst")
     np.arange(2048 * 5, dtype=np.uint16).tofile("tokens.bin")
     header = np.array([20240520, 1, 2500, *[0] * 253], np.int32)
     write(header.tobytes() + np.arange(2500, dtype=np.uint16).tobytes(), "fineweb_train_000001.bin")
@@ -56,7 +61,7 @@ def files(tmp_path, write, monkeypatch):
 
 # ---- pages for users
 
-ELSEWHERE = {"clusters", "compressed", "from-huggingface", "from-webdataset", "gallery"}
+ELSEWHERE = {"clusters", "from-huggingface", "from-webdataset", "gallery"}
 """Pages whose code other tests run, and look at what it leaves."""
 PAGES = sorted(path.stem for path in (ROOT / "docs").glob("*.md") if re.search("^```(py|sh)", path.read_text(), re.M))
 
@@ -79,7 +84,7 @@ def test_the_commands_and_the_code_of_a_page_run(page, write, capsys):
             if arguments[0] == "bench":  # which takes its time: test_bench.py runs it
                 new_parser(name, arguments).parse_args(arguments)
             else:
-                assert (name, main(arguments)) == ("mmapds", 0), line
+                assert (main(arguments) if name == "mmapds" else subprocess.call(words)) == 0, line
     if page == "command-line":
         printed, screens = capsys.readouterr().out, blocks("docs/command-line.md", "text")
         assert [screen in printed for screen in screens] == [True] * len(screens) != []

@@ -16,7 +16,6 @@ from mmapds.index.inspect import measure
 from mmapds.storage.index_file import Index
 from tests.support import commands
 from tests.support.bounds import bounds_of
-from tests.support.files import patched
 from tests.support.index_file import rewrite
 from tests.support.messages import check
 from tests.support.terminals import on_terminal
@@ -100,8 +99,8 @@ def test_percentiles_of_many_records_are_those_of_a_sample(write, monkeypatch):
     assert found["median"] == np.quantile(expected[::8], 0.5, method="inverted_cdf")
 
 
-def test_a_forged_index_is_described_as_it_is(write, tmp_path, ran):
-    """`info` describes, at once however many records are claimed; `verify` is what finds damage."""
+def test_a_forged_index_is_described_as_it_is(tmp_path, ran):
+    """At once, however many records are claimed."""
     np.save(tmp_path / "a.npy", np.zeros((5, 4), np.int16))
     mmapds.build(tmp_path / "a.npy")
 
@@ -113,10 +112,6 @@ def test_a_forged_index_is_described_as_it_is(write, tmp_path, ran):
     status, out, _ = ran("info", tmp_path / "a.npy")
     assert (status, table(out)["bytes", "total"]) == (0, f"{8 * 2**62:,}")
     assert [(label, count) for label, _, count in spread(out)] == [("8 to 8", 2**62)]
-    path = write([{"n": 1}] * 10)
-    mmapds.build(path)
-    patched(f"{path}.mmx", Index(f"{path}.mmx").sections["offsets"].offset + 8, b"\xff" * 16)
-    assert (ran("info", path)[0], ran("verify", path)[0]) == (0, 1)
 
 
 def test_sizes_of_compressed_sources_say_which_they_are(tmp_path, ran):

@@ -173,6 +173,7 @@ REFUSALS = {
     "datasets: expected one or more by name, as in zip(a=..., b=...), found 0": mmapds.zip,
     "datasets['b']: expected a dataset of mmapds.open": lambda: mmapds.zip(a=dataset(), b=[1, 2, 3]),
     "datasets['b']: expected 3 records, as in datasets['a'], found 2": lambda: mmapds.zip(a=dataset(), b=dataset()[1:]),
+    "datasets['b']: expected 2 records, as in datasets['a'], found 3": lambda: mmapds.zip(a=dataset()[1:], b=dataset()),
     "datasets[1]: expected names ['a'], as in datasets[0], found ['b']": lambda: (
         mmapds.zip(a=dataset()) + mmapds.zip(b=dataset())
     ),

@@ -21,7 +21,7 @@ import pytest
 
 import mmapds
 from mmapds.convert import convert
-from mmapds.errors import printable, tool
+from mmapds.errors import printable
 from mmapds.index import verify as verify_module
 from mmapds.index.__main__ import main
 from mmapds.storage.index_file import Index
@@ -61,11 +61,6 @@ def grow(path, line='{"n":5}\n'):
         file.write(line)
 
 
-def touched(path):
-    flip(path, 5)
-    os.utime(path)
-
-
 def with_a_computed_column(path):
     mmapds.add_column(path, "square", np.arange(RECORDS) ** 2)
     flip(f"{path}.mmx", section(f"{path}.mmx", "offsets"))
@@ -90,7 +85,6 @@ def in_index(at):
 DAMAGE = {
     "a source that grew": (grow, "STALE: train.jsonl was [0-9]+ bytes when indexed and is [0-9]+ now"),
     "other content": (lambda path: flip(path, 5), "STALE: .*other content .same size, same time, fing"),
-    "other content of another time": (touched, "STALE: .*train.jsonl has other content .same size, another time, fing"),
     "another number": (another_number, r"DAMAGED: column:length\[10000\] = 5, expected 4 \(record 10000 of .*jsonl\)"),
     "another line end": (moved, "DAMAGED: record 10000 of .* begins at byte 400000, expected byte 399999"),
     "a header": (in_index(30), "DAMAGED: "),
@@ -261,9 +255,8 @@ def test_seconds_are_a_column_and_no_lengths_until_they_are_rounded(tmp_path):
 # ---- commands as they are printed ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["$HOME`x` it's.jsonl", "-n.jsonl"])
-def test_a_printed_command_can_be_pasted(write, tmp_path, name):
-    write([1], name)
+def test_a_printed_command_can_be_pasted(write, tmp_path):
+    write([1], name := "-n $HOME`x` it's.jsonl")
     line = command("head", f"./{name}", cwd=tmp_path).stderr.rpartition("; run: ")[2].rstrip()
     assert printable(line) == line
     env = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
@@ -271,7 +264,7 @@ def test_a_printed_command_can_be_pasted(write, tmp_path, name):
     assert (tmp_path / f"{name}.mmx").exists()
 
 
-def test_commands_are_those_of_the_tool_that_runs(write, tmp_path, monkeypatch):
+def test_commands_are_those_of_the_tool_that_runs(write, tmp_path):
     write([1], "a.jsonl")
     assert "; run: python -m mmapds.index a.jsonl" in command("head", "a.jsonl", cwd=tmp_path).stderr
     pq.write_table(pa.table({"x": [1]}), tmp_path / "t.parquet")
@@ -279,8 +272,6 @@ def test_commands_are_those_of_the_tool_that_runs(write, tmp_path, monkeypatch):
     for given, said in (("head a.jsonl", "mmapds index a.jsonl"), ("index t.parquet", "mmapds convert t.parquet")):
         ran = subprocess.run([script, *given.split()], capture_output=True, text=True, check=False, cwd=tmp_path)
         assert f"; run: {said}" in ran.stderr
-    monkeypatch.delattr(sys, "argv")
-    assert tool("index") == "python -m mmapds.index"
 
 
 def test_a_conversion_that_is_run_again_keeps_the_lengths(tmp_path):

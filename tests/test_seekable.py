@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import struct
-import subprocess
 from itertools import pairwise
 
 import pytest
@@ -20,7 +19,6 @@ from mmapds import _native, recompress
 from mmapds.cli.commands import main
 from mmapds.compression.zstd import walk
 from tests.support.compressed import CHECKSUM, ZSTD, many_members
-from tests.support.docs import blocks
 from tests.support.files import largest_file
 from tests.support.messages import check
 from tests.support.zstd_files import RUN, block, frame, raw, zstd
@@ -220,14 +218,3 @@ def test_two_sources_of_a_command_do_not_become_one_file(write, tmp_path, monkey
         assert (done.returncode, done.stdout) == (1, "")
         assert re.search("part.jsonl.zst: expected (one source for it, found 2|a name that is free)", done.stderr)
     assert {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*.*")} == set(sources)
-
-
-def test_the_commands_of_the_document_run(write, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, data in {"part-00.jsonl.gz": GZIP, "part-01.jsonl.zst": PACKED, "shards/0.jsonl": TEXT}.items():
-        write(data, name)
-    for line in "".join(blocks("docs/compressed.md", "sh")).splitlines():
-        program, *words = shlex.split(line)
-        assert main(words) == 0 if program == "mmapds" else subprocess.run([program, *words], check=True)
-    for path in ("part-00.jsonl.zst", "train.jsonl.zst", "seekable/0.jsonl.zst"):
-        assert b"".join(frames_of(path)) == TEXT
