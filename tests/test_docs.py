@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -90,17 +89,21 @@ def test_the_commands_and_the_code_of_a_page_run(page, write, capsys):
         assert [screen in printed for screen in screens] == [True] * len(screens) != []
 
 
-def test_the_readme_runs_from_top_to_bottom_and_resumes(tmp_path):
-    """As one who reads it runs it, and is killed before the last save."""
-    shell = "import subprocess\nsubprocess.run({!r}, shell=True, check=True)".format
-    code = [shell(text) if kind == "sh" else text for kind, text in fenced("README.md") if kind != "console"]
-    (tmp_path / "readme.py").write_text("\n".join(code).removesuffix("\nsave()\n"))
-    environment = os.environ | {"PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"}
-    first, again = (run("readme.py", env=environment, cwd=tmp_path) for _ in range(2))
-    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
-    steps, others = (re.findall(r"epoch (\d), step (\d+) of", each.stdout) for each in (first, again))
-    assert len({epoch for epoch, _ in steps}) > 1
-    assert not set(steps) & set(others)
+def test_the_readme_runs_from_top_to_bottom_is_killed_and_resumes_with_the_next_batch(tmp_path):
+    """Each epoch has each sample once, over a run that is killed right after a save and the run that resumes it."""
+    code = "".join(text for language, text in fenced("README.md") if language == "python")
+    code = code.replace("loss.backward()\n", "loss.backward(); print('ids', epoch, batch['id'].tolist())\n")
+    killed = code.replace("            save()\n", "            save(); epoch == 1 and os.kill(os.getpid(), 9)\n")
+    given = []
+    for text, status in ((killed, -9), (code, 0)):
+        (tmp_path / "readme.py").write_text(text)
+        ran = run("-u", "readme.py", cwd=tmp_path)
+        assert ran.returncode == status, ran.stderr
+        given += re.findall(r"^ids (\d) \[(.*)\]$", ran.stdout, re.MULTILINE)
+    train, _ = mmapds.open(tmp_path / "train.jsonl").split([0.95, 0.05], seed=0)
+    for number in "012":
+        ids = [int(each) for epoch, batch in given if epoch == number for each in batch.split(", ")]
+        assert sorted(ids) == sorted(sample["id"] for sample in train)
 
 
 @pytest.mark.usefixtures("files")

@@ -1,4 +1,4 @@
-"""Refusals: what a message begins with, and that it has a form of CONTRIBUTING.md. What it advises is in its words."""
+"""Refusals: what a message begins with, and that it has one of the known forms. What it advises is in its words."""
 
 import os
 import re

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.pictures import make_report
+from docs.pictures import draw_flow, make_report
 from mmapds.cli.commands import new_parser
 from tests.support.files import ROOT
 
@@ -34,6 +34,7 @@ def test_every_link_of_a_page_leads_somewhere():
     pages, files = site.reached()
     assert Path("bench/results/bench_index.md") in pages
     assert Path("docs/pictures/packs.svg") in files
+    assert (ROOT / "docs/pictures/flow.svg").read_text() == draw_flow.picture() + "\n"
     for page in pages:
         for path, _ in site.links(page):  # `make docs` follows anchors
             assert (ROOT / path).is_file(), f"{page}: {path}"
