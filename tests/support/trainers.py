@@ -34,18 +34,12 @@ SECONDS = 600  # in which a job ends, or is ended
 # ---- processes -----------------------------------------------------------------------------------------------
 
 
-def launch(job, world, folder, *arguments, killed=None):
-    """Run a job in some processes, and wait until all of them have succeeded.
-
-    Args:
-      killed: the rank that ends by SIGKILL instead; then the others are ended, as torchrun does.
-    """
+def launch(job, world, folder):
+    """Run a job in some processes, and wait until all of them have succeeded."""
     # The processes connect to this store, as to that of torchrun, so that no other program can take the port meanwhile.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     logs = [folder / f"{job}-{rank}.log" for rank in range(world)]
-    command = [sys.executable, "-m", f"tests.trainers.{job}", str(folder), *map(str, arguments)]
-    expected = dict.fromkeys(range(world), 0) if killed is None else {killed: -signal.SIGKILL}
-    processes = []
+    command, processes = [sys.executable, "-m", f"tests.trainers.{job}", str(folder)], []
     with ThreadPoolExecutor(world) as pool:
         try:
             for rank, log in enumerate(logs):
@@ -53,10 +47,9 @@ def launch(job, world, folder, *arguments, killed=None):
                 with log.open("wb") as file:
                     options = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
                     processes.append(subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **options))
-            ends = {pool.submit(processes[rank].wait, SECONDS): rank for rank in expected}
+            ends = {pool.submit(process.wait, SECONDS): rank for rank, process in enumerate(processes)}
             for end in as_completed(ends):
-                rank = ends[end]
-                assert end.result() == expected[rank], f"{job}: rank {rank} failed\n{_tails(logs)}"
+                assert end.result() == 0, f"{job}: rank {ends[end]} failed\n{_tails(logs)}"
         except subprocess.TimeoutExpired:
             _end(processes, signal.SIGABRT)  # at which they write where each thread is
             raise AssertionError(f"{job}: not finished after {SECONDS} s\n{_tails(logs)}") from None
@@ -183,7 +176,7 @@ def train(job, name, model, optimizer, loader, sampler, *, backward, part=0, sto
 
     Args:
       first: what the first epoch is read from, if it is not the loader.
-      after: called after each step, with the epoch, its ids, and how many steps there were.
+      after: called after each step, with the epoch and its ids.
     """
     step, begun = 0, sampler.epoch
     for epoch in range(begun, EPOCHS):
@@ -196,7 +189,7 @@ def train(job, name, model, optimizer, loader, sampler, *, backward, part=0, sto
             job.read(name, epoch, ids, part)
             step += 1
             if after is not None:
-                after(epoch, ids, step)
+                after(epoch, ids)
             if step == stop:
                 return
 
@@ -223,14 +216,13 @@ def write_data(folder):
     mmapds.build(str(path), length="items(tokens)")
 
 
-def results_of(job, world=LAUNCHED, *arguments, after="folder"):
-    """A fixture: what all ranks of a job read, after it has run, and after another fixture."""
+def results_of(job):
+    """A fixture: what all ranks of a job read, after it has run."""
 
     @pytest.fixture(scope="module")
-    def results(folder, request):
-        request.getfixturevalue(after)
-        launch(job, world, folder, *arguments)
-        return Results(folder, job, world)
+    def results(folder):
+        launch(job, LAUNCHED, folder)
+        return Results(folder, job, LAUNCHED)
 
     return results
 

@@ -1,5 +1,6 @@
 """Lightning's Trainer, and Fabric, over datasets, samplers and loaders of mmapds."""
 
+import itertools
 import sys
 import warnings
 
@@ -15,34 +16,26 @@ from tests.support.trainers import BATCH, EPOCHS, KINDS, PROCESSES, Job, Model, 
 
 LOADERS = {"plain": DataLoader, "ours": mmapds.DataLoader, "stateful": StatefulDataLoader}
 RESUMED = ("ours", "stateful", "stateful with workers")
-PARTS = [  # worlds, and the steps that parts end after: within an epoch of 26 steps of two ranks, or at its end
-    ([2, 2], [7]),
-    ([2, 2, 2], [26, 30]),
-    ([2, 3], [33]),
-    ([3, 2, 3, 2], [4, 9, 20]),
-]
-SCHEDULED = ("sampler", "tokens")
+# Worlds, and the steps that parts end after: at the end of an epoch of 26 steps of two ranks, or within it.
+PARTS = [([2, 2, 2], [26, 30]), ([3, 2, 3, 2], [4, 9, 20])]
 FABRIC = [2, 3], [33]
 
 
 class Learner(pl.LightningModule):
-    """Records the batches that it trains on and is validated with."""
+    """Records the batches that it trains on."""
 
-    def __init__(self, job, name, part, is_scheduled):
+    def __init__(self, job, name, part):
         super().__init__()
         self.model = Model()
-        self.job, self.name, self.part, self.is_scheduled = job, name, part, is_scheduled
+        self.job, self.name, self.part = job, name, part
 
     def training_step(self, ids):
         self.job.read(self.name, self.current_epoch, ids, self.part)
         return self.model(ids)
 
-    def validation_step(self, ids):
-        self.job.read(f"{self.name}, validation", self.current_epoch, ids, self.part)
-
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), 0.1)
-        if not self.is_scheduled:
+        if self.name.startswith("batch"):
             return optimizer
         steps = 2 * self.trainer.estimated_stepping_batches  # which sets up the loaders; worlds differ in steps
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
@@ -65,23 +58,15 @@ class Stop(pl.Callback):
             raise Interrupted
 
 
-def fit(job, name, loader, *, part=0, stop=None, resume=None, validation=None, is_scheduled=False, flag=False):
+def fit(job, name, loader, *, part=0, stop=None, resume=None, flag=False):
     """Train for some epochs, or until a step; the flag is `use_distributed_sampler`."""
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        devices=torch.distributed.get_world_size(),
-        strategy="ddp",
-        max_epochs=EPOCHS,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=flag,
-        callbacks=[*([ResumeAtAnyWorldSize()] if part else []), *([Stop(*stop)] if stop else [])],
-    )
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    callbacks = [*([ResumeAtAnyWorldSize()] if part else []), *([Stop(*stop)] if stop else [])]
+    options = {"use_distributed_sampler": flag, "max_epochs": EPOCHS, "num_sanity_val_steps": 0, "callbacks": callbacks}
+    devices = {"accelerator": "cpu", "devices": torch.distributed.get_world_size(), "strategy": "ddp"}
+    trainer = pl.Trainer(**quiet, **options, **devices)
     try:
-        trainer.fit(Learner(job, name, part, is_scheduled), loader, validation, ckpt_path=resume)
+        trainer.fit(Learner(job, name, part), loader, ckpt_path=resume)
     except Interrupted:
         assert stop
 
@@ -94,34 +79,21 @@ def loader_of(job, kind, loader):
 
 
 def fit_all_ways(job):
-    for flag in (True, False):
-        for loader in ("plain", "ours"):
-            for kind in KINDS:
-                name = f"{kind}, {loader}, {flag}"
-                with job.refused(name, mmapds.OrderError, TypeError):  # ours, or Lightning's own
-                    fit(job, name, loader_of(job, kind, loader)[0], flag=flag)
-            if flag:  # Lightning's own sampler
-                shuffled = LOADERS[loader](job.ds, BATCH, shuffle=True, collate_fn=ids_of)
-                fit(job, f"dataset, {loader}, {flag}", shuffled, flag=flag)
-
-
-def validate(job):
-    for flag, kind in ((True, "sampler"), (False, "batch")):
-        exact = mmapds.DistributedSampler(job.ds, shuffle=False, pad=False)
-        validation = DataLoader(job.ds, BATCH, sampler=exact, collate_fn=ids_of)
-        fit(job, f"exact, {flag}", loader_of(job, kind, "plain")[0], validation=validation, flag=flag)
+    for loader in ("plain", "ours"):
+        for flag, kind in itertools.product((True, False), KINDS):
+            name = f"{kind}, {loader}, {flag}"
+            with job.refused(name, mmapds.OrderError, TypeError):  # ours, or Lightning's own
+                fit(job, name, loader_of(job, kind, loader)[0], flag=flag)
+        shuffled = LOADERS[loader](job.ds, BATCH, shuffle=True, collate_fn=ids_of)  # for Lightning's own sampler
+        fit(job, f"dataset, {loader}, True", shuffled, flag=True)
 
 
 def resume(job):
-    """Jobs that are interrupted after some steps, also with a schedule, which asks how many steps there are."""
-    for loader in RESUMED:
-        for is_scheduled in (False, True):
-            for kind in SCHEDULED if is_scheduled else KINDS:
-                for worlds, stops in PARTS:
-                    name = f"{kind}, {loader}, {worlds}, {stops}, {is_scheduled}"
-                    for part, _, stop, before, path in job.parts(name, worlds, stops):
-                        more = {"part": part, "stop": (path, stop), "resume": before, "is_scheduled": is_scheduled}
-                        fit(job, name, loader_of(job, kind, loader)[0], **more)
+    """Jobs that are interrupted after some steps; most have a schedule, which asks how many steps there are."""
+    for loader, kind, (worlds, stops) in itertools.product(RESUMED, KINDS, PARTS):
+        name = f"{kind}, {loader}, {worlds}, {stops}"
+        for part, _, stop, before, path in job.parts(name, worlds, stops):
+            fit(job, name, loader_of(job, kind, loader)[0], part=part, stop=(path, stop), resume=before)
 
 
 def fabric(job):
@@ -149,7 +121,6 @@ def main(folder):
     job = Job(folder)
     if job.join(PROCESSES):
         fit_all_ways(job)
-        validate(job)
     fabric(job)
     resume(job)
     job.write("job_lightning")

@@ -5,9 +5,7 @@ import sys
 import warnings
 
 import torch
-from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_pt_utils import LengthGroupedSampler
 
 import mmapds
 from mmapds.integrations.transformers import SameSteps
@@ -15,11 +13,7 @@ from tests.support import trainers
 from tests.support.trainers import BATCH, EPOCHS, KINDS, PROCESSES, Job, loader_options
 
 WITH_DATASET = ("dataset", *KINDS)
-PARTS = [  # worlds, and the steps that parts end after: within an epoch of 26 steps of two ranks, or at its end
-    ([2, 2], [7]),
-    ([2, 2, 2], [26, 33]),
-    ([2, 3, 2], [5, 30]),
-]
+WORLDS, STOPS = [2, 3, 2], [5, 34]  # of parts, and the steps that they end after: within an epoch of 17, or at its end
 
 
 class Model(trainers.Model):
@@ -63,63 +57,47 @@ class OwnLoader(Trainer):
         return self.loader
 
 
-class ByLength(Trainer):
-    """Groups samples of about one length, from the lengths of the index."""
-
-    def _get_train_sampler(self, train_dataset=None):
-        lengths = self.train_dataset.lengths.tolist()
-        return LengthGroupedSampler(self.args.train_batch_size, lengths=lengths)
-
-
-def fit(job, name, loader=None, *, cls=None, part=0, stop=None, batch=BATCH):
+def fit(job, name, loader=None, *, part=0, stop=None, batch=BATCH):
     """Train for all epochs, or until a step; return the trainer."""
     model = Model(job, name, part)
+    quiet = {"save_strategy": "no", "logging_strategy": "no", "report_to": "none", "disable_tqdm": True}
     arguments = TrainingArguments(
         output_dir=os.path.join(job.folder, "trainer", name),
         num_train_epochs=EPOCHS,
         per_device_train_batch_size=batch,
         per_device_eval_batch_size=BATCH,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
         remove_unused_columns=False,
-        logging_strategy="no",
         use_cpu=True,
+        **quiet,
     )
-    cls, callbacks = cls or (OwnLoader if loader else Trainer), [Epochs(model, stop), SameSteps()]
+    cls, callbacks = OwnLoader if loader else Trainer, [Epochs(model, stop), SameSteps()]
     trainer = cls(model, arguments, train_dataset=job.ds, data_collator=collate, callbacks=callbacks)
     trainer.loader = loader
     trainer.train(resume_from_checkpoint=bool(part))
     return trainer
 
 
-def loader_of(job, kind, batch=BATCH, make=mmapds.DataLoader):
+def loader_of(job, kind, batch=BATCH):
     """Return a loader over a sampler of a kind; None for a dataset, which Trainer makes one of."""
     if kind == "dataset":
         return None
-    _, options = loader_options(kind, job.ds, batch=batch)
-    return make(job.ds, collate_fn=collate, num_workers=1 if make is mmapds.DataLoader else 0, **options)
+    return mmapds.DataLoader(job.ds, collate_fn=collate, num_workers=1, **loader_options(kind, job.ds, batch=batch)[1])
 
 
 def train(job):
-    """Train on loaders of Trainer, of ours, and of torch, which is not told the epoch, and neither is its sampler."""
     trainer = fit(job, "dataset")
     predicted = trainer.predict(job.ds).predictions  # losses, and ids
     job.say("dataset", sorted(predicted[-1].tolist()))
-    fit(job, "by length", cls=ByLength)
     for kind in KINDS:
         fit(job, kind, loader_of(job, kind))
-    with job.refused("forgotten", UserWarning):
-        fit(job, "forgotten", loader_of(job, "batch", make=DataLoader))
 
 
 def resume(job):
     """Jobs that are interrupted after some steps of 12 samples; budgets cut other batches in another world."""
     for kind in WITH_DATASET:
-        for worlds, stops in PARTS:
-            name = f"{kind}, {worlds}, {stops}"
-            for part, world, stop, _, _ in job.parts(name, [2] * len(worlds) if kind == "tokens" else worlds, stops):
-                fit(job, name, loader_of(job, kind, 12 // world), part=part, stop=stop, batch=12 // world)
+        for part, world, stop, _, _ in job.parts(f"{kind}, resumed", [2, 2, 2] if kind == "tokens" else WORLDS, STOPS):
+            loader = loader_of(job, kind, 12 // world)
+            fit(job, f"{kind}, resumed", loader, part=part, stop=stop, batch=12 // world)
         for part, _, stop, _, _ in job.parts(f"{kind}, refused", [2, 3], [7]):  # a checkpoint of other steps
             with job.refused(f"{kind}, refused", mmapds.StateError):
                 fit(job, f"{kind}, refused", loader_of(job, kind), part=part, stop=stop)

@@ -26,14 +26,10 @@ def test_a_prepared_loader(results, configuration, kind, loader):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loader_that_is_not_prepared(results, kind):
+def test_a_loader_that_is_not_prepared_and_an_interrupted_epoch_go_on_exactly(results, kind):
     results.check(f"not prepared, {kind}")
-
-
-@pytest.mark.parametrize(("way", "worlds"), RESUMED)
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_interrupted_epoch_goes_on_exactly(results, kind, way, worlds):
-    results.check(f"{way}, {kind}, {worlds}", padding=PADDING[kind], parts=2)
+    for way, worlds in RESUMED:
+        results.check(f"{way}, {kind}, {worlds}", padding=PADDING[kind], parts=2)
 
 
 @pytest.mark.parametrize("loader", LOADERS)

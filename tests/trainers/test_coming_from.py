@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,28 +19,24 @@ from tests.support.docs import blocks, table
 from tests.support.tars import archive
 
 
-def run_blocks(page, folder):
-    """Run all Python of a page as a module that workers can import; return its names."""
-    path = folder / "pipeline.py"
-    path.write_text("\n".join(blocks(page, "python")))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the other libraries
-        module = SimpleNamespace(__name__="pipeline")
-        sys.modules["pipeline"] = module
-        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
-    return module
-
-
 @pytest.fixture
 def module(tmp_path, monkeypatch):
+    """Run all Python of a page as a module that workers can import; return its names."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    for name in ("HF_HOME", "HF_DATASETS_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    yield lambda page: run_blocks(page, tmp_path)
-    del sys.modules["pipeline"]
+
+    def run(page):
+        module = SimpleNamespace(__name__="pipeline")
+        monkeypatch.setitem(sys.modules, "pipeline", module)
+        Path("pipeline.py").write_text(code := "\n".join(blocks(page, "python")))
+        exec(compile(code, "pipeline.py", "exec"), module.__dict__)
+        return module
+
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # WebDataset leaves files open
+        warnings.simplefilter("ignore")  # of the other libraries, and of files that WebDataset leaves open
+        yield run
         gc.collect()
 
 
