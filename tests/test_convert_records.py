@@ -243,8 +243,3 @@ def test_attributes_of_groups_are_fields_with_names_of_their_own(tmp_path):
         convert(path, records="groups")
     done = samples(convert(path, records="groups", fields=["__key__", "data"]).path)
     assert done == [{"__key__": "time", "data": [0.5, 1]}, {"__key__": "x", "data": [1, 2]}]
-    for name, message in (("x", "names, found two 'x'"), ("noted", "'noted': expected text in UTF-8")):
-        with h5py.File(stored(path, **{"g/x": 1}), "a") as file:
-            file["g"].attrs[name] = np.bytes_(b"gr\xfcn")
-        with pytest.raises(mmapds.FormatError, match=rf"a\.h5: '/g': .*{message}"):
-            convert(path, records="groups")

@@ -1,16 +1,14 @@
-"""Records that memory has no room for, which errors name, and how maps are advised."""
+"""Records that memory has no room for, which errors name."""
 
 import json
-import os
-import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
 
 import mmapds
+from tests.support.array_files import store
 from tests.support.commands import run
 from tests.support.compressed import one_frame
 from tests.support.messages import check
@@ -89,10 +87,7 @@ LOADERS = ["list(ds.stream(shuffle=False))", "list(mmapds.DataLoader(ds, batch_s
 
 @limits_memory
 def test_so_is_one_of_named_arrays_whose_sample_is_made_late(tmp_path):
-    path = tmp_path / "a.mma"
-    with mmapds.Writer(path) as writer:
-        for size in (1, LARGE // 2, 1):
-            writer.write({"x": np.zeros(2, np.float32), "text": "b" * size})
+    path = store(tmp_path, ({"x": np.zeros(2, np.float32), "text": "b" * size} for size in (1, LARGE // 2, 1)))
     place = f": record 1 (byte {mmapds.open(path).where(1).offset})"
     messages(path, {"decode": "torch"}, ["ds[1]", *LATE, *LOADERS], place)
     messages(path, {"fields": {"text": "str"}, "on_error": "skip"}, ["ds[1]", *LATE], place)
@@ -134,18 +129,3 @@ def test_so_is_one_that_memory_has_no_room_to_decode(write, lack, on_error):
         place = f"{ds.sources[0]}:2 (byte 9)"
         assert str(refused.value).startswith(f"{place}: expected room in memory for decoding a record of ")
     assert not ds.skipped
-
-
-# ---- `access=` ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("access", "flag"), [("auto", "rr"), ("random", "rr"), ("sequential", "sr")])
-def test_maps_are_advised_of_how_they_will_be_read(write, access, flag):
-    """The kernel lists "rr" for a map that is read at random and "sr" for one that is read in order: proc(5)."""
-    path = os.path.realpath(write([{"id": number} for number in range(100)]))
-    ds = mmapds.open(path, access=access, build=True)
-    assert ds[0] == {"id": 0}
-    maps = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
-    for mapped in (path, f"{path}.mmx"):
-        (found,) = [each for each in maps if each.partition("\n")[0].endswith(f" {mapped}")]
-        assert {"rr", "sr"} & set(found.partition("VmFlags:")[2].split()) == {flag}

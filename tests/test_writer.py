@@ -3,7 +3,6 @@
 import enum
 import functools
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -279,20 +278,6 @@ def test_a_file_written_again_inherits_nothing_of_its_older_index(tmp_path):
         assert mmapds.open(path).columns == [*schema]
         mmapds.build(path, columns={"size": "bytes()"})
         mmapds.add_column(path, "more", [1])
-
-
-def test_unlike_writers_on_one_path(tmp_path):
-    """One of them stays, whole, and with its own index."""
-
-    def write(number):
-        name, records = f"f{number}", 500 * (number + 1)
-        store(tmp_path, ({name: k} for k in range(records)), {name: "int64"}, length=name if number % 2 else None)
-
-    with ThreadPoolExecutor(4) as pool:
-        for _ in range(10):
-            list(pool.map(write, range(4)))
-            assert list(mmapds.open(tmp_path / "a.mma")[7].values()) == [7]
-            assert sorted(os.listdir(tmp_path)) == ["a.mma", "a.mma.mmx"]
 
 
 def files(tmp_path, *counts):

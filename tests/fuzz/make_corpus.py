@@ -1,7 +1,7 @@
-"""Write seeds of the fuzz targets that read formats: small valid inputs of each, and their edges.
+"""Write seeds of the fuzz targets that read binary formats: small valid inputs of each, and their edges.
 
 usage: python -m tests.fuzz.make_corpus (only needed when a target reads its input in another way). Inputs that found a
-fault stay, and so do the seeds of other targets, which take any bytes for valid numbers.
+fault stay, and so do the seeds of other targets: text, and numbers of which any are valid.
 """
 
 import struct
@@ -12,53 +12,6 @@ from tests.support.fuzzing import CORPUS
 from tests.support.samples import PREFIXES, framed
 from tests.support.tars import archive, special
 from tests.support.zstd_files import COMPRESSED, RUN, block, frame, raw, skippable
-
-
-def lines():
-    record = b'{"id":7,"text":"some words","len":10}'
-    return {
-        "empty": b"",
-        "blank": b"\n\r\n \r\n\t",
-        "plain": b"a\nb\nc\n",
-        "no_last_newline": b"a\nb",
-        "crlf": b"a\r\nb\r\n\r\nc\r\n",
-        "byte_order_mark": b"\xef\xbb\xbfa\nb\n",
-        "blank_between": b"a\n  \n\t\nb\n \r\n\nc",
-        "block_edges": b"".join(b"x" * n + b"\n" for n in (62, 63, 64, 65, 127, 128)),
-        "records": record + b"\n" + record + b"\r\n",
-        "numbers": b"".join(b"%d, " % (n * n * 997 % 10**8) for n in range(90)),
-        "numbers_compact": b"".join(b"%d," % (7**n % 10**8) for n in range(60)) + b"0,01,2," + b"9" * 9 + b"," * 20,
-        "bounds": struct.pack("<6Q", 0, 8, 8, 20, 2**64 - 1, 3),
-        "groups": struct.pack("<Q28HQ28H", 0, *range(28), 30, *range(28)),
-        "groups_of_3_bytes": struct.pack("<Q", 9) + b"".join(n.to_bytes(3, "little") for n in range(18)),
-        "groups_that_overflow": struct.pack("<Q14IQ7Q", 2**64 - 7, *range(14), 5, *range(2**64 - 9, 2**64 - 2)),
-    }
-
-
-def json_records():
-    return {
-        "number": b'{"a":1,"b":-2.5e3,"len":18446744073709551615}',
-        "strings": '{"a":"é😀","len":"a\\"b\\\\"}'.encode(),
-        "escapes": b'{"\\u0061":"\\ud83d\\ude00\\n","x\\"y":7}',
-        "items": b'{"a":[1,[2,3],{"a":4},"]",[]]}',
-        "empty_items": b'{"a":[ ],"b":{}}',
-        "nested": b'{"a":{"a":{"b":1},"b":2},"b":3}',
-        "duplicates": b'{"a":1,"a":null,"a":2}',
-        "sum": b'{"b":1,"a":[{"b":1,"c":[1,{}]},{"\\u0062":-2.5,"b":3} , {"b":"x"}, null, [2,"]"]]}',
-        "structure_in_strings": b'{"id":"a:\\"}","n":[7],"len":42}',
-        "long": b'{"text":"' + b"word: {} " * 20 + b'","a":5,"tail":"' + b"\\\\" * 40 + b'"}',
-        "backslashes_at_block_edge": b'{"x":"' + b"y" * 56 + b'\\\\\\"","a":1}',
-        "numbers": b"[0,-0,1e308,4.9e-324,0.1,123456789012345678901234567890]",
-        "mixed": (
-            '{"a":1,"b":[1,2,{"a":3}],"len":"\\u00e9\\ud83d\\ude00 text \\"quoted\\" \\\\"}\n'
-            '{"x":{"a":{"b":5}},"a":{"b":-1.5e-3,"b":7},"a":{"b":12345678901234567890}}\n'
-            '{"a":"café 漢字 😀","\\u0061":[],"len":"","x\\"y":18446744073709551616}\n'
-            '{"a": 0.1e+10 , "len":null}\n'
-        ).encode(),
-        "lines": b'{"a":1}\n\n{"a":2.5}\r\n{"b":1}\n{"a":-3}',
-        "not_json": b'{"a":01}',
-        "deep": b"[" * 30 + b"]" * 30,
-    }
 
 
 def field_records():
@@ -186,9 +139,6 @@ SEEDS = {
     "fuzz_fields": field_records,
     "fuzz_frames": frames,
     "fuzz_inflate": members,
-    "fuzz_json": json_records,
-    "fuzz_kernels": lines,
-    "fuzz_records": lines,
     "fuzz_tar": tars,
     "fuzz_zstd": zstd_frames,
 }

@@ -51,16 +51,11 @@ def small_blocks() -> Iterator[None]:
         yield
 
 
-def one_member(data):
-    """A member of gzip of many blocks of deflate, so that it has many access points."""
-    packer = zlib.compressobj(6, zlib.DEFLATED, 31, 1)
-    return packer.compress(data) + packer.flush()
-
-
 def compress(data, kind):
     """Compress data as a source of this kind is."""
-    if kind.endswith(".gz"):
-        return one_member(data)
+    if kind.endswith(".gz"):  # a member of many blocks of deflate, so that it has many access points
+        packer = zlib.compressobj(6, zlib.DEFLATED, 31, 1)
+        return packer.compress(data) + packer.flush()
     return bgzf(data, 1700) if kind.endswith(".bgz") else b"".join(frames(data, 1100))
 
 
@@ -77,7 +72,7 @@ def make_source(folder, kind):
     elif kind == "tar":
         path.write_bytes(small_tar(4))
     elif kind in COMPRESSED:
-        path.write_bytes(compress(make_content(kind), kind))
+        path.write_bytes(compress(small_tar(12) if kind.startswith("tar") else text(60, longest=200), kind))
     else:
         with mmapds.Writer(path) as writer:
             for i in range(4):
@@ -88,11 +83,6 @@ def make_source(folder, kind):
     if kind == "jsonl":
         mmapds.add_column(path, "computed", [1.5] * MANY)
     return path
-
-
-def make_content(kind):
-    """The content of a compressed source of this kind."""
-    return small_tar(12) if kind.startswith("tar") else text(60, longest=200)
 
 
 def small_tar(samples):
