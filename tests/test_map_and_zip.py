@@ -11,8 +11,9 @@ import torch
 
 import mmapds
 from mmapds import DataLoader, DistributedBatchSampler, StateError, TokenBudgetBatchSampler, pad_collate
-from tests.support.array_files import equal, store, utterances
+from tests.support.array_files import store, utterances
 from tests.support.index_file import arrays
+from tests.support.json_records import equal
 from tests.support.loading import as_list, every_kind
 
 N = 103

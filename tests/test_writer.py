@@ -12,9 +12,10 @@ import mmapds
 from mmapds.arrays.schema import Schema
 from mmapds.arrays.values import Inference
 from mmapds.storage.index_file import Index
-from tests.support.array_files import equal, store, utterances
+from tests.support.array_files import store, utterances
 from tests.support.files import flip, largest_file
 from tests.support.index_file import verify
+from tests.support.json_records import equal
 
 
 def inferred(record):

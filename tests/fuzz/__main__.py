@@ -20,7 +20,7 @@ ENVIRONMENT = {"ASAN_OPTIONS": "quarantine_size_mb=32", **os.environ}
 
 
 def fuzz(program, given):
-    """Run one target; return a line about it, and whether it found nothing."""
+    """Run one target and print a line about it; return whether it found nothing."""
     target = program.name
     made, findings = BUILD / "corpus" / target, BUILD / "findings"
     made.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,8 @@ def fuzz(program, given):
     if status:
         line += f"; FOUND SOMETHING: see {log.relative_to(ROOT)}; the input, {findings.relative_to(ROOT)}/{target}-*, "
         line += f"belongs into tests/fuzz/corpus/{target}"
-    return line, status == 0
+    print(line, flush=True)
+    return status == 0
 
 
 def main():
@@ -64,16 +65,12 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     core = build_core(folder, clang)
     print(f"seed {given.seed}, {'libFuzzer' if clang else 'fuzz_main.c, as no clang here has libFuzzer'}", flush=True)
-    fine = []
 
     def build_and_fuzz(target):
-        line, found_nothing = fuzz(build_target(folder, target, core, clang), given)
-        print(line, flush=True)
-        fine.append(found_nothing)
+        return fuzz(build_target(folder, target, core, clang), given)
 
     with ThreadPoolExecutor(given.jobs) as pool:
-        list(pool.map(build_and_fuzz, given.targets or TARGETS))
-    return 0 if all(fine) else 1
+        return 0 if all([*pool.map(build_and_fuzz, given.targets or TARGETS)]) else 1
 
 
 if __name__ == "__main__":

@@ -29,16 +29,3 @@ def utterances(count, seed=0, shortest=0):
         }
         for i, n in enumerate(rng.integers(shortest, 40, count))
     ]
-
-
-def equal(found, wanted):
-    """Check that a sample is a record, types and all."""
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        if isinstance(value, np.ndarray):
-            assert found[name].dtype == value.dtype
-            np.testing.assert_array_equal(found[name], value)
-        else:
-            assert type(found[name]) is type(value)
-            assert found[name] == value
-    return True
