@@ -214,7 +214,7 @@ try-wheel:
 INSTALLED_TESTS := bounds index json json_lines locks native orders
 test-installed:
 	rm -rf build/tests && mkdir -p build/tests
-	cp -R csrc docs tests pyproject.toml CONTRIBUTING.md build/tests
+	cp -R csrc docs tests pyproject.toml build/tests
 	cd build/tests && $(PYTHON) -m pytest -q -p no:cacheprovider $(INSTALLED_TESTS:%=tests/test_%.py)
 
 clean:

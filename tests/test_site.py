@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import mmapds
 from docs.pictures import draw_flow, make_report
 from mmapds.cli.commands import new_parser
 from tests.support.files import ROOT
@@ -38,6 +39,17 @@ def test_every_link_of_a_page_leads_somewhere():
     for page in pages:
         for path, _ in site.links(page):  # `make docs` follows anchors
             assert (ROOT / path).is_file(), f"{page}: {path}"
+
+
+def test_the_reference_of_the_site_has_every_module_with_its_names():
+    """Which `make docs` makes pages of."""
+    found = site.reference()
+    assert {name for module, names in found.values() if module == "mmapds" for name in names} == {
+        *mmapds.__all__,
+        "open",
+        "zip",
+    }
+    assert "OrderSampler" in found["mmapds.integrations.grain"][1]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

@@ -95,7 +95,8 @@ def reference():
     pages = {title: ("mmapds", []) for title in api.GROUPS}
     for name in api.public_names():
         pages[api.group_of(name)][1].append(name)
-    return pages | {module: (module, names) for module, names in api.modules().items()}
+    files = {module: [name for name, _ in api.defined(path)] for module, path in api.integrations().items()}
+    return pages | {module: (module, names) for module, names in {**api.MODULES, **files}.items()}
 
 
 def directives(module, names):
