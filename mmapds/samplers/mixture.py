@@ -35,7 +35,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
     count through the datasets in order, as those of `mmapds.concat` do.
 
     Args:
-      samplers: `TokenBudgetBatchSampler`s, or `PackingBatchSampler`s, each of one dataset.
+      samplers: each a `TokenBudgetBatchSampler` or a `PackingBatchSampler` of one dataset.
       weights: share of each, on any scale.
       share: what the weights are shares of: "tokens", "samples" or "batches". The first two are reached on average, by
         the mean of a batch of each sampler.
