@@ -51,7 +51,7 @@ def build(
     parts: StrPath | None = None,
     **parameters: Any,
 ) -> Path | list[Path]:
-    """Index sources in place, one process at a time. What is known of unchanged sources is kept: see docs/checks.md.
+    """Index sources in place; unchanged sources are not scanned again.
 
         mmapds.build("train.jsonl", length="items(tokens)", columns={"characters": "chars(text)"})
         mmapds.build("part-*.jsonl", out="corpus.mmx")
@@ -113,7 +113,9 @@ def merge(
     workers: int | None = None,
     roots: StrPath | Iterable[StrPath] = (),
 ) -> Path:
-    """Make one index of several, byte for byte what `build` writes for all their sources, without reading records.
+    """Merge indexes into one, without reading records.
+
+    The file is byte for byte what `build` writes for all their sources.
 
         mmapds.build("part-*.jsonl")
         mmapds.merge(["part-0.jsonl.mmx", "part-1.jsonl.mmx"], out="corpus.mmx")

@@ -51,9 +51,8 @@ def add_column(
     progress: Callable[[int], object] | None = None,
     roots: StrPath | Iterable[StrPath] = (),
 ) -> None:
-    """Add a column to an index, or replace one; the sources are not scanned, and the index is replaced atomically.
+    """Add a column to an index, or replace one, without a scan of the sources.
 
-        more = mmapds.open("more.jsonl", build=True)
         mmapds.add_column("more.jsonl", "weight", np.linspace(0, 1, len(more)))
         weights = mmapds.open("more.jsonl").column("weight")
 

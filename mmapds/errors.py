@@ -23,23 +23,23 @@ class Error(Exception):
 
 
 class SourceError(Error):
-    """A source is missing, unreadable, not a regular file, compressed, outside the roots, or it changed meanwhile."""
+    """A source is missing, unreadable, compressed, outside the roots, or changed meanwhile."""
 
 
 class IndexMissingError(Error):
-    """A source is not indexed yet; the message has the command that builds the index."""
+    """A source is not indexed yet; the message has the command."""
 
 
 class StaleIndexError(Error):
-    """The source changed after it was indexed; the message has the command that rebuilds the index."""
+    """The source changed after it was indexed; the message has the command."""
 
 
 class FormatError(Error, ValueError):
-    """An index or a source is damaged or from a newer version, or a format, a schema or a record is not as expected."""
+    """An index, a source or a record is damaged, of a newer version, or not as expected."""
 
 
 class DecodeError(Error, ValueError):
-    """A record could not be decoded; the message has its source, line, byte offset and the parser's reason."""
+    """A record cannot be decoded; the message has its source, line and byte."""
 
 
 class ColumnError(Error, ValueError):
@@ -53,11 +53,11 @@ class KeyMissingError(Error, KeyError):
 
 
 class OrderError(Error, ValueError):
-    """The arguments of an order, a sampler or a loader are wrong or contradict each other."""
+    """Arguments of an order, a sampler or a loader are wrong or contradict each other."""
 
 
 class CollateError(Error, ValueError):
-    """Samples do not fit into one batch; the message says which sample, and where in it."""
+    """Samples do not fit into one batch; the message says which one."""
 
 
 class StateError(Error, ValueError):

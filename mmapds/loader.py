@@ -22,7 +22,7 @@ from .samplers.samplers import OrderSampler, order_of
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
-    """A torch DataLoader whose workers are threads, and whose states count the batches that the trainer has.
+    """A torch DataLoader with threads for workers, whose state counts delivered batches.
 
         loader = mmapds.DataLoader(ds, batch_size=32, shuffle=True, num_workers=4, collate_fn=list)
         for batch in loader:
@@ -164,7 +164,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return torch.utils.data.DataLoader._get_iterator(inner)
 
     def epochs(self, end: int) -> Iterator[int]:
-        """Yield the numbers of the epochs before `end` that are left, and set each: `for epoch in loader.epochs(3)`.
+        """Set and yield each epoch that is left before `end`.
 
         After `load_state_dict` these begin with the epoch of the state.
         """
@@ -175,7 +175,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             yield epoch
 
     def steps(self) -> Iterator[tuple[int, Any]]:
-        """Yield the batches that are left of this epoch, each with its number: `for step, batch in loader.steps()`.
+        """Yield the number and the batch of each step that is left of this epoch.
 
         After `load_state_dict` numbers go on where the state was saved.
         """
@@ -187,7 +187,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return enumerate(self, whole - left)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next loop, if the sampler has epochs: the current one keeps its position."""
+        """Set the epoch of the next loop: the current one keeps its position."""
         samplers: tuple[Any, ...] = (self.batch_sampler, getattr(self.batch_sampler, "sampler", None), self.sampler)
         for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
@@ -195,7 +195,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 return
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the last batch that was returned: a small dict that JSON can hold.
+        """Return the state after the last batch that was returned: a small dict for JSON.
 
         However far workers are ahead, a loader that loads it goes on with the batch that comes next here. After the
         last batch of an epoch it goes on with the next epoch. It is the sampler's state, for any number of replicas and
@@ -207,7 +207,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._stateful().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Begin the next loop where a state was saved. Loops under way go on as they are.
+        """Resume from a state in the next loop.
+
+        A loop that has begun does not change.
 
         Raises:
           StateError: the state belongs to another sampler, or is not a state.
@@ -226,7 +228,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._resumable
 
     def stats(self) -> dict[str, Any]:
-        """Return how long the trainer waited for data in the loop that began last.
+        """Return how long the trainer waited for data in the last loop.
 
         Returns:
           A dict: `batches` delivered, and the `records` asked for in them, skipped ones included; `seconds` from the

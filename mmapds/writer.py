@@ -27,7 +27,7 @@ _FLUSH_RECORDS = 1 << 13
 
 
 class Writer:
-    """Writes records of named fields to an array file (`.mma`), from which they are read as views of it, not copied.
+    """Writes records of named fields to an array file (`.mma`), which is read in place.
 
         with mmapds.Writer("train.mma", {"feats": ("float32", (None, 80)), "text": "str"}, length="feats") as writer:
             writer.write({"feats": np.zeros((170, 80), np.float32), "text": "hello"})
@@ -154,7 +154,7 @@ class Writer:
             raise Error(f"{self.path}: the writer is {self._state}; make a new Writer")
 
     def append_file(self, path: StrPath | ArrayFile) -> int:
-        """Append all records of another array file, as they lie there; return how many they are.
+        """Append all records of another array file; return how many.
 
         Raises:
           FormatError: the file is damaged, or has another schema or other lengths; nothing of it was written.
@@ -197,7 +197,7 @@ class Writer:
         self._buffer = bytearray()
 
     def close(self) -> None:
-        """Finish the file, put it in its place, and index it; do nothing if the writer is closed.
+        """Finish the file and index it; do nothing if the writer is closed.
 
         Raises:
           Error: the system cannot write, now or in an earlier write; no file appears. Or another process held the

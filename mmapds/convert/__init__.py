@@ -91,7 +91,9 @@ def convert(
     parts: StrPath | None = None,
     **options: Any,
 ) -> Converted:
-    """Convert sources to one array file, record by record; the file appears only when it is whole.
+    """Convert sources to one array file.
+
+    The file appears only when it is whole.
 
         mmapds.convert.convert("train.jsonl", "train.mma", types={"tokens": ("uint16", (None,))})
 

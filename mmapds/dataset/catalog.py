@@ -30,12 +30,9 @@ Located = tuple[int, int, int, int]
 
 
 class Location(NamedTuple):
-    """Where a record lies: the path of its file, the byte there at which its payload begins, and the payload's bytes.
+    """Where a record lies: path, first byte, and number of bytes of its payload.
 
-        where = ds.where(7)
-        with open(where.source, "rb") as file:
-            file.seek(where.offset)
-            record = file.read(where.size)
+        source, offset, size = ds.where(7)
 
     In a compressed file, `offset` is a byte of the content. An attribute `block` is the byte of the file at which the
     block begins that has it.

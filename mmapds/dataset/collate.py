@@ -40,9 +40,8 @@ def pad_collate(
     mask: str | Mapping[Any, str] | None = None,
     lists: Iterable[Any] = (),
 ) -> Any:
-    """Return the batch of some samples, arrays padded to the longest of them; for DataLoader's `collate_fn`.
+    """Collate samples into a batch, arrays padded to the longest of them.
 
-        tokens = mmapds.open("train.jsonl", decode=mmapds.Fields({"tokens": "int32"}))
         batch = mmapds.pad_collate(tokens.take([0, 1, 2]))
 
     The kind of the batch depends on the kind of the samples, and never on whether their lengths happen to agree:

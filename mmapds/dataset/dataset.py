@@ -34,7 +34,7 @@ else:
 
 
 class Dataset(_Samples):
-    """Samples by position: `ds[i]` reads one record and makes its sample, and keeps neither.
+    """Samples by position: `ds[i]` reads and decodes one record.
 
         train, val = ds.split([0.9, 0.1])
         long = ds[ds.lengths > 100]
@@ -66,7 +66,7 @@ class Dataset(_Samples):
         """
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
-        """Return the samples at `positions`, in that order. DataLoaders call it for each batch, as `__getitems__`.
+        """Return the samples at `positions`, in that order; faster than one by one.
 
         Faster than `[ds[i] for i in positions]`: positions are checked first, and all pages are asked for before the
         first is touched. Positions may repeat; negative positions count from the end.
@@ -88,14 +88,14 @@ class Dataset(_Samples):
 
     @abstractmethod
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
-        """Return the samples at `positions` that can be decoded, maybe none, and where in `positions` each of them was.
+        """Return the samples at `positions` that can be decoded, and their places in it.
 
         These places ascend, shape (samples,). With `on_error="raise"`, they are all.
         """
 
     @property
     def skipped(self) -> list[int]:
-        """Positions, ascending, of the records that this process left out so far; only with `on_error="skip"`."""
+        """Positions of the records that this process skipped, with `on_error="skip"`."""
         return self._inner.skipped
 
     def __iter__(self) -> Iterator[Any]:
@@ -114,7 +114,7 @@ class Dataset(_Samples):
         return self._inner._on_error
 
     def map(self, function: Callable[..., Any], *, batched: bool = False, seed: int | None = None) -> "Dataset":
-        """Return a dataset whose samples are `function(sample)`, made each time when they are read.
+        """Return a dataset of `function(sample)`, computed at each read.
 
             cropped = ds.map(lambda sample, random: sample["tokens"][random.integers(8) :], seed=7)
 
@@ -130,7 +130,7 @@ class Dataset(_Samples):
         return MappedDataset(self, function, batched, None if seed is None else Randomness(seed))
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that functions of `map(seed=...)` draw for, in all views, from the next loop on.
+        """Set the epoch of functions of `map(seed=...)`, in all views, from the next loop on.
 
         A `mmapds.DataLoader` with a sampler of mmapds has an epoch of its own, that of the sampler. With other samplers
         and loaders call this before each epoch; spawned workers must not persist.
@@ -154,7 +154,7 @@ class Dataset(_Samples):
         return self._inner.place(position)
 
     def find(self, key: str) -> int:
-        """Return the position of the record with a key, as records of a tar have; of the first one, if several have it.
+        """Return the position of the first record with a key, as samples of tars have.
 
         Raises:
           KeyMissingError: no record of this dataset or view has the key.
@@ -164,17 +164,17 @@ class Dataset(_Samples):
 
     @property
     def sources(self) -> list[str]:
-        """Paths of the files behind the dataset, in the order of their records."""
+        """Paths of the sources, in the order of their records."""
         return self._inner.sources
 
     @property
     def indexes(self) -> list[str]:
-        """Paths of the indexes behind the dataset."""
+        """Paths of the indexes."""
         return self._inner.indexes
 
     @property
     def fingerprint(self) -> str:
-        """What identifies the records: 16 hex digits, the same for the same sources and rows, wherever these lie.
+        """Identity of the records: 16 hex digits, the same wherever the sources lie.
 
         States of samplers hold it. It is made of the sizes and fingerprints that the index has of its sources, and of
         up to 65,536 rows. Paths, columns, keys, decoders and mapped functions have no part in it.
@@ -183,12 +183,12 @@ class Dataset(_Samples):
 
     @property
     def source_starts(self) -> NDArray[np.int64]:
-        """Position of the first record of each source, and the length: shape (sources + 1,). A view is one source."""
+        """Positions where sources begin, then the length; a view is one source."""
         return self._inner.source_starts
 
     @property
     def block_starts(self) -> NDArray[np.int64]:
-        """Position of the first record of each block of compressed sources, and the length: shape (blocks + 1,).
+        """Positions where blocks of compressed sources begin, then the length.
 
         Blocks inside a long record, without the beginning of one, have the position of the next one. Of a view, these
         are the positions where the block is another one than that of the sample before.
@@ -213,13 +213,13 @@ class Dataset(_Samples):
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns that every index behind the dataset has."""
+        """Names of the columns that all indexes have."""
         return self._inner.columns
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column, a number for each sample: shape (len(self),), uint32, uint64, int64 or float64, read-only.
+        """Return a column: a read-only array with a number for each sample.
 
-        That of neighbours in one index is mapped; any other is a copy, above 16 MB in a scratch file.
+        It is uint32, uint64, int64 or float64; mapped for neighbours in one index, else copied, above 16 MB to a file.
 
         Raises:
           ColumnError: an index does not have the column; the message has the command that adds it.
@@ -228,12 +228,12 @@ class Dataset(_Samples):
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """The column that token budgets are planned by: `column("length")`."""
+        """The column for token budgets: `column("length")`."""
         return self.column("length")
 
     @property
     def length_order(self) -> LengthOrder | None:
-        """Records by falling length, read from the indexes; None without lengths, and for views that are not slices.
+        """Records by falling length; None without lengths, or for views that are not slices.
 
         `values` are the different lengths, falling, and `counts` how many records have each of them: shape (m,).
         `at(places)` are records, the longest first, equally long ones ascending, and `lengths.at(records)` their
@@ -242,7 +242,7 @@ class Dataset(_Samples):
         return self._inner.length_order
 
     def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:
-        """Cut the dataset into disjoint views that together have all of its records.
+        """Split all records into disjoint views, at random by default.
 
         Args:
           fractions: size of each view; they add up to 1.
@@ -261,7 +261,7 @@ class Dataset(_Samples):
         return [whole[begin:end] for begin, end in pairwise([0, *ends[:-1], length])]
 
     def save(self, path: StrPath) -> None:
-        """Write a view as an index of its own over the same sources, which `mmapds.open(path)` opens at once.
+        """Save a view as an index (`.mmx`), which `mmapds.open(path)` opens.
 
         The file has the numbers of the records, their columns, and their length order. It names the indexes behind the
         view relative to its directory, and is stale when one of these is built again of other sources.
@@ -277,7 +277,7 @@ class Dataset(_Samples):
     def stream(
         self, sampler: Any = None, *, batch_size: int | None = None, shuffle: bool = False, **options: Any
     ) -> "Stream":
-        """Return a torch IterableDataset of the samples of this rank, in file order or any other.
+        """Return a torch IterableDataset of the samples of this rank.
 
         DataLoaders with workers share it among them; it can be resumed, as samplers can: see docs/training.md.
 
@@ -553,9 +553,9 @@ class ZippedDataset(Dataset):
 
 
 def concat(datasets: Iterable[Dataset]) -> Dataset:
-    """Return the datasets one after another as one dataset; views keep their selection.
+    """Return datasets one after another as one dataset.
 
-        both = mmapds.concat([ds, mmapds.open("more.jsonl", build=True)])
+        both = mmapds.concat([ds, more])
 
     Raises:
       Error: no dataset is given, one is not of mmapds, or they differ in arguments of `open` or in a mapped function.

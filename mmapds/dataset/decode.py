@@ -34,10 +34,7 @@ def takes_view(function: Callable[..., Any]) -> Callable[..., Any]:
 
         @mmapds.takes_view
         def decode(record):
-            return np.frombuffer(record, np.uint8).sum()
-
-
-        sums = mmapds.open("train.jsonl", decode=decode)
+            return np.frombuffer(record, np.uint8)
 
     Args:
       function: the decoder.
@@ -52,9 +49,6 @@ def takes_location(function: Callable[..., Any]) -> Callable[..., Any]:
         @mmapds.takes_location
         def decode(record, location):
             return location.source, location.offset, record
-
-
-        placed = mmapds.open("train.jsonl", decode=decode)
 
     Args:
       function: the decoder.

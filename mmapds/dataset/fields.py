@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
 
 
 class Fields(Columns):
-    """A decoder of chosen fields: `mmapds.open(path, decode=Fields({"input_ids": "int32", "text": "str"}))`.
+    """A decoder of chosen fields, as arrays, numbers and text.
 
         tokens = mmapds.open("train.jsonl", decode=mmapds.Fields({"tokens": "int32", "text": "str"}))
 

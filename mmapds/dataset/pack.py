@@ -68,9 +68,8 @@ def pack_collate(
     flash_attn_kwargs: bool = False,
     seq_idx: bool = False,
 ) -> dict[Any, Any]:
-    """Return some samples one after another as one row, for models that keep them apart; for `collate_fn`.
+    """Collate samples into one packed row, for models that keep them apart.
 
-        tokens = mmapds.open("train.jsonl", decode=mmapds.Fields({"tokens": "int32"}))
         row = mmapds.pack_collate(tokens.take([0, 1, 2]))
 
     Samples are dicts, or arrays alone, which count as "tokens" ("input_ids" for "hf"). Fields of arrays, tensors or

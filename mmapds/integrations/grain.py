@@ -47,7 +47,7 @@ class DataSource:
 
 
 class OrderSampler:
-    """A sampler of grain over any order of `mmapds.orders`: epochs, each in an order of its own, one after another.
+    """A sampler of grain over any order of `mmapds.orders`, epoch after epoch.
 
     `sampler[i]` is the record at position `i % epoch_size` of epoch `i // epoch_size`, computed when it is asked for.
     All shards have as many records: the last step is filled up from the beginning of the last epoch, or left out with

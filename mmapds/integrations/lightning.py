@@ -6,7 +6,7 @@ import lightning.pytorch as pl
 
 
 class ResumeAtAnyWorldSize(pl.Callback):
-    """Lets a checkpoint within an epoch go on with another number of processes.
+    """Resumes a checkpoint within an epoch at another number of processes.
 
     Lightning resumes by the batches that were done, of which another number of processes has more or fewer. This
     callback sets its counts to what the sampler has. It also counts the epoch that begins after a checkpoint of the

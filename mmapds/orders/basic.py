@@ -29,7 +29,7 @@ _POSITIONS = 64  # of a period for each dataset, where they are many
 
 @runtime_checkable
 class Order(Protocol):
-    """What samplers need of an order; see `mmapds.orders`.
+    """The protocol of an order of your own.
 
         class Backwards:
             def __len__(self):
@@ -56,7 +56,7 @@ class Order(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies this order, for states: a dict that JSON can hold."""
+        """Return what identifies this order in states: a dict for JSON."""
         ...
 
 
@@ -146,7 +146,7 @@ class ComputedOrder(ABC):
     def _fill(self, out: Int64s, epoch: int, positions: Int64s) -> None: ...
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies this order, for states."""
+        """Return what identifies this order in states."""
         return {"order": self._name, "version": VERSION, **self._arguments}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class ComputedOrder(ABC):
 class Sequential(ComputedOrder):
     """Record i stands at position i.
 
-        sampler = mmapds.DistributedSampler(ds, order=mmapds.orders.Sequential(len(ds)))
+        order = mmapds.orders.Sequential(len(ds))
 
     Args:
       n: how many records there are.
@@ -173,7 +173,9 @@ class Sequential(ComputedOrder):
 
 
 class Shuffled(ComputedOrder):
-    """Every record once, in an order chosen by (seed, epoch). See `mmapds.Permutation`.
+    """Every record once, in an order chosen by (seed, epoch).
+
+    See `mmapds.Permutation`.
 
         records = mmapds.orders.Shuffled(len(ds), seed=7).at(epoch=0, positions=np.arange(10))
 
@@ -193,9 +195,9 @@ class Shuffled(ComputedOrder):
 
 
 class Resampled(ComputedOrder):
-    """Records drawn with replacement. An epoch has any length; a record may come several times in it, or never.
+    """Draws records with replacement; an epoch has any length.
 
-        sampler = mmapds.DistributedSampler(ds, order=mmapds.orders.Resampled(len(ds), 10_000, seed=7))
+        order = mmapds.orders.Resampled(len(ds), 10_000, seed=7)
 
     Args:
       n: how many records there are.
@@ -225,7 +227,7 @@ class Resampled(ComputedOrder):
 class Chunked(ComputedOrder):
     """Shuffles chunks of consecutive records, and the records of `mix_chunks` chunks together.
 
-        sampler = mmapds.DistributedSampler(ds, order=mmapds.orders.Chunked(ds, 64, seed=7))
+        order = mmapds.orders.Chunked(ds, 64, seed=7)
 
     An epoch takes the chunks in keyed order, `mix_chunks` at a time, and reads the records of these in keyed order. So
     reads stay within `mix_chunks * chunk_size` records for as many steps. Every record comes once an epoch. A chunk
@@ -277,14 +279,14 @@ class Chunked(ComputedOrder):
 
     @property
     def chunk_starts(self) -> Int64s:
-        """The record number at which each chunk begins, then the number of records."""
+        """Where each chunk begins, then the number of records."""
         chunks = self._first_chunk.astype(np.int64)
         source = np.repeat(np.arange(len(chunks) - 1), chunks[1:] - chunks[:-1])
         within = np.arange(chunks[-1]) - chunks[source]
         return np.append(self._first_record.astype(np.int64)[source] + within * self._chunk_size, self._n)
 
     def chunks(self, epoch: int) -> Int64s:
-        """Return the numbers of all chunks, as an epoch takes them; each `mix_chunks` of them are mixed."""
+        """Return the chunks in the order of an epoch; each `mix_chunks` are mixed."""
         count = int(self._first_chunk[-1])
         return self._permutation(epoch).range(range(count))
 
@@ -338,7 +340,7 @@ def _starts(n: Any) -> Int64s:
 
 
 class Mixture(ComputedOrder):
-    """Mixes datasets in fixed proportions: up to any position, each has its share to within one sample.
+    """Mixes datasets by weights; each has its share at any position, within one sample.
 
         order = mmapds.orders.Mixture([700, 300], weights=[0.5, 0.5], seed=7)
 
@@ -417,7 +419,10 @@ class Mixture(ComputedOrder):
 
     @property
     def is_bijection(self) -> bool:
-        """Whether every record comes once an epoch: where the weights are in the proportions of the sizes."""
+        """Whether every record comes once an epoch.
+
+        It does where the weights are in the proportions of the sizes.
+        """
         read = sum(size for size, weight in zip(self._sizes, self.weights, strict=True) if weight)
         return read == self._n == self._epoch_size == max(self._ends())
 

@@ -24,7 +24,7 @@ def _number(name: str, value: Any) -> int:
 
 
 class Permutation:
-    """A bijection of [0, n) chosen by (seed, epoch). Values are computed when asked for; nothing is stored.
+    """A random order of [0, n), chosen by (seed, epoch); nothing is stored.
 
         order = mmapds.Permutation(10**9, seed=7, epoch=3)
         record = order[0]
@@ -57,7 +57,7 @@ class Permutation:
     @overload
     def __getitem__(self, positions: slice | ArrayLike) -> NDArray[np.int64]: ...
     def __getitem__(self, positions: Any) -> Any:
-        """Return the values at `positions`: an int for an int, an int64 array for a slice or an array of its shape.
+        """Return the value at a position; an int64 array for a slice or an array.
 
         Negative ints and slices count as in a list; the values of an array must lie in [0, n).
 
@@ -74,7 +74,7 @@ class Permutation:
         return self._array(positions, inverse=False)
 
     def range(self, positions: range) -> NDArray[np.int64]:
-        """Return the values at a range of positions; the fastest way to many of them."""
+        """Return the values at a range of positions, fastest."""
         out = np.empty(len(positions), np.int64)
         self.native.range(positions.start, positions.step, out)
         return out
@@ -84,7 +84,7 @@ class Permutation:
     @overload
     def inverse(self, values: ArrayLike) -> NDArray[np.int64]: ...
     def inverse(self, values: Any) -> Any:
-        """Return the positions of `values`, which must lie in [0, n): `p.inverse(p[i]) == i`."""
+        """Return the positions of `values` below n: `p.inverse(p[i]) == i`."""
         if np.ndim(values) == 0:
             return self.native.one(_number("values", values), True)
         return self._array(values, inverse=True)

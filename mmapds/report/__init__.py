@@ -57,7 +57,7 @@ def report(
     roots: StrPath | Iterable[StrPath] = (),
     force: bool = False,
 ) -> dict[str, Any]:
-    """Look at a dataset and at a plan of its epochs; return the facts, and write them as an HTML page.
+    """Report on a dataset and a plan of its epochs, as numbers and as an HTML page.
 
         mmapds.report.report("train.jsonl", "report.html", max_tokens=16_384)
 

@@ -23,12 +23,11 @@ _ALIKE = ("round_to", "cut_length", "max_sequences")
 
 
 class MixtureBatchSampler(PlannedBatchSampler):
-    """Mixes the batches of several samplers in fixed proportions: token budgets or packs over several datasets.
+    """Mixes batches of token budgets or packs over several datasets, by weights.
 
-        short, long = ds[ds.lengths < 100], ds[ds.lengths >= 100]
-        parts = [mmapds.TokenBudgetBatchSampler(each, max_tokens=16_384, seed=7) for each in (short, long)]
+        parts = [mmapds.TokenBudgetBatchSampler(each, max_tokens=16_384) for each in (ds, more)]
         batches = mmapds.MixtureBatchSampler(parts, weights=[0.7, 0.3])
-        loader = mmapds.DataLoader(mmapds.concat([short, long]), batch_sampler=batches)
+        loader = mmapds.DataLoader(mmapds.concat([ds, more]), batch_sampler=batches)
 
     Each batch is of one dataset, and each sampler plans its own, with all of its arguments. A dataset that has been
     read whole begins again, with other batches. Up to any position, each has its share to within one batch. Indices

@@ -164,7 +164,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         return make
 
     def indices_at(self, step: int) -> list[NDArray[np.int64]]:
-        """Return the records in a step of this epoch: the batch of each rank, in order of ranks."""
+        """Return the records of a step of this epoch, a batch for each rank."""
         span = self._span_at(step)
         at = int(step) - span.first_step
         positions = span.remainder(at)
@@ -190,7 +190,10 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._load(state_dict, plan)
 
     def summary(self) -> PlanSummary:
-        """Return statistics of this epoch; `print` shows them. Of a long epoch, some are those of its first steps."""
+        """Return statistics of this epoch of budgets or packs; `print` shows them.
+
+        Of a long epoch, some are those of its first steps.
+        """
         plan, stride = self._contents, self._sharding.stride
         dropped = repeated = 0
         if len(plan) % stride:
@@ -253,7 +256,7 @@ def one_of(name: str, value: str, *known: str) -> None:
 
 
 class TokenBudgetBatchSampler(PlannedBatchSampler):
-    """Batches of samples of similar length, within a budget, as many on every rank.
+    """Buckets samples of similar length into batches within a budget of tokens.
 
         batches = mmapds.TokenBudgetBatchSampler(ds, max_tokens=16_384, seed=7)
         print(batches.summary())
@@ -366,9 +369,8 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
 
 
 class PackingBatchSampler(PlannedBatchSampler):
-    """Packs: samples that together fill one row of `pack_length` tokens; a batch is one of them.
+    """Packs of samples that fill one row of `pack_length` tokens; a batch is one pack.
 
-        tokens = mmapds.open("train.jsonl", decode=mmapds.Fields({"tokens": "int32"}))
         packs = mmapds.PackingBatchSampler(tokens, pack_length=4096, seed=7)
         loader = mmapds.DataLoader(tokens, batch_sampler=packs, collate_fn=mmapds.pack_collate)
 

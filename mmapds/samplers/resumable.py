@@ -301,9 +301,10 @@ class ResumableSampler(ABC):
         self._cursor.set_epoch(integer("epoch", epoch))
 
     def skip(self, steps: int) -> None:
-        """Move the next iterator by some steps, at most to the end of the epoch; call it on every rank.
+        """Skip steps of the epoch, on every rank.
 
-        After a loss spike, load the checkpoint before it and skip the steps that caused it:
+        It stops at the end of the epoch. After a loss spike, load the checkpoint before it and skip the steps that
+        caused it:
 
             sampler.load_state_dict(checkpoint)
             sampler.skip(100)
@@ -330,7 +331,7 @@ class ResumableSampler(ABC):
 
     @property
     def first_step(self) -> int:
-        """The step of the epoch where the current iterator began, or where the next one begins.
+        """The step where the current iterator began, or where the next one begins.
 
         It is 0 without a resume. A loop that counts its steps from here, as in `enumerate(loader, sampler.first_step)`,
         has the numbers that `state_dict(step=...)` takes.
@@ -355,7 +356,7 @@ class ResumableSampler(ABC):
         return latest.span.epoch, latest.span.position_after(latest.done)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """Return the state after some steps of the epoch: a small dict that JSON can hold, the same on every rank.
+        """Return the state after some steps: a small dict for JSON, the same on every rank.
 
         Args:
           step: steps of the epoch that the trainer has finished, those before `first_step` included; by default those
@@ -407,7 +408,7 @@ class ResumableSampler(ABC):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Begin the next iterator where a state was saved, at any number of ranks and with any batch size.
+        """Resume from a state, at any number of ranks and any batch size.
 
         The state of an epoch that is over begins the next epoch.
 

@@ -150,7 +150,7 @@ def _check_order(order: Any, dataset: Sized, **instead: object) -> None:
 
 
 class ChunkedSampler(DistributedSampler):
-    """Shuffles chunks of neighbouring records, some at a time: nearly sequential reads for disks and network files.
+    """Shuffles chunks of neighbours, some at a time: nearly sequential reads.
 
         sampler = mmapds.ChunkedSampler(ds, chunk_size=64, mix_chunks=16, seed=7)
 
@@ -199,9 +199,8 @@ class ChunkedSampler(DistributedSampler):
 
 
 class MixtureSampler(DistributedSampler):
-    """Mixes datasets in fixed proportions. Each is shuffled on its own, and again each time it has been read whole.
+    """Mixes datasets by weights; each is shuffled again after a pass over it.
 
-        more = mmapds.open("more.jsonl", build=True)
         sampler = mmapds.MixtureSampler([ds, more], weights=[0.7, 0.3], seed=7)
         loader = mmapds.DataLoader(mmapds.concat([ds, more]), batch_size=32, sampler=sampler)
 

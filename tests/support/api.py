@@ -14,7 +14,7 @@ from tests.support.files import ROOT
 PAGE = ROOT / "docs" / "api.md"
 COMMAND = "python -m tests.support.api"
 """What writes the page."""
-ERRORS = """All of them are a `mmapds.Error`; what they say names the place, and what was expected and found there.
+ERRORS = """All are a `mmapds.Error`. The message names the place, and what was expected and found there.
 
 ```python
 try:
@@ -37,7 +37,11 @@ MODULES = {
     "mmapds.report": ["report"],
 }
 """Public names of other modules that load with `mmapds` alone."""
-_WIDTH = 100  # columns of a signature
+INTERNAL = {"reader"}
+"""Methods that samplers have for one another."""
+SHARED = ("indices_at", "summary")
+"""Methods of most samplers, which stand with those of all."""
+_WIDTH = 148  # columns of the page
 
 
 def public_names():
@@ -57,14 +61,11 @@ def example_in(docstring):
 
 
 def signature(name, thing):
-    """How something is called: its arguments and their defaults, over several lines where they are many."""
+    """How something is called: its arguments and their defaults."""
     found = [each.replace(annotation=each.empty) for each in inspect.signature(thing).parameters.values()]
     found = [each.replace(default=...) if inspect.isfunction(each.default) else each for each in found]
     text = str(inspect.Signature(found)).replace("Ellipsis", "...").replace("(self, ", "(").replace("(self)", "()")
-    if len(name) + len(text) <= _WIDTH:
-        return f"{name}{text}"
-    lines = textwrap.wrap(f"{text[1:-1]},", _WIDTH - 5, break_long_words=False, break_on_hyphens=False)
-    return f"{name}(\n" + textwrap.indent("\n".join(lines), "    ") + "\n)"
+    return f"{name}{text}"
 
 
 def members(cls):
@@ -75,7 +76,7 @@ def members(cls):
         ours = [owner for owner in owners if owner.__module__.partition(".")[0] == "mmapds"]
         value = inspect.getattr_static(cls, name, None)
         added = not name.startswith("_") and ours == owners and (callable(value) or isinstance(value, property))
-        if ours and (added or name == "__getitem__"):
+        if ours and name not in INTERNAL and (added or name == "__getitem__"):
             found[name] = value
     return found
 
@@ -90,7 +91,7 @@ def defined(path):
 def table(rows):
     """A table of names and what they are."""
     lines = [f"| `{name}` | {text.replace('|', chr(92) + '|')} |" for name, text in rows]
-    return "\n".join(["| name | is |", "|---|---|", *lines]) + "\n"
+    return "\n".join(["| | |", "|---|---|", *lines]) + "\n"
 
 
 def table_of(owner, found):
@@ -101,17 +102,24 @@ def table_of(owner, found):
     )
 
 
+def shared(kind):
+    """What stands in one table for all classes of a kind: samplers, or orders."""
+    if issubclass(kind, ResumableSampler):
+        return members(ResumableSampler) | {name: getattr(mmapds.TokenBudgetBatchSampler, name) for name in SHARED}
+    return members(orders.Sequential) if kind.__module__ == orders.Order.__module__ else {}
+
+
 def entry(name, thing):
-    """What the page has of one name: how it is called, what it is, an example, and its methods."""
+    """What the page has of one name: what it is, how it is called, an example, and its methods."""
     parts = [f"### `{name}`", first_line(thing)]
     if not inspect.isabstract(thing):
-        parts.append(f"```text\n{signature(name.removeprefix('mmapds.orders.'), thing)}\n```")
+        text = signature(name.rpartition(".")[2], thing)
+        parts.append("\n".join(textwrap.wrap(f"`{text}`", _WIDTH, break_long_words=False, break_on_hyphens=False)))
     if example := example_in(inspect.getdoc(thing)):
         parts.append(f"```python\n{example}\n```")
     if isinstance(thing, type):
-        shared = members(ResumableSampler) if issubclass(thing, ResumableSampler) else {}
-        own = {each: value for each, value in members(thing).items() if each not in shared}
-        parts += [table_of(name.rpartition(".")[2], own).rstrip("\n")] if own else []
+        own = {each: value for each, value in members(thing).items() if each not in shared(thing)}
+        parts += [table_of("", own).rstrip("\n")] if own else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -138,13 +146,16 @@ def page():
             parts.append(table((f"mmapds.{name}", first_line(getattr(mmapds, name))) for name in names))
             continue
         if title == "Samplers and orders":
-            parts.append(f"What every sampler has:\n\n{table_of('sampler', members(ResumableSampler))}")
+            parts.append(f"What every sampler has:\n\n{table_of('sampler', shared(mmapds.TokenBudgetBatchSampler))}")
         parts += [entry(f"mmapds.{name}", getattr(mmapds, name)) for name in names]
     for module, names in MODULES.items():
         parts.append(f"## `{module}`\n")
+        if module == "mmapds.orders":
+            parts.append("Samplers take one as `order=`. What every order has:\n")
+            parts.append(table_of("order", shared(orders.Sequential)))
         parts += [entry(f"{module}.{name}", getattr(import_module(module), name)) for name in names]
     for module, path in integrations().items():
-        parts.append(f"## `{module}`\n\n{table((f'{module}.{name}', text) for name, text in defined(path))}")
+        parts.append(f"## `{module}`\n\n{table(defined(path))}")
     return "\n".join(parts)
 
 
