@@ -12,21 +12,19 @@ MEASURED = RESULTS / "rivals.json"
 BEGIN, END = "<!-- make rivals writes what follows -->", "<!-- make rivals wrote this -->"
 ALT = {
     "samplers-time": "Time to the first index of a shuffled epoch over its records",
-    "samplers-memory": "Memory to the first index of a shuffled epoch over its records",
     "budgets-time": "Time to the first batch of a token budget over the records of an epoch",
-    "budgets-memory": "Memory to the first batch of a token budget over the records of an epoch",
 }
 
 
 def result(facts):
     """Return the page of bench/results."""
-    return f"# rivals\n\nMade by `make rivals`.\n\n{tables.render(facts, heading='##', spread=True)}\n"
+    return f"# rivals\n\nMade by `make rivals`.\n\n{tables.render(facts)}\n"
 
 
 def documented(text, facts):
     """Return a page of the documentation with the tables and the plots between its marks."""
     shown = [f"![{ALT[name]}](pictures/rivals-{name}.svg)" for name, _ in plots.plots(facts)]
-    body = "\n\n".join([BEGIN, tables.render(facts), *shown, END])
+    body = "\n\n".join([BEGIN, tables.brief(facts), *shown, END])
     pattern = re.compile(re.escape(BEGIN) + ".*" + re.escape(END), re.DOTALL)
     if len(pattern.findall(text)) != 1:
         raise ValueError(f"docs/benchmarks.md: expected the marks {BEGIN} and {END} once")

@@ -1,12 +1,10 @@
-"""Plots of time and memory over n as SVG, light or dark as the reader has it, and of reproducible bytes."""
+"""Plots of time over n as SVG, light or dark as the reader has it, and of reproducible bytes."""
 
 import importlib.resources
 import re
 import statistics
 
 from mmapds.report.page import svg
-
-from .tables import grown
 
 SERIES = ("#1f86d0", "#d9642c", "#5f9a3c", "#a06cd5", "#c2434f", "#8a8a3a")
 """Seen on a light ground and on a dark one."""
@@ -21,8 +19,6 @@ def plots(facts):
         rivals = facts[contest]["rivals"].values()
         seconds = {each["title"]: points(each, lambda one: one["seconds"]) for each in rivals}
         yield f"{contest}-time", plot(f"{contest}-time", f"seconds to the first {what}", seconds)
-        memory = {each["title"]: points(each, lambda one: max(grown(one), 1e5) / 1e6) for each in rivals}
-        yield f"{contest}-memory", plot(f"{contest}-memory", f"MB to the first {what}", memory)
 
 
 def points(rival, value):

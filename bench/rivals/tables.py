@@ -6,18 +6,33 @@ from collections.abc import Iterable
 NONE = "\u2013"
 
 
-def render(facts, *, heading="###", spread=False):
-    """Return the tables; with `spread`, the least and the largest ratio stand beside the median."""
+def render(facts):
+    """Return all tables, with the least and the largest ratio beside the median."""
     shown = {
-        "stores": ("Stores", lambda found: _stores(found, spread)),
+        "stores": ("Stores", _stores),
         "samplers": ("Samplers", _samplers),
         "budgets": ("Token budgets", lambda found: _planners(found, "padding")),
         "packers": ("Packs", lambda found: _planners(found, None)),
     }
+    return _joined(facts, shown, lambda found: [found["about"]], "##")
+
+
+def brief(facts):
+    """Return the tables of the documentation: one for each contest."""
+    shown = {
+        "stores": ("Stores", _brief_stores),
+        "samplers": ("Samplers", _brief_samplers),
+        "budgets": ("Token budgets", lambda found: _epochs(found, "padding")),
+        "packers": ("Packs", lambda found: _epochs(found, None)),
+    }
+    return _joined(facts, shown, lambda _: [], "###")
+
+
+def _joined(facts, shown, ending, heading):
     parts = []
     for contest, (title, parts_of) in shown.items():
         if contest in facts:
-            parts += [f"{heading} {title}", *parts_of(facts[contest]), facts[contest]["about"]]
+            parts += [f"{heading} {title}", *parts_of(facts[contest]), *ending(facts[contest])]
     return "\n\n".join(parts)
 
 
@@ -32,7 +47,7 @@ def _name(rival):
     return f"{rival['title']} {rival['version']}" if rival["version"] else rival["title"]
 
 
-def _stores(found, spread):
+def _stores(found):
     rivals, ours = found["rivals"].values(), next(iter(found["rivals"].values()))
     idle = max(found["without_data"])
     yield (
@@ -47,11 +62,10 @@ def _stores(found, spread):
             (
                 _name(each),
                 each["how"],
-                duration(each["prepare"]["seconds"]) if each["prepare"]["bytes"] else NONE,
-                size(each["prepare"]["bytes"]) if each["prepare"]["bytes"] else NONE,
+                *_prepared(each),
                 duration(_median(each["rounds"], "open")),
                 size(_median(each["rounds"], "memory")),
-                f"+{size(max(max(each['workers']) - idle, 0))}" if "workers" in each else NONE,
+                _of_worker(each, idle),
             )
             for each in rivals
         ),
@@ -62,13 +76,44 @@ def _stores(found, spread):
         (
             (
                 _name(each),
-                *(_rate(each["rounds"], ours["rounds"], what, spread) for what in ("read", "batch", "epoch")),
+                *(_rate(each["rounds"], ours["rounds"], what, spread=True) for what in ("read", "batch", "epoch")),
                 duration(_median(each["rounds"], "first")),
             )
             for each in rivals
         ),
     )
     yield from _reasons(rivals)
+
+
+def _brief_stores(found):
+    rivals, ours = found["rivals"].values(), next(iter(found["rivals"].values()))
+    idle = max(found["without_data"])
+    yield (
+        f"{found['records']:,} records of JSON Lines, {size(found['bytes'])}, from memory, in random order: records a "
+        "second. *Memory* is what a worker has beyond one that reads nothing."
+    )
+    yield table(
+        ("", "preparing", "on disk", "memory", "one by one", "batches of 256", "a shuffled epoch"),
+        (
+            (
+                _name(each),
+                *_prepared(each),
+                _of_worker(each, idle),
+                *(_rate(each["rounds"], ours["rounds"], what, spread=False) for what in ("read", "batch", "epoch")),
+            )
+            for each in rivals
+        ),
+    )
+
+
+def _prepared(each):
+    """Return how long a store takes to be written, and how much it takes on the disk."""
+    prepared = each["prepare"]
+    return (duration(prepared["seconds"]), size(prepared["bytes"])) if prepared["bytes"] else (NONE, NONE)
+
+
+def _of_worker(each, idle):
+    return f"+{size(max(max(each['workers']) - idle, 0))}" if "workers" in each else NONE
 
 
 def _reasons(rivals):
@@ -78,7 +123,7 @@ def _reasons(rivals):
             yield f"{each['title']} has none of what is marked {NONE}: {reason}."
 
 
-def _rate(rounds, ours, what, spread):
+def _rate(rounds, ours, what, *, spread):
     if what not in rounds[0]:
         return NONE
     ratios = [one[what] / other[what] for one, other in zip(rounds, ours, strict=True)]
@@ -96,9 +141,23 @@ def _samplers(found):
     yield table(("", *heads), ((_name(each), *(_memory(each, n) for n in sizes)) for each in rivals))
 
 
-def _planners(found, column):
+def _brief_samplers(found):
+    """Yield a table of the largest sizes."""
     rivals = list(found["rivals"].values())
-    sizes = list(dict.fromkeys(n for each in rivals for n in each["sizes"]))
+    sizes = list(dict.fromkeys(n for each in rivals for n in each["sizes"]))[-3:]
+    yield "Time to the first index of an epoch of n records, and the most memory meanwhile, for one rank of 8:"
+    yield table(("", *(power(int(n)) for n in sizes)), ((_name(each), *_costs(each, sizes)) for each in rivals))
+
+
+def _costs(each, sizes):
+    """Yield time and memory at each size, or where it was stopped."""
+    for n in sizes:
+        found = dict.fromkeys((_time(each, n), _memory(each, n)))
+        yield ", ".join(found)
+
+
+def _epochs(found, column):
+    rivals = found["rivals"].values()
     yield f"{found['records']:,} records with lengths as texts have them, for one process:"
     heads = (
         "",
@@ -110,6 +169,12 @@ def _planners(found, column):
         "resuming half-way",
     )
     yield table(heads, ((_name(each), *_epoch(each, column)) for each in rivals))
+
+
+def _planners(found, column):
+    rivals = list(found["rivals"].values())
+    sizes = list(dict.fromkeys(n for each in rivals for n in each["sizes"]))
+    yield from _epochs(found, column)
     yield "Time to the first batch, from lengths that no one has sorted yet, and the most memory meanwhile:"
     yield table(
         ("", *(power(int(n)) for n in sizes)),
