@@ -144,7 +144,7 @@ def for_models(site):
     """Return llms.txt: the table of contents, with the plain text of each page that the site has."""
 
     def plain(match):
-        page = resolved(CONTENTS, match.group(1))
+        page = resolved(CONTENTS, match.group(1).partition("#")[0])
         return f"](_sources/{'index.md' if page == HOME else page}.txt)"
 
     text = re.sub(r"\]\(([^()]+)\)", plain, (ROOT / CONTENTS).read_text())
