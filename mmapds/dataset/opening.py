@@ -52,27 +52,25 @@ def open(  # noqa: A001 - mmapds.open is the public name
 
     Args:
       source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list, in this order.
-      decode: the decoder, which makes a sample of a record: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict
-        of the bytes of a tar's members), "wds" (those members decoded by extension), "pil" (the same, and images are
-        RGB), "tf_example" (see `mmapds.dataset.payloads`), `Fields`, or a picklable callable of the record's bytes.
-        Each format has a default: "json" for JSONL, arrays for binary records with a dtype, "files" for tars. "torch"
-        gives tensors where the default gives arrays; they share memory with the file, so they must not be written to.
-      access: how records will be read. "random" turns off the kernel's readahead. "sequential" leaves it on, for
-        chunked orders and whole passes in file order. "auto" is "random", with our own readahead for reads in order.
-      check: how each source is compared with the one that was indexed. "stat" compares size and time and, where the
-        time is another, as that of a copy, the fingerprint: 16 blocks of 16 KiB, which is all of a source of up to
-        256 KiB. Of a larger one that is a sample, so it warns. "sample" compares all fingerprints, and does not warn.
-        "full" compares hashes of whole sources, which `build(..., hash=True)` stores. "none" compares nothing.
-      io: how files are read. "mmap" maps them: nothing is faster. "pread" copies each record by a system call, for
-        network file systems whose maps cannot be trusted. A dict says it by file: patterns of absolute paths, of which
-        the first that matches counts; others are mapped. A file that cannot be mapped is read by pread, with a warning.
+      decode: what makes a sample of a record: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict of the bytes of
+        a tar's members), "wds" (members decoded by extension), "pil" (the same, with images as RGB), "tf_example",
+        `Fields`, or a picklable function of the bytes. Each format has a default: "json" for JSONL, arrays for binary
+        records with a dtype, "files" for tars. "torch" gives tensors instead of arrays; do not write to them, as they
+        share memory with the file.
+      access: "random" turns off the kernel's readahead. "sequential" leaves it on, for chunked orders and passes in
+        file order. "auto" is "random", with our own readahead for reads in order.
+      check: how each source is compared with the one that was indexed: see docs/checks.md. "stat" compares size and
+        time, and the fingerprint where the time is another; above 256 KiB that is a sample, so it warns. "sample"
+        compares all fingerprints. "full" compares hashes, which `build(..., hash=True)` stores. "none" compares
+        nothing.
+      io: "mmap" maps files, which is fastest. "pread" copies each record by a system call, for network file systems
+        whose maps cannot be trusted. A dict of patterns of absolute paths says it by file; the first match counts.
       block_cache: bytes of decoded blocks of compressed sources that each process keeps; least recently used ones go.
-      on_error: "skip" leaves a record that cannot be decoded out of what `take` returns, with a warning, and counts it
-        in `ds.skipped`. `len`, positions and states stay as they are, and `ds[i]` raises. See docs/formats.md.
+      on_error: "skip" skips records that cannot be decoded in what `take` returns, with a warning, and adds them to
+        `ds.skipped`. `len`, positions and states stay as they are, and `ds[i]` raises. See docs/formats.md.
       build: build missing and stale indexes first, instead of raising: see `mmapds.build`. Views are not saved again.
-      roots: directories, with all below them, in which the sources of an index may lie besides its own directory, and
-        besides those in the environment variable `MMAPDS_ROOTS`. Sources that `source_or_index` names need none. An
-        index from somebody else could name any file of yours: see SECURITY.md.
+      roots: directories in which sources of an index may lie, besides its own directory and `MMAPDS_ROOTS`. Sources
+        that `source_or_index` names need none. A stranger's index could name any file of yours: see SECURITY.md.
     Raises:
       SourceError: a source is missing, a pattern matches nothing, or an index names a file outside the roots.
       IndexMissingError, StaleIndexError: an index must be built first; the message has the command.
