@@ -16,8 +16,10 @@ from mmapds.compression import content, reader, zstd
 from mmapds.compression import gzip as gzip_codec
 from mmapds.compression.reader import BlockCache, BlockReader
 from mmapds.storage.index_file import Index
+from mmapds.storage.sections import BLOCK_SECTIONS
 from tests.support.compressed import NO_SIZE, WRITERS, codec, frames, one_block, one_frame, text
 from tests.support.files import patched
+from tests.support.forged import COMPRESSED, REFUSED, Forgery, make_source, observe, small_blocks
 from tests.support.index_file import rewrite, verify
 
 DATA = text(3000)
@@ -179,6 +181,29 @@ def test_a_source_that_is_cut_is_stale(packed, writer):
     for ds in (opened, mmapds.open(path, check="none")):
         with pytest.raises(mmapds.StaleIndexError, match=message):
             ds.take([1, 2999])
+
+
+# ---- indexes that lie -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_an_index_that_lies_of_blocks_is_refused_or_does_no_harm(tmp_path, kind):
+    with small_blocks():
+        path = make_source(tmp_path, kind)
+    index, refused = tmp_path / f"{path.name}.mmx", 0
+    good, expected = index.read_bytes(), observe(path)
+    for seed in range(80):
+        forgery, chosen = Forgery(good), random.Random(seed)
+        name = chosen.choice([name for name in BLOCK_SECTIONS if name in forgery.metadata["sections"]])
+        numbers = forgery.section(name)
+        at, near = chosen.randrange(len(numbers)), chosen.choice([-8, -1, 1, 8])
+        numbers[at] = chosen.choice([0, 60_000, 2**32 - 1, *[int(numbers[at]) + near] * 4]) % 256**numbers.itemsize
+        forgery.replace(name, numbers)
+        index.write_bytes(forgery.bytes())
+        found = observe(path)
+        assert {each for each in found if found[each] not in (REFUSED, expected[each])} == set(), (name, at)
+        refused += REFUSED in found.values() or not found
+    assert refused > 30
 
 
 def test_an_index_of_compressed_sources_is_of_a_kind_of_its_own(packed, write):
