@@ -3,16 +3,20 @@
 import re
 import subprocess
 
-import mmapds
 from tests.support.commands import run
 from tests.support.files import ROOT
 
 
-def test_the_demo_leaves_files_and_names_commands_that_run(tmp_path):
-    ran = run(ROOT / "examples" / "train_stdlib.py", "--out", "demo", "--seconds", "0.1", cwd=tmp_path)
+def test_the_demo_is_killed_resumes_counts_samples_and_names_commands_that_run(tmp_path):
+    ran = run(ROOT / "examples" / "train_stdlib.py", "--out", "demo", "--records", "1500", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
-    assert len(mmapds.open(tmp_path / "demo" / "stdlib.jsonl").lengths) > 1000
-    commands = [line.strip() for line in ran.stdout.partition("are there to be looked at:\n")[2].splitlines() if line]
+    found = re.search(r"Killing this process at step (\d+),.*\nResuming in epoch 0 at step (\d+)\.", ran.stdout)
+    assert (int(found[1]) // 10 * 10, "step 0." in ran.stdout) == (int(found[2]), False)
+    for epoch in (0, 1):
+        assert f"Epoch {epoch}: every sample came once, 1,500 in all." in ran.stdout
+    first, last = (float(re.findall(r"([\d.]+) bits a byte", ran.stdout)[k]) for k in (0, -1))
+    assert last < first
+    commands = [line.strip() for line in ran.stdout.partition("left for you to look at:\n")[2].splitlines() if line]
     assert len(commands) == 5
     for command in commands:
         done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from functools import partial
 
 import pytest
 
@@ -31,10 +32,11 @@ class Numbers:
 def failing(n, at, error):
     """Numbers of which one raises an error of a class."""
 
-    def happen(i):
-        raise error(f"record {i}")
+    return Numbers(n, at, partial(_happen, error))
 
-    return Numbers(n, at, happen)
+
+def _happen(error, i):  # processes that are not forked unpickle it
+    raise error(f"record {i}")
 
 
 class Blocking(Numbers):
