@@ -136,14 +136,6 @@ def test_columns_beside_those_of_the_file(tmp_path):
     verify(Index(f"{path}.mmx"))
 
 
-def test_the_index_can_be_built_again(tmp_path):
-    path = store(tmp_path, utterances(50), length="feats")
-    before = Path(f"{path}.mmx").read_bytes()
-    os.unlink(f"{path}.mmx")
-    mmapds.build(path)
-    assert Path(f"{path}.mmx").read_bytes() == before
-
-
 # ---- tensors and batches -------------------------------------------------------------------------------------
 
 
@@ -282,10 +274,7 @@ DAMAGE = [
     (section("column:n", None), NUMBERS.format("column:n", " or <i8", "none")),
     (section("offsets", {"shape": [2]}), NUMBERS.format("offsets", "", "2 of type <u4")),
     (section("offsets", {"dtype": "|u1"}), NUMBERS.format("offsets", "", r"20 of type \|u1")),
-    (
-        section("column:n", {"xxh3": "0"}),
-        "DAMAGED: section 'column:n' does not match its .*: expected 0, found [0-9a-f]{16}$",
-    ),
+    (section("column:n", {"xxh3": "0"}), "DAMAGED: section 'column:n' does not .*: expected 0, found [0-9a-f]{16}$"),
 ]
 
 

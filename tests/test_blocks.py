@@ -175,11 +175,9 @@ def test_the_last_piece_of_a_large_block_comes_when_its_checksum_is_compared(wri
 def test_a_source_that_is_cut_is_stale(packed, writer):
     path = packed(writer)
     opened, size = mmapds.open(path), os.path.getsize(path)
-    assert writer != "many" or opened[0]["id"] == 0
     os.truncate(path, size // 2)
-    message = rf"a.jsonl\.\w+ was {size} bytes when indexed and is {size // 2} now"
     for ds in (opened, mmapds.open(path, check="none")):
-        with pytest.raises(mmapds.StaleIndexError, match=message):
+        with pytest.raises(mmapds.StaleIndexError, match=rf"was {size} bytes when indexed and is {size // 2} now"):
             ds.take([1, 2999])
 
 

@@ -26,18 +26,14 @@ def test_the_command(tmp_path, index):
     assert ran.returncode == 0
     assert "a.mma: 1 record of tokens (uint8 of shape (None,)), x (int8); 1 record left out; " in ran.stdout
     assert mmapds.open(tmp_path / "a.mma").lengths.tolist() == [2]
-    out, schema, deep = (tmp_path / name for name in ("b.mma", "schema.json", "deep.json"))
-    schema.write_text(json.dumps({"tokens": ["uint8", [None]]}))
-    deep.write_text("[" * 100_000)
+    out, schema = tmp_path / "b.mma", tmp_path / "schema.json"
+    schema.write_text(json.dumps({"tokens": ["uint16", [None]]}))
     assert index(path, "-o", out, "--schema", schema, "--no-index", "--quiet", tool="convert").stdout == ""
     assert not os.path.exists(f"{out}.mmx")
     assert len(mmapds.open(out, build=True)) == 2
-    deeper = '{"x": [' + "[" * 500 + "]" * 500 + "]}"
-    expected = {deep: (2, "--schema: expected a JSON object, or a file"), deeper: (1, "..., expected a type or (dtype")}
-    for given, (status, message) in expected.items():
-        ran = index(path, "--schema", given, tool="convert")
-        assert (ran.returncode, ran.stdout, len(ran.stderr.splitlines())) == (status, "", 1)
-        assert message in ran.stderr
+    schema.write_text("[" * 100_000)
+    ran = index(path, "--schema", schema, tool="convert")
+    assert (ran.returncode, ran.stdout, "--schema: expected a JSON object, or a file" in ran.stderr) == (2, "", True)
 
 
 def test_progress_counts_every_record_and_a_format_chooses_files_of_a_directory(tmp_path):

@@ -66,8 +66,6 @@ def test_records_beyond_the_inferred_ones_must_fit(write):
         convert(path, infer=5, fields=["id"], types={"id": "float64"})
     wanted = [{"id": 4, "t": "a", "late": None, "x": None}, {"id": 5, "t": None, "late": 1, "x": None}]
     assert samples(convert(path).path)[4:6] == wanted
-    with pytest.raises(mmapds.DecodeError, match=r"a.jsonl:2 \(byte 9\): not JSON"):
-        convert(write(b'{"id":1}\nno\n', "a.jsonl"))
     with pytest.warns(UserWarning, match="expected one record or more, found 0 records$"):
         assert convert(write(b"", "empty.jsonl")).records == 0
 

@@ -146,6 +146,7 @@ def test_a_directory_that_cannot_be_listed(tmp_path):
         except mmapds.SourceError as error:
             return str(error)
 
-    refused, found = unprivileged(lambda: [[said(way) for way in each] for each in (ways, known)])
+    with unprivileged():
+        refused, found = [[said(way) for way in each] for each in (ways, known)]
     assert refused == [f"{closed}: permission denied"] * len(ways)
     assert [first for first, *_ in found] == [f"{tmp_path}/e0/sub/a.jsonl"] * 2

@@ -285,12 +285,6 @@ def check(text):
         assert struct.pack("<d", found) == struct.pack("<d", wanted), text
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False))
-def test_floats_as_python_writes_them(number):
-    for text in (repr(number), f"{number:.25e}", f"{number:.16e}", f"{number:.40f}" if abs(number) < 1e300 else "0.5"):
-        check(text if set(text) & set(".e") else f"{text}.0")
-
-
 @given(st.integers(0, 10**40), st.integers(-400, 400), st.integers(0, 30), st.booleans())
 def test_floats_of_any_digits_point_and_exponent(digits, exponent, zeros, negative):
     text = str(digits)

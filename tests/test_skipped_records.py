@@ -110,13 +110,6 @@ def test_views_maps_and_pickles_keep_it(ds):
         assert list(mapped) == GOOD
         assert mapped.skipped == sorted(BAD)
 
-    def refuse(sample):
-        raise ValueError(sample["n"])
-
-    with pytest.raises(ValueError, match="5") as error:
-        ds.map(refuse).take([3, 5])
-    assert "train.jsonl:6 " in error.value.__notes__[0]
-
 
 def test_zipped_datasets_leave_out_what_one_of_them_leaves_out(ds, write):
     other = write([{"m": n} if n % 7 else {} for n in range(N)], "b.jsonl")

@@ -81,10 +81,6 @@ def test_members_that_belong_to_no_sample(write):
         ds = check_against_tarfile(path)
         assert [sample["__key__"] for sample in ds] == ["a", "__meta__", "d/"]
         assert list(ds[1])[2:] == ["json", "txt"]
-    ds = mmapds.open(write(archive([folder, *named("nodot", "__x__")]), "none.tar"), build=True)
-    assert len(ds) == 0
-    with pytest.raises(mmapds.KeyMissingError):
-        ds.find("d")
 
 
 # ---- headers -----------------------------------------------------------------------------------------------------

@@ -44,10 +44,6 @@ def sources(tmp_path):
     return write_all(tmp_path)
 
 
-def identity(samples):
-    return samples
-
-
 # ---- sources -------------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +197,7 @@ def test_the_error_of_a_worker_reaches_the_trainer(tmp_path, name):
     path, rows = tmp_path / name, BITS if name == "v.mmx" else np.arange(60_000)
     ds = mmapds.open(path)
     order = np.random.default_rng(1).integers(0, len(ds), 60_000).tolist()
-    loader = DataLoader(ds, 16, sampler=order, num_workers=2, multiprocessing_context="fork", collate_fn=identity)
+    loader = DataLoader(ds, 16, sampler=order, num_workers=2, multiprocessing_context="fork", collate_fn=list)
     batches = iter(loader)
     found = [sample["n"] for _ in range(4) for sample in next(batches)]
     os.truncate(path, 4096)  # while the workers read

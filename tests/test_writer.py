@@ -71,9 +71,6 @@ def test_more_than_is_written_or_indexed_at_once(tmp_path):
     assert ds.column("id").tolist() == list(range(-5, 70_000 - 5))
     batch = mmapds.pad_collate(ds.take(range(70_000)), pad_value=-1)
     assert batch["x"].tolist() == [[i if k < i % 3 else -1 for k in range(2)] for i in range(70_000)]
-    mmapds.build(path, columns={"size": "bytes()"})
-    ds = mmapds.open(path)
-    assert ds.column("size").tolist() == [ds.where(i).size for i in range(70_000)]
     with mmapds.Writer(tmp_path / "b.mma") as writer:
         writer.append_file(path)
     assert (tmp_path / "b.mma").read_bytes() == (tmp_path / "a.mma").read_bytes()
@@ -127,7 +124,6 @@ class Odd(enum.Enum):
         *((INTEGERS, value, "expected int64 of shape .*, found list ") for value in LONG),
         ("float32", "1", "expected float32, found str '1'"),
         ("int8", 1.0, "expected int8, found float 1.0"),
-        ("int8", -129, "expected int8, found int -129"),
         ("int8", [*range(1000, 1100)], r"expected int8, found list \[1000, 1001, 1002, 1003, 1004, 1005, \.\.\.$"),
         ("bool", torch.arange(3), "expected bool, found int64 of shape"),
         ("str", b"a", "expected str, found bytes"),

@@ -4,7 +4,6 @@
 """
 
 import json
-import sys
 from hashlib import blake2b
 from itertools import product
 
@@ -109,4 +108,4 @@ def write():
 
 
 if __name__ == "__main__":
-    sys.exit(write())
+    write()
