@@ -89,6 +89,14 @@ def test_the_numbers_of_a_column_and_its_bins_are_those_of_loops(write, ran, mon
     assert max(len(bar or "") for _, bar, _ in bins) == len(max(bins, key=lambda each: each[2])[1]) == 40
 
 
+def test_a_column_without_a_finite_number_has_no_histogram(write, ran):
+    path = write([1, 2, 3])
+    mmapds.build(path)
+    mmapds.add_column(path, "x", np.full(3, np.nan))
+    status, out, err = ran("info", path, "--histogram", "x")
+    assert (status, err, table(out)["x", "median"], table(out)["x", "total"]) == (0, "", "0", "0")
+
+
 def test_percentiles_of_many_records_are_those_of_a_sample(write, monkeypatch):
     monkeypatch.setattr(numbers, "_SAMPLE", 50)
     monkeypatch.setattr(numbers, "_PIECE", 10)
