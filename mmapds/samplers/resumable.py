@@ -451,7 +451,7 @@ class ResumableSampler(ABC):
             if not is_same(saved.get(key), own.get(key)):
                 raise StateError(
                     f"state: of another order: expected {key} = {own.get(key)!r}, found {shortened(saved.get(key))}; "
-                    "make the sampler with the arguments it had when the state was saved"
+                    "make the sampler with the lengths and arguments it had when the state was saved"
                 )
 
     def _check_dataset(self, saved: Any) -> None:
