@@ -236,8 +236,11 @@ def test_too_many_patterns_of_packs_are_refused(monkeypatch):
 
 
 def test_a_damaged_length_order_is_an_error_and_no_record(write):
-    path = write([{"n": 1 + i % 7} for i in range(100)])
-    mmapds.build(path, length="n")
-    patched(f"{path}.mmx", Index(f"{path}.mmx").sections["length_order"].offset + 12, b"\xff\xff\xff\xff")
-    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: .*expected record numbers below 100.*run: python -m"):
-        list(PackingBatchSampler(mmapds.open(path), 30, **ALONE))
+    paths = [write([{"n": 1 + i % 7} for i in range(100)], name) for name in ("a.jsonl", "b.jsonl")]
+    for path in paths:
+        mmapds.build(path, length="n")
+    patched(f"{path}.mmx", Index(f"{path}.mmx").sections["length_order"].offset + 12, (100).to_bytes(4, "little"))
+    with pytest.raises(
+        mmapds.FormatError, match=r"/b.jsonl.mmx: DAMAGED: .*expected record numbers below 100.*run: pyt"
+    ):
+        list(PackingBatchSampler(mmapds.open(paths), 30, **ALONE))
