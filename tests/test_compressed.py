@@ -10,6 +10,7 @@ import struct
 import subprocess
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from unittest.mock import patch
 
 import hypothesis.strategies as st
@@ -83,7 +84,8 @@ def as_format(kind):
 def answers(path, kind, **options):
     """All that can be asked of a file that is indexed, but where its bytes lie; or the error without its name."""
     try:
-        ds = mmapds.open(mmapds.build(path, force=True, **as_format(kind), **options))
+        Path(f"{path}.mmx").unlink(missing_ok=True)  # whose options would be kept
+        ds = mmapds.open(mmapds.build(path, **as_format(kind), **options))
         verify(Index(ds.indexes[0]))
     except mmapds.Error as error:
         return str(error).partition(": ")[2]
@@ -185,7 +187,8 @@ def test_content_that_blocks_cut_anywhere_is_that_of_the_plain_file(
     plain, path = (tmp_path / f"{NAMES.get(kind, 'a.bin')}{each}" for each in ("", suffix))
     plain.write_bytes(whole)
     path.write_bytes(cut(bytes(whole), sizes if kind == "jsonl" else [100, *sizes], compress))
-    options = {"columns": {"size": "bytes()"}} | ({} if kind == "jsonl" else {"truncated": truncated})
+    options = {"columns": {"size": "bytes()"} if largest == 100 else {}}  # another scan measures
+    options |= {} if kind == "jsonl" else {"truncated": truncated}
     with ExitStack() as stack:
         for module in (zstd, content, reader):
             stack.enter_context(patch.object(module, "LARGEST_BLOCK", largest))
