@@ -191,7 +191,7 @@ REFUSED = [
     (lambda s: s | {"version": 1}, r"^state\['version'\] = 1, expected 2; use the mmapds that saved it$"),
     (lambda _: {}, "found one without dataset, epoch, epoch_size, order, position, version"),
     (lambda _: None, "^state: expected the dict that state_dict.. returned, found NoneType$"),
-    (lambda s: s | {"order": s["order"] | {"seed": 7}}, "expected seed = 0, found 7; make the sampler with the arg"),
+    (lambda s: s | {"order": s["order"] | {"seed": 7}}, "expected seed = 0, found 7; make the sampler with the l"),
     (lambda s: s | {"order": s["order"] | {"ranks": 0}}, r"expected ranks = (None|2), found 0"),
     (lambda s: s | {"order": 3}, r"^state\['order'\] = 3, expected a dict$"),
     (lambda s: s | {"position": 10**9}, r"^state\['position'\] = 1000000000, expected an integer from 0 to"),
