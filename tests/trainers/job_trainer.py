@@ -58,14 +58,13 @@ class OwnLoader(Trainer):
 
 
 def fit(job, name, loader=None, *, part=0, stop=None, batch=BATCH):
-    """Train for all epochs, or until a step; return the trainer."""
+    """Train for all epochs, or until a step."""
     model = Model(job, name, part)
     quiet = {"save_strategy": "no", "logging_strategy": "no", "report_to": "none", "disable_tqdm": True}
     arguments = TrainingArguments(
         output_dir=os.path.join(job.folder, "trainer", name),
         num_train_epochs=EPOCHS,
         per_device_train_batch_size=batch,
-        per_device_eval_batch_size=BATCH,
         remove_unused_columns=False,
         use_cpu=True,
         **quiet,
@@ -74,7 +73,6 @@ def fit(job, name, loader=None, *, part=0, stop=None, batch=BATCH):
     trainer = cls(model, arguments, train_dataset=job.ds, data_collator=collate, callbacks=callbacks)
     trainer.loader = loader
     trainer.train(resume_from_checkpoint=bool(part))
-    return trainer
 
 
 def loader_of(job, kind, batch=BATCH):
@@ -85,10 +83,7 @@ def loader_of(job, kind, batch=BATCH):
 
 
 def train(job):
-    trainer = fit(job, "dataset")
-    predicted = trainer.predict(job.ds).predictions  # losses, and ids
-    job.say("dataset", sorted(predicted[-1].tolist()))
-    for kind in KINDS:
+    for kind in WITH_DATASET:
         fit(job, kind, loader_of(job, kind))
 
 

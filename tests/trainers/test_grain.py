@@ -55,8 +55,6 @@ def test_all_shards_have_as_many_records_and_random_numbers_are_as_grain_makes_t
     assert (len(filled), len(short)) == (612, 608)  # 609 records
     assert keys(filled, 609, 612) == SHUFFLED.at(2, np.arange(3)).tolist()
     assert keys(OrderSampler(orders.Sequential(3), ShardOptions(0, 8), num_epochs=1)) == [0, 1, 2, 0, 1, 2, 0, 1]
-    of_ten = OrderSampler(SHUFFLED, num_epochs=2, epoch_size=10)
-    assert keys(of_ten) == [*SHUFFLED.at(0, np.arange(10)), *SHUFFLED.at(1, np.arange(10))]
     ours, grains = OrderSampler(SHUFFLED, seed=5)[17], grain.samplers.IndexSampler(N, shuffle=False, seed=5)[17]
     assert (ours.index, ours.rng.random(4).tolist()) == (grains.index, grains.rng.random(4).tolist())
     assert OrderSampler(SHUFFLED)[0].rng is None
