@@ -177,7 +177,7 @@ $(STAMP): pyproject.toml constraints.txt $(SOURCES)
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -q -e '.[torch]'
+	$(PIP) install -e '.[torch]' # which shows what it downloads
 	touch $@
 
 build/audit/installed: pyproject.toml constraints.txt
