@@ -179,6 +179,11 @@ def test_a_source_that_is_replaced_before_it_is_first_read_is_stale(corpus):
             ds[1]
     with pytest.raises(mmapds.StaleIndexError, match="was replaced while it was opened; run: "):
         check_source(Index(str(mmapds.build(corpus))), 0, os.path.getsize(corpus), 1)
+    ds = mmapds.open(corpus)
+    with same_time(corpus), open(corpus, "ab") as file:
+        file.write(b"{}\n")
+    with pytest.raises(mmapds.StaleIndexError, match="was 300000 bytes when indexed and is 300003 now"):
+        ds[1]
 
 
 # ---- --verify: sections that were forged, with checksums that hold, are found ------------------------------------
