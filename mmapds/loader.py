@@ -1,4 +1,4 @@
-"""`DataLoader`: torch's, with threads that read the map, and with states that count what the trainer has."""
+"""`DataLoader`: a torch DataLoader with worker threads, whose state counts delivered batches."""
 
 from __future__ import annotations  # help() shows them as they are written
 
@@ -28,28 +28,28 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         for batch in loader:
             checkpoint = loader.state_dict()
 
-    Arguments and attributes are torch's. Over a dataset of mmapds threads are the faster workers: they read the map of
-    the process itself, so nothing is sent and nothing is held twice. docs/loader.md says how to choose.
+    Arguments and attributes are torch's. For a dataset of mmapds, threads are faster than processes: they read the
+    mapped file directly, so no batch is copied between processes. docs/loader.md says how to choose.
 
     Args:
-      dataset: a dataset with a length and `dataset[i]`; where it has `__getitems__`, that is called for a batch.
+      dataset: a dataset with a length and `dataset[i]`; `__getitems__`, if it exists, reads a whole batch.
       shuffle: a new order every epoch, in a single process; several processes of torch.distributed need a sampler.
       num_workers: how many threads or processes make batches; 0 makes them in the trainer's own thread.
-      prefetch_factor: batches for each worker that exist or are made ahead of the trainer; 2 by default.
-      timeout: seconds to wait for a batch; 0 for any time.
-      worker_init_fn: called in every worker first, with its number. In a thread, random numbers that it seeds are put
-        back as they were: they are the trainer's.
+      prefetch_factor: batches that each worker prefetches; 2 by default.
+      timeout: seconds to wait for a batch; 0 waits without a limit.
+      worker_init_fn: called first in every worker, with its number. A thread shares its random state with the trainer,
+        so the loader restores that state afterwards.
       generator: its seed is that of `shuffle=True`; 0 by default.
-      persistent_workers: keep processes from one epoch to the next; threads start in no time.
-      in_order: False needs `workers="processes"`, and leaves no states.
-      workers: "threads", or "processes" for decoders and collate functions in Python that take longer than the
-        trainer's step: those are torch's own workers.
-      prefetch: the same as `prefetch_factor`, as a number of batches in all; it counts where both are given.
-      stall_after: seconds after which a wait for a batch is reported by a warning; None for never.
+      persistent_workers: keep processes from one epoch to the next; threads always start anew.
+      in_order: False needs `workers="processes"`; the loader then has no state.
+      workers: "threads", or "processes" (torch's own workers) for decoders and collate functions in Python that take
+        longer than the trainer's step.
+      prefetch: batches that all workers prefetch together; it overrides `prefetch_factor`.
+      stall_after: seconds of waiting for a batch after which the loader warns; None never warns.
     The other arguments are those of torch's DataLoader.
     Raises:
-      OrderError: an argument is out of range, or contradicts another one, such as a sampler of another view of the
-        dataset; it is also a ValueError.
+      OrderError: an argument is out of range or contradicts another one, as a sampler of another view of the dataset
+        does; it is also a ValueError.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
         self.in_order = in_order  # torch 2.6 and later have it too
         if batch_sampler is None and batch_size is not None and hasattr(sampler, "set_epoch"):
-            # The only place where Hugging Face's Trainer looks for it after a resume.
+            # After a resume, Hugging Face's Trainer looks for `set_epoch` only here.
             self.batch_sampler.set_epoch = sampler.set_epoch  # type: ignore[union-attr]
         self._waits = Waits()
 
     @property
     def _resumable(self) -> ResumableSampler | None:
-        """The sampler of mmapds that indices come from, if it is one."""
+        """The sampler of the indices, if it belongs to mmapds."""
         found = _innermost(self._index_sampler)
         return found if isinstance(found, ResumableSampler) else None
 
@@ -125,16 +125,16 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             super().check_worker_number_rationality()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Return an iterator over the batches of an epoch, which begins when the first batch is asked for.
+        """Return an iterator over the batches of an epoch; it starts with the first `next()`.
 
-        Several can be used at a time. States and figures are those of the one that began last.
+        Several iterators can run at a time. `state_dict` and `stats` describe the one that started last.
 
         Raises:
           OrderError: with `shuffle=True`, in one of several processes of torch.distributed.
         """
         group = process_group() if self._shuffles else None
         if group is not None and (processes := group.get_world_size()) > 1:
-            # Now, as trainers replace the samplers of loaders that are made with shuffle=True.
+            # Checked only here: trainers may still replace the sampler of a loader made with shuffle=True.
             raise OrderError(
                 f"shuffle = True, expected a sampler that shares the samples among the {processes} processes of "
                 "torch.distributed; give sampler=mmapds.DistributedSampler(dataset), or "
@@ -146,27 +146,27 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return (ProcessLoop if self.num_workers and self.workers == "processes" else ThreadLoop)(self, self._waits)
 
     def _begin_epoch(self) -> None:
-        """Tell the dataset, whose functions may draw random numbers, which epoch its samples are for."""
+        """Set the epoch of the dataset, for the random numbers of `map(seed=...)`."""
         if is_ours(self.dataset) and self._resumable is not None:
             cast(Any, self.dataset).set_epoch(self._resumable.epoch)
 
     def _start_processes(self) -> tuple[Any, Drawn]:
         """Return torch's own iterator, and the indices that it draws."""
         self._begin_epoch()
-        processes: Any = super().__iter__()  # makes one, or begins anew with that of persistent workers
+        processes: Any = super().__iter__()  # a new one, or with persistent workers the same one, restarted
         return processes, processes._index_sampler.latest  # torch asks for indices once or twice, and uses the latest
 
     def _get_iterator(self) -> Any:
-        """Return a new iterator of torch's over this loader, whose processes end with this one."""
+        """Return a new iterator of torch's over this loader; its workers end with this process."""
         inner, drawn = copy.copy(self), Drawn(self._index_sampler, self._resumable, self._owns_sampler)
         indices = "sampler" if self.batch_sampler is None else "batch_sampler"
         inner.__dict__ |= {indices: drawn, "worker_init_fn": partial(start_process, self.worker_init_fn)}
         return torch.utils.data.DataLoader._get_iterator(inner)
 
     def epochs(self, end: int) -> Iterator[int]:
-        """Set and yield each epoch that is left before `end`.
+        """Set and yield each remaining epoch before `end`.
 
-        After `load_state_dict` these begin with the epoch of the state.
+        After `load_state_dict`, the first one is the epoch of the state.
         """
         sampler = self._stateful()
         current, position = sampler._place()
@@ -175,13 +175,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             yield epoch
 
     def steps(self) -> Iterator[tuple[int, Any]]:
-        """Yield the number and the batch of each step that is left of this epoch.
+        """Yield the number and the batch of each remaining step of this epoch.
 
-        After `load_state_dict` numbers go on where the state was saved.
+        After `load_state_dict`, the first number is the step at which the state was saved.
         """
         span = self._stateful()._next_span()
         whole, left = span._replace(start=0).steps, span.steps
-        if (batches := cast(Any, self._index_sampler)) is not self._resumable:  # of torch's, whose steps are samples
+        if (batches := cast(Any, self._index_sampler)) is not self._resumable:  # torch's, of single samples
             more = 0 if batches.drop_last else batches.batch_size - 1
             whole, left = ((n + more) // batches.batch_size for n in (whole, left))
         return enumerate(self, whole - left)
@@ -195,21 +195,21 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 return
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the last batch that was returned: a small dict for JSON.
+        """Return the state after the last delivered batch: a small dict for JSON.
 
-        However far workers are ahead, a loader that loads it goes on with the batch that comes next here. After the
-        last batch of an epoch it goes on with the next epoch. It is the sampler's state, for any number of replicas and
-        any batch size; the sampler alone can load it too.
+        Prefetched batches do not count: a loader that loads the state resumes with the next batch of this loop. After
+        the last batch of an epoch, it resumes with the next epoch. The state is the sampler's: a sampler can load it
+        too, with any number of replicas and any batch size.
 
         Raises:
-          StateError: the sampler is not one of mmapds, or batches come in no order.
+          StateError: the sampler does not belong to mmapds, or `in_order` is False.
         """
         return self._stateful().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from a state in the next loop.
 
-        A loop that has begun does not change.
+        A loop that already runs does not change.
 
         Raises:
           StateError: the state belongs to another sampler, or is not a state.
@@ -231,11 +231,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Return how long the trainer waited for data in the last loop.
 
         Returns:
-          A dict: `batches` delivered, and the `records` asked for in them, skipped ones included; `seconds` from the
-          first request to the last delivery, and `records_per_second` of them; `wait`, the seconds of these that the
-          trainer waited; `wait_p50`, `wait_p99` and `wait_max`, the seconds that it waited for one batch (percentiles
-          are of the last 4,096); `stalls`, how many waits were reported; `decoded_blocks` of compressed sources, in
-          this process since the dataset was opened.
+          A dict: delivered `batches`, and their `records`, including skipped ones; `seconds` from the first request to
+          the last delivery, and `records_per_second` in that time; `wait`, the seconds that the trainer waited in all;
+          `wait_p50`, `wait_p99` and `wait_max`, the seconds that it waited for one batch (percentiles of the last
+          4,096); `stalls`, the number of stall warnings; `decoded_blocks`, the blocks of compressed sources that this
+          process decoded since the dataset was opened.
         """
         dataset: Any = self.dataset
         return {**self._waits.report(), "decoded_blocks": dataset._blocks.decoded if is_ours(dataset) else 0}
@@ -252,7 +252,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
 
 class _OwnSampler(OrderSampler):
-    """The sampler of a loader that is given none. A loop that reads all of an epoch begins the next one."""
+    """The default sampler of a loader. A loop that reads a whole epoch is followed by the next epoch."""
 
     def __init__(self, dataset: Any, generator: torch.Generator | None) -> None:
         if isinstance(self, torch.utils.data.RandomSampler):  # trainers read its attributes
@@ -267,11 +267,11 @@ class _OwnSampler(OrderSampler):
 
 
 class _Shuffled(_OwnSampler, torch.utils.data.RandomSampler):
-    """Trainers that put a sampler of theirs in the place of torch's do so with this one, too."""
+    """Shuffles; a RandomSampler, so that trainers replace it as they replace torch's own."""
 
 
 class _InOrder(_OwnSampler, torch.utils.data.SequentialSampler):
-    """The same without shuffling."""
+    """Reads in order."""
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------
@@ -301,14 +301,14 @@ def _check_options(
 
 
 def _is_number(seconds: object) -> bool:
-    return isinstance(seconds, Real) and not isinstance(seconds, bool) and seconds == seconds  # and no NaN
+    return isinstance(seconds, Real) and not isinstance(seconds, bool) and seconds == seconds  # not NaN
 
 
 def _check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, is_batched: bool) -> None:
     """Raise OrderError for an iterable dataset, or a sampler of mmapds in the wrong argument or of other data.
 
     Args:
-      is_batched: whether indices of the sampler are made into batches.
+      is_batched: whether the loader groups indices of the sampler into batches.
     """
     if isinstance(dataset, torch.utils.data.IterableDataset):
         raise OrderError(
@@ -332,11 +332,11 @@ def _check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, is_batche
 
 
 def _with_own_epoch(dataset: Any, sampler: Any) -> Any:
-    """Return a dataset of mmapds with an epoch that other loaders leave as it is, where its sampler has epochs."""
+    """Return the dataset with an epoch of its own if its sampler sets one, so that other loaders do not change it."""
     has_epochs = is_ours(dataset) and isinstance(_innermost(sampler), ResumableSampler)
     return dataset._with_own_epoch() if has_epochs else dataset
 
 
 def _innermost(sampler: Any) -> Any:
-    """Return the sampler that a BatchSampler of torch's makes batches of; any other as it is."""
+    """Return the sampler inside a BatchSampler of torch's; any other sampler unchanged."""
     return sampler.sampler if type(sampler) is torch.utils.data.BatchSampler else sampler

@@ -1,4 +1,4 @@
-"""The loops of a DataLoader: how indices are drawn, batches made, and those counted that the trainer has."""
+"""The loops of a DataLoader: they draw indices, make batches, and count delivered batches."""
 
 import os
 import random
@@ -25,13 +25,13 @@ from .storage.workers import Makers, end_with_parent, fulfil
 
 THREAD_NAME = "mmapds-loader"
 """How the names of a loader's threads begin."""
-_KEPT = 4096  # waits that percentiles are of
+_KEPT = 4096  # the last waits, for percentiles
 _ENDED, _NOT_IN_TIME = "DataLoader worker (pid", "DataLoader timed out"
-"""How torch's messages begin where a worker process has ended, and where a batch is late."""
+"""How torch's messages begin when a worker process has ended, and when a batch is late."""
 
 
 class Waits:
-    """Counts batches, records and the seconds that the trainer waited, in one loop."""
+    """Counts the batches, the records and the trainer's waiting time of one loop."""
 
     def __init__(self) -> None:
         self.stalls = 0
@@ -40,7 +40,7 @@ class Waits:
         self._last: deque[float] = deque(maxlen=_KEPT)
 
     def add(self, begin: float, end: float, records: int) -> None:
-        """Count a batch that was asked for and delivered at these times, in seconds."""
+        """Count a batch that the trainer requested at `begin` and got at `end`, in seconds."""
         wait = end - begin
         self._begin, self._end = self._begin or begin, end
         self._batches += 1
@@ -50,7 +50,7 @@ class Waits:
         self._last.append(wait)
 
     def report(self) -> dict[str, Any]:
-        """Return the figures; `DataLoader.stats` says what they are."""
+        """Return the figures that `DataLoader.stats` describes."""
         seconds, waits = self._end - self._begin, sorted(self._last) or [0.0]
         return {
             "batches": self._batches,
@@ -66,19 +66,19 @@ class Waits:
 
 
 class Drawn(Iterator[Any]):
-    """The indices of one loop: draws them, and counts the batches that the trainer has.
+    """Draws the indices of one loop, and counts delivered batches.
 
-    torch's own loader takes it for a sampler, and asks it for an iterator: a new one each time, which is `latest`.
+    For torch's own loader it acts as a sampler: each `iter()` returns a new object, kept as `latest`.
     """
 
     latest: "Drawn"
 
     def __init__(self, indices: Any, sampler: Any, owned: bool) -> None:
-        self._indices, self._sampler, self._owned = indices, sampler, owned  # a loader would make a cycle
-        self._in_batches = sampler is indices  # else the loader makes batches of steps
+        self._indices, self._sampler, self._owned = indices, sampler, owned  # keeping the loader would make a cycle
+        self._in_batches = sampler is indices  # otherwise a step is one sample, and the loader makes batches
         self._source: Iterator[Any] | None = None
         self._iteration: Iteration | None = None  # of a sampler of mmapds
-        self._waiting: deque[Any] = deque()  # the indices of batches that were not settled yet
+        self._waiting: deque[Any] = deque()  # the indices of prefetched batches
         self._settled = 0
         self.has_failed = False
         """Whether the sampler raised an error."""
@@ -106,7 +106,7 @@ class Drawn(Iterator[Any]):
         return indices
 
     def settle(self, *, is_delivered: bool) -> Any:
-        """Count the oldest batch that was drawn, and return its indices. A failed one counts with the next one."""
+        """Count the oldest prefetched batch, and return its indices. A failed batch counts with the next one."""
         indices = self._waiting.popleft()
         self._settled += 1 if self._in_batches or not isinstance(indices, list) else len(indices)
         if is_delivered:
@@ -114,7 +114,7 @@ class Drawn(Iterator[Any]):
         return indices
 
     def end(self) -> None:
-        """Take note that the trainer was told that there is no more."""
+        """Mark the epoch as finished, once the trainer got StopIteration."""
         if self._iteration is not None and self._iteration.span is not None:
             self._count(self._iteration.span.steps)
             if self._owned:
@@ -131,21 +131,21 @@ class Drawn(Iterator[Any]):
 
 
 class Loop(Iterator[Any]):
-    """Yields the batches of an epoch. Nothing is drawn, and no worker starts, before the first one is asked for."""
+    """Yields the batches of an epoch. The sampler and the workers start with the first `next()`."""
 
     def __init__(self, loader: Any, waits: Waits) -> None:
         self._loader = loader
         self._waits = waits
         self._drawn = Drawn(loader._index_sampler, loader._resumable, loader._owns_sampler)
         self._stall_after = float("inf") if loader.stall_after is None else loader.stall_after
-        self._number = 0  # of the batch that is next
+        self._number = 0  # of the next batch
         self._process = os.getpid()
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        """Return the next batch. An error that making it raised is raised in its place; the loop goes on after it."""
+        """Return the next batch, or raise the error of its worker; the loop can continue after that."""
         if os.getpid() != self._process:
             raise Error(
                 f"loader: expected process {self._process}, which began this loop, found process {os.getpid()}, which "
@@ -157,10 +157,10 @@ class Loop(Iterator[Any]):
 
     @abstractmethod
     def _next(self) -> tuple[float, Any, Any]:
-        """Return from when on the trainer waited for data, the indices of the next batch, and the batch."""
+        """Return the time at which the trainer began to wait, the indices of the next batch, and the batch."""
 
     def _check_stall(self, begin: float, indices: Any, what: str = "delivered") -> None:
-        """Report a batch that takes too long."""
+        """Warn of a batch that takes longer than `stall_after`."""
         seconds = time.perf_counter() - begin
         if seconds < self._stall_after:
             return
@@ -175,15 +175,15 @@ class Loop(Iterator[Any]):
 
 
 class ThreadLoop(Loop):
-    """Has threads make the next batches while the trainer works on one, or makes each when it is asked for.
+    """Prefetches batches in threads; without workers, makes each batch in `next()`.
 
-    Indices are drawn by the thread that asks for batches, so samplers need not be safe in threads.
+    Only the trainer's thread draws indices, so samplers need not be thread-safe.
     """
 
     def __init__(self, loader: Any, waits: Waits) -> None:
         super().__init__(loader, waits)
         self._make = _Batches(loader)
-        self._tasks: deque[tuple[Any, Future[Any]]] = deque()  # the indices of batches, and these once they are made
+        self._tasks: deque[tuple[Any, Future[Any]]] = deque()  # the indices and the future of each prefetched batch
         self._ahead = loader.prefetch or (loader.prefetch_factor or 1) * loader.num_workers or 1
         self._threads: Makers[Any, Any] | None = None
 
@@ -216,7 +216,7 @@ class ThreadLoop(Loop):
             del batch  # the traceback of its error holds this frame
 
     def _draw(self) -> None:
-        """Draw indices until as many batches are on their way as there may be."""
+        """Draw indices until enough batches are prefetched."""
         with suppress(StopIteration):
             while len(self._tasks) < self._ahead:
                 indices = next(self._drawn)
@@ -225,7 +225,7 @@ class ThreadLoop(Loop):
                 self._tasks.append((indices, self._threads.give(indices) if self._threads is not None else Future()))
 
     def _wait(self, begin: float, indices: Any, batch: "Future[Any]") -> None:
-        """Wait for the next batch, which threads make."""
+        """Wait for the threads to finish the next batch."""
         timeout = self._loader.timeout or float("inf")
         for limit in sorted({self._stall_after, timeout}):
             with suppress(TimeoutError):
@@ -240,7 +240,7 @@ class ThreadLoop(Loop):
 
 
 class ProcessLoop(Loop):
-    """Counts the batches of torch's own loader, whose processes make them."""
+    """Yields and counts the batches of torch's own loader, with worker processes."""
 
     _inner: Any = None
 
@@ -268,7 +268,7 @@ class ProcessLoop(Loop):
 
 
 def _ended_worker(error: Exception, workers: Iterable[Any]) -> Error:
-    """Return the error to raise where torch says that a worker process has ended."""
+    """Return the error for a worker process that has ended, as torch reports."""
     found = str(error)
     for worker in workers:
         if code := worker.exitcode:
@@ -281,7 +281,7 @@ def _ended_worker(error: Exception, workers: Iterable[Any]) -> Error:
 
 
 def _shown(indices: Any) -> str:
-    """Return the records of a batch, as messages name them."""
+    """Return the records of a batch as text for a message."""
     if not isinstance(indices, list | tuple):
         return f"record {indices}"
     return f"records {shortened(list(indices))[1:-1]} ({len(indices)} in all)"
@@ -319,7 +319,7 @@ class _Batches:
             return self._collate(samples)
         except CollateError as error:
             if self._is_batched and isinstance(self._dataset, Dataset):
-                with suppress(Error):  # of a record that cannot be read any more: the first error counts
+                with suppress(Error):  # a record that can no longer be read must not hide the first error
                     note_places(error, self._dataset, samples, indices)
             raise
 
@@ -333,18 +333,18 @@ def _threads_of(loader: Any, make: Callable[[Any], Any]) -> Makers[Any, Any]:
     device = torch.cuda.current_device() if _uses_cuda() else None
     count = torch.get_num_threads()
     threads = Makers(make, loader.num_workers, THREAD_NAME, partial(_start_thread, device, loader.worker_init_fn))
-    torch.set_num_threads(count)  # what the threads have set counts for all threads that start later
+    torch.set_num_threads(count)  # the loader's threads have changed the default for all later threads
     return threads
 
 
 def _start_thread(device: int | None, start: Callable[[int], None] | None, number: int) -> None:
-    """Do what a thread of a loader does first."""
-    torch.set_num_threads(1)  # as in torch's own workers: the loader's threads share the cores as they are
-    torch.get_num_threads()  # makes it this thread's own number, which the trainer's later ones do not change
+    """Set up a thread of a loader."""
+    torch.set_num_threads(1)  # as in torch's own workers: the loader's threads already use the cores
+    torch.get_num_threads()  # fixes the number for this thread, so that the trainer cannot change it later
     if device is not None:
         torch.cuda.set_device(device)
     if start is not None:
-        # It often seeds random numbers, which in a thread are those of the trainer.
+        # worker_init_fn often seeds random numbers, whose state a thread shares with the trainer.
         pythons, numpys = random.getstate(), np.random.get_state()
         try:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if _uses_cuda() else []):
@@ -355,10 +355,10 @@ def _start_thread(device: int | None, start: Callable[[int], None] | None, numbe
 
 
 def start_process(start: Callable[[int], None] | None, number: int) -> None:
-    """Do what a worker process does first: from then on it ends with the trainer, however that ends.
+    """Set up a worker process; from now on it ends with the trainer, even if that is killed.
 
-    By itself, a worker of torch's looks for the trainer only between batches: one that waits to send a batch when the
-    trainer is killed would stay for ever.
+    torch's own check runs only between batches: a worker that waits to send a batch to a killed trainer would never
+    end.
     """
     end_with_parent()
     if start is not None:

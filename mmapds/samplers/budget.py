@@ -1,4 +1,4 @@
-"""Plans of batches under a budget: of records of about one length, or of records that are near in an order."""
+"""Plans of batches under a token budget: buckets of similar lengths, and windows along an order."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ from ..orders.basic import Int64s, Order, records_at
 from ..orders.permutation import Permutation, word
 from .plan import Groups, Plan, Reader, Selection, Uint64s, classes, pieces, rounded_up
 
-_REGION = 4  # a batch more is made out of this many
+_REGION = 4  # batches that shrink to make one more
 _MIXED = 1 << 32  # stream of the first permutation of ready batches; later ones have the streams after it
-_HALVINGS = 24  # of the part of the budget that makes a whole last step
+_HALVINGS = 24  # bisection steps for the budget that fills the last step
 _TABLE = 1 << 20  # lengths below this are looked up in a table
-_CHUNK = 65_536  # positions of an order that are read at a time
+_CHUNK = 65_536  # positions of an order read at a time
 
 
 class Budget(NamedTuple):
-    """What a batch may hold. The size of a batch follows from its longest record: see mds_batch_size in csrc/plan.c."""
+    """The limits of a batch. Its longest record decides its size: see mds_batch_size in csrc/plan.c."""
 
     max_tokens: int
     """Largest cost of the longest record times the number of records, in the unit of the lengths."""
@@ -32,7 +32,7 @@ class Budget(NamedTuple):
     quadratic_length: int
     """A record of length L costs L + L^2 / quadratic_length; with 0, it costs L."""
     round_to: int = 1
-    """A batch is as wide as its longest record, rounded up to a multiple of this; so L is, too."""
+    """Lengths L are rounded up to a multiple of this."""
 
     def cost(self, length: int) -> int:
         """Return what one record costs; the same rule as in mds_batch_size, and a test compares them."""
@@ -41,28 +41,28 @@ class Budget(NamedTuple):
 
 
 Cut = tuple[int, int, int]
-"""Least and most batches of a bucket, and by how many thousandths lengths may fall in it: see mds_cut in csrc."""
+"""Least and most batches of a bucket, and how many thousandths shorter its lengths may become: see mds_cut in csrc."""
 
 
 def batches_in(buckets: Uint64s) -> int:
-    """Return how many batches there are in buckets."""
+    """Return the number of batches in `buckets`."""
     return int(buckets[-1, 1] + buckets[-1, 2])
 
 
 class BudgetPlan(Plan):
-    """What both planners of budgets share."""
+    """The base of both planners of token budgets."""
 
     limits: Budget
 
     def _cut_buckets(self, cut: Cut, *, between: bool = False, budget: Budget | None = None) -> Uint64s:
-        """Return rows of (first rank, first batch, batches, size); `between` cuts in the middle of the others."""
+        """Return buckets as rows of (first rank, first batch, batches, size); `between` shifts them by half."""
         values, counts = classes(rounded_up(self.selection.values, self.limits.round_to), self.selection.counts)
-        # The core is given lengths that are rounded already.
+        # The core expects rounded lengths.
         found = _native.plan_buckets((budget or self.limits)[:4], values, counts, cut, between)
         return np.frombuffer(found, np.uint64).reshape(-1, 4)
 
     def measured(self, lengths: NDArray[Any], begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
-        """Return what batches hold; the cost of one is its padded size."""
+        """Measure batches; see `Plan.measured`. The cost of a batch is its padded size."""
         widths = rounded_up(np.maximum.reduceat(lengths, begins).astype(np.uint64), self.limits.round_to)
         spaces = widths.astype(np.int64) * sizes
         return np.add.reduceat(lengths.astype(np.int64), begins), spaces, spaces
@@ -71,18 +71,18 @@ class BudgetPlan(Plan):
 # ---- by length alone: buckets ---------------------------------------------------------------------------------------
 
 
-# A bucket of one batch would give its records the same company in every epoch, which is worse than some padding. Eight
-# are enough, and buckets of more than two have lengths within 0.8 %: see bench/results/bench_planners.md.
+# A bucket of one batch would hold the same records in every epoch, which is worse than some padding. Eight batches are
+# enough; in buckets of more than two, lengths differ by up to 0.8 %: see bench/results/bench_planners.md.
 _CUT = (2, 8, 8)
 
 
 class BucketPlan(BudgetPlan):
     """Cuts records in order of length into buckets of whole batches, once.
 
-    Every epoch permutes the records inside each bucket, and the groups of neighbouring batches. Every other one has
-    buckets that lie between those of the others, so that records share batches with others where a bucket has few
-    batches. All epochs have the same number of batches: some in buckets of short records are made smaller for it. Only
-    the buckets are stored.
+    Every epoch permutes the records inside each bucket, and the groups of neighbouring batches. Odd epochs shift the
+    buckets by half, so that records meet others even in buckets of few batches. All epochs have the same number of
+    batches: if one of the two sets of buckets has fewer, batches of short records shrink to make more. Only the buckets
+    are stored.
     """
 
     kind = "token budget, buckets"
@@ -98,12 +98,12 @@ class BucketPlan(BudgetPlan):
         self._groups = Groups(len(self), self.group_size, self.seed, self.shuffle)
 
     def _last_step_can_be_split(self, buckets: Uint64s) -> bool:
-        """Return whether the batches of the last step have a sample for each rank, whichever batches these are."""
+        """Return whether any batches of a last step have enough samples for all ranks."""
         rest = batches_in(buckets) % self.ranks
         smallest = rest * int(buckets[:, 3].min()) >= self.ranks
         if not rest or smallest or self.group_size != self.ranks:
             return not rest or smallest
-        # The group that is not whole is always the last one, and has the shortest records.
+        # The partial group is always the last one, and has the shortest records.
         batches, sizes = buckets[-rest:, 2].astype(np.int64), buckets[-rest:, 3].astype(np.int64)
         return int(np.repeat(sizes, np.minimum(batches, rest))[-rest:].sum()) >= self.ranks
 
@@ -111,7 +111,7 @@ class BucketPlan(BudgetPlan):
         return batches_in(self._tables[0])
 
     def reader(self, epoch: int) -> Reader:
-        """Return what reads the batches of an epoch, in any order, at no cost for going back."""
+        """Return a reader of the batches of an epoch; positions may come in any order."""
         buckets = self._tables[epoch % len(self._tables)]
         first_batches, sizes = buckets[:, 1].astype(np.int64), buckets[:, 3].astype(np.int64)
         native = _native.Plan(
@@ -133,10 +133,10 @@ class BucketPlan(BudgetPlan):
 
 
 def _with_more_batches(buckets: Uint64s, wanted: int, multiple: int) -> Uint64s:
-    """Return buckets of the same records that have `wanted` batches, at most one for each record.
+    """Return buckets of the same records with `wanted` batches, at most one for each record.
 
-    Batches of the shortest records are made smaller, `_REGION` of them for each one more if there are so many, so
-    that they still cost about the same.
+    Batches of the shortest records shrink: up to `_REGION` of them for each new batch, so that they still cost about
+    the same.
     """
     more = wanted - batches_in(buckets)
     if not more:
@@ -146,7 +146,7 @@ def _with_more_batches(buckets: Uint64s, wanted: int, multiple: int) -> Uint64s:
     batches, sizes = buckets[first:, 2].astype(np.int64), buckets[first:, 3].astype(np.int64)
     room = batches * (sizes - 1)
     share = np.minimum(np.diff(np.cumsum(batches) * more // batches.sum(), prepend=0), room)
-    spare = np.cumsum((room - share)[::-1])[::-1]  # what is missing goes to the shortest records
+    spare = np.cumsum((room - share)[::-1])[::-1]  # the shortest records give the missing batches
     missing = int(more - share.sum())
     share += np.minimum(room - share, np.maximum(missing - (spare - (room - share)), 0))
     rows = [(int(m), int(size)) for m, size in buckets[:first, 2:]]
@@ -166,15 +166,15 @@ def _with_more_batches(buckets: Uint64s, wanted: int, multiple: int) -> Uint64s:
 class WindowPlan(BudgetPlan):
     """Follows an order of records: for chunked orders, and for fully random batches.
 
-    Lengths are cut into buckets. Each record of the order joins the open batch of its bucket, and a batch is ready when
-    it is full. Buckets are so wide that a record waits `sort_window` positions for its batch, on average. The batches
-    are like those of sorting windows and cutting them, but there are no edges, and every epoch has the same number of
-    batches whatever its order, since a bucket always has the same number of records.
+    The plan cuts lengths into buckets. Each record of the order joins the open batch of its bucket; a full batch is
+    ready. Buckets are so wide that a record waits `sort_window` positions for its batch, on average. The batches are
+    like those of sorted windows, but without window edges. A bucket always has the same number of records, so every
+    epoch has the same number of batches in any order.
 
-    A last step that has fewer samples than ranks needs more batches. A part of the budget makes about as many, and the
-    first large batches that are ready are split for those that are still missing.
+    A last step with fewer samples than ranks needs more batches. A smaller budget makes most of them; the first large
+    batches that are ready are split for the rest.
 
-    A reader goes through the order from its beginning to the batch that is asked for, at about 10^7 records a second.
+    A reader reads the order from its beginning to the requested batch, at about 10^7 records a second.
 
     Args:
       order: a bijection of the records.
@@ -185,8 +185,8 @@ class WindowPlan(BudgetPlan):
     def __init__(self, selection: Selection, budget: Budget, *, order: Order, sort_window: int, **shape: Any) -> None:
         super().__init__(selection, budget, **shape)
         self.order, self._sort_window = order, sort_window
-        # A bucket of this many batches fills one in 2 * sort_window positions, so a record waits half of that. A bucket
-        # of one batch would have the same records in it every epoch.
+        # A bucket of this many batches fills one every 2 * sort_window positions, so a record waits half of that. A
+        # bucket of one batch would hold the same records in every epoch.
         wanted = min(max(selection.records // (2 * sort_window), 2), 2**32)
         self._cut = (wanted, wanted, 0)
         buckets, self._more = self._with_a_last_step()
@@ -196,16 +196,16 @@ class WindowPlan(BudgetPlan):
         self.tables = _tables(selection, self.buckets)
 
     def _with_a_last_step(self) -> tuple[Uint64s, int]:
-        """Return buckets, and how many more batches than theirs give each rank a sample in the last step.
+        """Return buckets, and how many batches to add so that each rank has a sample in the last step.
 
-        If each batch holds one sample and the last step still lacks some, that is all there is.
+        There are never more batches than samples, even if the last step then lacks some.
         """
         buckets, budget = self._cut_buckets(self._cut), self.limits
         if self._has_whole_steps(buckets):
             return buckets, 0
         wanted = min(-(-batches_in(buckets) // self.ranks) * self.ranks, self.selection.records)
         largest = int(buckets[:, 3].max())
-        # The number of batches rises as the budget falls, but by more than one at times, past what is wanted.
+        # The number of batches rises as the budget falls, but sometimes by more than one, so it may miss `wanted`.
         low, high = 0.0, 1.0
         for _ in range(_HALVINGS):
             part = (low + high) / 2
@@ -220,7 +220,7 @@ class WindowPlan(BudgetPlan):
         return buckets, wanted - batches_in(buckets)
 
     def _has_whole_steps(self, buckets: Uint64s) -> bool:
-        """Whether the last step has a sample for each rank, whichever batches are in it."""
+        """Whether any batches of a last step have enough samples for all ranks."""
         rest = batches_in(buckets) % self.ranks
         smallest = np.sort(np.repeat(buckets[:, 3], np.minimum(buckets[:, 2], rest).astype(np.int64)))[:rest]
         return not rest or int(smallest.sum()) >= self.ranks
@@ -232,7 +232,7 @@ class WindowPlan(BudgetPlan):
         return {"sort_window": self._sort_window, "of": self.order.describe()}
 
     def reader(self, epoch: int) -> Reader:
-        """Return what reads the batches of an epoch in ascending order; to go back it begins again."""
+        """Return a reader of the batches of an epoch in ascending order; an earlier position restarts it."""
         batches, position = self._mixed(epoch), 0
 
         def read(positions: Int64s) -> tuple[Int64s, Int64s]:
@@ -248,10 +248,9 @@ class WindowPlan(BudgetPlan):
         return read
 
     def _mixed(self, epoch: int) -> Iterator[Int64s]:
-        """Yield the batches of an epoch, about four of each bucket at a time, in keyed order.
+        """Yield the batches of an epoch, shuffled in blocks of about four batches of each bucket.
 
-        In the order in which they become ready, lengths would rise and fall: all buckets begin empty, and those of
-        small batches fill up first.
+        Unshuffled, lengths would rise and fall: all buckets begin empty, and those of small batches fill first.
         """
         ready, together = self._ready(epoch), 4 * len(self.buckets)
         for block, first in enumerate(range(0, len(self), together)):
@@ -265,11 +264,11 @@ class WindowPlan(BudgetPlan):
             yield from batches
 
     def _ready(self, epoch: int) -> Iterator[Int64s]:
-        """Yield the batches of an epoch as they become ready; large ones are split while more are wanted."""
+        """Yield the batches of an epoch as they become ready; split large ones until there are enough batches."""
         more, multiple = self._more, self.limits.batch_size_multiple
         for batches in self._filled(epoch):
             if multiple > 1:
-                # The last batch of the last bucket may be one of a multiple, and a rest.
+                # The last batch of the last bucket may have to be cut into a multiple and a rest.
                 ends = [len(batch) // multiple * multiple for batch in batches]
                 pairs = [(batch[:end], batch[end:]) for batch, end in zip(batches, ends, strict=True)]
                 batches = [piece for pair in pairs for piece in pair if len(piece)]
@@ -282,7 +281,7 @@ class WindowPlan(BudgetPlan):
                 yield from pieces(batch, parts, multiple)
 
     def _filled(self, epoch: int) -> Iterator[list[Int64s]]:
-        """Read the order, and yield the batches that become full, some at a time."""
+        """Read the order in chunks, and yield lists of full batches."""
         native = _native.Stream(buckets=self.buckets, ranks=self.selection.records, records=self.records, **self.tables)
         largest = int(self.buckets[:, 3].max())
         for first in range(0, len(self.order), _CHUNK):
@@ -302,17 +301,17 @@ class WindowPlan(BudgetPlan):
 
 
 def _most_unsplit(buckets: Uint64s, more: int) -> int:
-    """Return how many records a batch may hold unsplit: the most that leaves so many more batches than there were."""
+    """Return the largest batch size that stays unsplit, such that splits give `more` more batches."""
     batches, sizes = buckets[:, 2].astype(np.int64), buckets[:, 3].astype(np.int64)
     ends = range(2, int(sizes.max()) + 1)
     return 1 + bisect_left(ends, True, key=lambda most: int((batches * ((sizes - 1) // most)).sum()) < more)
 
 
 def _for_a_stream(buckets: Uint64s, multiple: int) -> Uint64s:
-    """Return buckets in which the records of one length lie in two at most.
+    """Return buckets such that the records of one length lie in at most two of them.
 
-    The last records do not fill a batch. They become a last, smaller batch of the bucket before. If they are more than
-    a multiple, the reader cuts that batch into one of a multiple and one of the rest.
+    The last records, which do not fill a batch, become a last, smaller batch of the bucket before. If their number is
+    not a multiple, the reader cuts that batch into a multiple and a rest.
     """
     buckets = buckets.copy()
     has_rest = len(buckets) > 1 and buckets[-1, 3] < multiple and not buckets[-2, 3] % multiple
@@ -326,7 +325,7 @@ def _for_a_stream(buckets: Uint64s, multiple: int) -> Uint64s:
 
 
 def _tables(selection: Selection, buckets: Uint64s) -> dict[str, NDArray[Any]]:
-    """Return how to find the bucket of a record by its length: see mds_stream in csrc/sampling.h."""
+    """Return the tables that map the length of a record to its bucket: see mds_stream in csrc/sampling.h."""
     values, starts = np.ascontiguousarray(selection.values), np.cumsum(np.append(0, selection.counts)).astype(np.int64)
     firsts = buckets[:, 0].astype(np.int64)
     first_buckets = np.searchsorted(firsts, starts[:-1], side="right") - 1

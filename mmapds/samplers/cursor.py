@@ -1,6 +1,6 @@
 """The cursor of a sampler: the epoch and the position where its next iterator begins.
 
-A position counts through the order of an epoch, over all ranks. It means the same at any number of ranks and any batch
+A position is a place in the order of an epoch, over all ranks. It means the same at any number of ranks and any batch
 size, so a state is little more than an epoch and a position. docs/samplers.md has the rules, under "Resume".
 """
 
@@ -17,14 +17,14 @@ from ..orders.basic import Int64s
 
 
 class Sharding(NamedTuple):
-    """How ranks share an epoch: a step deals out the next `num_replicas * batch_size` positions, one by one."""
+    """How ranks share an epoch: each step deals the next `num_replicas * batch_size` positions, round-robin."""
 
     num_replicas: int
     rank: int
     batch_size: int
     drop_last: bool
     pad: bool = True
-    """Whether the last step is filled up, so that all ranks have the same number of samples in it."""
+    """Whether to pad the last step, so that all ranks have the same number of samples in it."""
 
     @property
     def stride(self) -> int:
@@ -32,18 +32,18 @@ class Sharding(NamedTuple):
         return self.num_replicas * self.batch_size
 
     def steps(self, positions: int) -> int:
-        """Return the steps that some positions make; the same on every rank."""
+        """Return the number of steps for `positions` positions; the same on every rank."""
         return positions // self.stride if self.drop_last else -(-positions // self.stride)
 
     def own_steps(self, positions: int) -> int:
-        """Return the steps in which this rank has samples; without padding, ranks may differ by one."""
+        """Return the number of steps in which this rank has samples; without padding, ranks may differ by one."""
         steps = self.steps(positions)
         has_last = self.pad or self.drop_last or positions > (steps - 1) * self.stride + self.rank
         return steps if has_last or not steps else steps - 1
 
 
 class Span(NamedTuple):
-    """The steps of an epoch from the position `start` to the end, which is the position `total`."""
+    """The steps of an epoch from the position `start` to the end, the position `total`."""
 
     sharding: Sharding
     total: int
@@ -52,24 +52,24 @@ class Span(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return self.sharding.steps(self.total - self.start)
 
     @property
     def first_step(self) -> int:
         """The number of the first step.
 
-        Steps are counted back from the last one of the epoch. After a resume at another number of ranks, step k need
+        Numbers count back from the last step of the epoch. After a resume with another number of ranks, step k need
         not begin at the position `k * stride`.
         """
         return self.sharding.steps(self.total) - self.steps
 
     def position_after(self, steps: int) -> int:
-        """Return the position after some steps; after the last one it is the end, also with `drop_last`."""
+        """Return the position after `steps` steps; after the last step, the end of the epoch, even with `drop_last`."""
         return self.total if steps >= self.steps else self.start + steps * self.sharding.stride
 
     def positions(self, first: int, steps: int, ranks: Sequence[int]) -> Int64s:
-        """Return the positions of some steps, all full or one alone: shape (steps, batch, ranks).
+        """Return the positions of `steps` steps, shape (steps, batch, ranks): full steps, or a single one.
 
         Positions after the end wrap around to the beginning, as torch's own sampler pads; without padding they are -1.
         """
@@ -82,12 +82,12 @@ class Span(NamedTuple):
         return positions
 
     def remainder(self, step: int) -> Int64s:
-        """Return the positions of a last step that is not full, without padding; none for any other step."""
+        """Return the positions of a partial last step, without padding; an empty array for any other step."""
         begin = self.start + step * self.sharding.stride
         return np.arange(begin, self.total if begin + self.sharding.stride > self.total else begin, dtype=np.int64)
 
     def blocks(self, size: int) -> Iterator[tuple[int, Int64s]]:
-        """Yield blocks of steps of this rank: the number of the first one, and positions, shape (steps, batch).
+        """Yield blocks of steps of this rank: the number of the first step, and positions, shape (steps, batch).
 
         Args:
           size: about how many positions a block has.
@@ -106,16 +106,16 @@ class Span(NamedTuple):
 
 
 Make = Callable[[int, Int64s], list[Any]]
-"""Makes the steps of a block: takes the number of the first one, and the positions, shape (steps, batch)."""
+"""Makes the steps of a block from the number of its first step and its positions, shape (steps, batch)."""
 
 
 class Iteration(Iterator[Iterator[Any]]):
-    """The blocks of one iterator, and how many of its steps were given.
+    """Yields the blocks of one iterator, and counts its steps.
 
     Attributes:
-      span: what it goes through; None before its first step.
-      delivered: steps that the trainer has, where a loader counts them; None where steps count as they are drawn.
-      is_drawn_ahead: whether a loader draws more steps than it has returned.
+      span: the steps of the iterator; None before its first step.
+      delivered: delivered steps, if a loader counts them; None if every step counts as soon as it is drawn.
+      is_drawn_ahead: whether a loader prefetches steps.
     """
 
     def __init__(self, sampler: Any) -> None:
@@ -129,10 +129,10 @@ class Iteration(Iterator[Iterator[Any]]):
     def __next__(self) -> Iterator[Any]:
         if self.span is None:
             self.span, self._blocks, self._make = self.sampler._start_iterator(self)
-        # How far this is can be read off the block, so nothing is counted step by step.
+        # `length_hint` of the block tells how many steps were drawn, so no step pays for a counter.
         block = next(self._blocks, None)
         if block is None:
-            self._block_end = self.span.steps  # without padding, the last step may be of other ranks
+            self._block_end = self.span.steps  # without padding, the last step may belong to other ranks alone
             self._block = iter(())
             raise StopIteration
         first, positions = block
@@ -141,36 +141,36 @@ class Iteration(Iterator[Iterator[Any]]):
 
     @property
     def done(self) -> int:
-        """Steps that were given."""
+        """Finished steps."""
         return self._block_end - length_hint(self._block) if self.delivered is None else self.delivered
 
     @property
     def is_over(self) -> bool:
-        """Whether its last step was given."""
+        """Whether all steps are finished."""
         return self.done >= (0 if self.span is None else self.span.steps)
 
 
 class Steps(chain[Any]):
-    """The iterator of a sampler: `chain` over blocks, so that each step is taken in C."""
+    """The iterator of a sampler: a `chain` of blocks, so that C code yields each step."""
 
     _iteration: Iteration
 
     @classmethod
     def of(cls, sampler: Any) -> "Steps":
-        """Return an iterator over the steps that are left when its first one is taken."""
+        """Return an iterator over the remaining steps; it takes its position at the first `next()`."""
         iteration = Iteration(sampler)
         steps: Any = cls.from_iterable(iteration)
         steps._iteration = iteration
         return steps  # type: ignore[no-any-return]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the steps that this iterator gave; torchdata asks for it."""
+        """Return the state after the steps of this iterator; torchdata calls this."""
         span, sampler = self._iteration.span, self._iteration.sampler
         at = sampler._place() if span is None else (span.epoch, span.position_after(self._iteration.done))
         return sampler._state_at(*at)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the sampler: this iterator begins there, as it has given no step."""
+        """Load a state into the sampler; this iterator has not started, so it begins there."""
         self._iteration.sampler.load_state_dict(state_dict)
 
 
@@ -179,20 +179,20 @@ class Cursor:
 
     Args:
       total: positions in an epoch.
-      position: where the first iterator begins, in the epoch that is set first.
+      position: where the first iterator begins, in its epoch.
     Attributes:
-      latest: the iterator that began last; None once another epoch or a state is set.
+      latest: the iterator that started last; None after another epoch is set or a state is loaded.
     """
 
     def __init__(self, total: int, position: int = 0) -> None:
         self.total = total
         self.latest: Iteration | None = None
-        self._epoch: int | None = None  # until one is set or begins
+        self._epoch: int | None = None  # None until an epoch is set or an iterator starts
         self._position = position
-        self._epoch_after = 0  # what follows the end of this epoch, without set_epoch
-        self._epoch_set: int | None = None  # by set_epoch, since an iterator began
-        self._loaded: int | None = None  # the epoch of a loaded state, until an iterator begins or another one is set
-        self._loaded_end: int | None = None  # the same, where the state was that of its end
+        self._epoch_after = 0  # the epoch after this one, without set_epoch
+        self._epoch_set: int | None = None  # by set_epoch, since the last iterator started
+        self._loaded: int | None = None  # the epoch of a loaded state, until an iterator starts or another epoch is set
+        self._loaded_end: int | None = None  # the same, for a state at the end of an epoch
         self._has_warned = False
 
     def next(self) -> tuple[int, int]:
@@ -202,7 +202,7 @@ class Cursor:
         return self._epoch or 0, self._position
 
     def span(self, sharding: Sharding) -> Span:
-        """Return the span of the iterator that began last, or of the next one."""
+        """Return the span of the iterator that started last, or of the next one."""
         latest = None if self.latest is None else self.latest.span
         return latest._replace(sharding=sharding) if latest else Span(sharding, self.total, *self.next())
 
@@ -233,11 +233,11 @@ class Cursor:
             self._epoch, self._position, self._loaded_end = self._epoch_after, 0, epoch
 
     def note_first_step(self, iteration: Iteration, steps: int, changes_after: Callable[[int], bool]) -> None:
-        """Take note that the first step of an iterator is asked for.
+        """Record that an iterator starts; warn if it repeats the epoch of the last one.
 
         Args:
-          steps: how many it has.
-          changes_after: whether the epoch after one has another order.
+          steps: number of steps of the iterator.
+          changes_after: tells whether the epoch after a given one has another order.
         """
         (epoch, position), before = self.next(), self.latest
         if not steps:

@@ -1,4 +1,4 @@
-"""Plans: which samples are planned, and how an epoch is cut into batches: made once, read batch by batch.
+"""Plans: the selected samples of a dataset, and their batches; made once, for all epochs.
 
 A plan has a batch at every position of an epoch, as an order has a record. `plan.reader(epoch)` reads the batches.
 """
@@ -24,13 +24,13 @@ Uint64s = NDArray[np.uint64]
 
 
 class Selection(NamedTuple):
-    """The part of a length order that is planned. Records that are too long or too short are left out."""
+    """The part of a length order to plan, without records that are too long or too short."""
 
     by_length: LengthOrder
     first: int
-    """Number of records that come before it in the order."""
+    """Number of records before it in the order: those that are too long."""
     kept: slice
-    """Its part of the distinct lengths."""
+    """Its slice of the distinct lengths."""
 
     @property
     def values(self) -> Uint64s:
@@ -49,12 +49,12 @@ class Selection(NamedTuple):
 
     @property
     def too_short(self) -> int:
-        """How many records come after it in the order."""
+        """How many records are too short; they come after it in the order."""
         return len(self.by_length) - self.first - self.records
 
 
 def select(by_length: LengthOrder, limits: Any, min_length: int, max_length: int | None, oversize: str) -> Selection:
-    """Return the samples to plan, within a `Budget` or `PackLimits`, whose first field is the limit.
+    """Return the samples to plan within a `Budget` or `PackLimits`, whose first field is the limit.
 
     Raises:
       OrderError: a length is 0, a sample exceeds the limit and `oversize` is "error", or no sample is left.
@@ -87,30 +87,30 @@ def select(by_length: LengthOrder, limits: Any, min_length: int, max_length: int
 
 
 def _over(values: Uint64s, limits: Any) -> int:
-    """Return how many of some falling lengths exceed a limit by themselves."""
+    """Return how many of `values`, which fall, exceed the limit on their own."""
     return bisect_left(values, True, key=lambda length: limits.cost(int(length)) <= limits[0])
 
 
 def _first_of(by_length: LengthOrder, value: int) -> int:
-    """Return the first record of one of the distinct lengths, given by its place."""
+    """Return the first record whose length is the distinct length number `value`."""
     return int(by_length.at(np.array([int(by_length.counts[:value].sum())]))[0])
 
 
 def rounded_up(lengths: Uint64s, round_to: int) -> Uint64s:
-    """Return lengths rounded up to multiples; where 64 bits do not hold one, the largest number that they do."""
+    """Return lengths rounded up to a multiple of `round_to`; 2**64 - 1 where the multiple overflows."""
     if round_to == 1:
         return lengths
     step, one = np.uint64(round_to), np.uint64(1)
-    found = np.where(lengths, (lengths - one) // step * step + step, lengths)  # which may begin again at 0
+    found = np.where(lengths, (lengths - one) // step * step + step, lengths)  # may wrap around
     return np.where(found < lengths, ~np.uint64(0), found)
 
 
 def classes(taken: Uint64s, counts: Uint64s | None = None) -> tuple[Uint64s, Uint64s]:
-    """Return the distinct numbers among some that fall, and how many records have each.
+    """Return the distinct numbers of `taken`, and how many records have each.
 
     Args:
-      taken: what records take.
-      counts: how many records take as much; one each by default.
+      taken: the lengths that records take, falling.
+      counts: how many records each item stands for; one by default.
     """
     counts = np.ones(len(taken), np.uint64) if counts is None else counts
     firsts = np.flatnonzero(np.concatenate([[True], taken[1:] != taken[:-1]]))
@@ -125,26 +125,26 @@ VERSION = 2
 _GROUPS = 2  # stream of the permutation of groups; records and chunks have 0 and 1
 
 Reader = Callable[[Int64s], tuple[Int64s, Int64s]]
-"""Reads the batches of an epoch at ascending positions: their records, one after another, and where each batch ends."""
+"""Maps ascending positions of an epoch to the records of the batches there, concatenated, and the end of each batch."""
 
 
 @dataclass(eq=False)
 class Plan(ABC):
-    """What all planners share. A plan is the contents of an epoch (see `resumable.Contents`), in batches.
+    """The base of all planners. A plan is the contents of an epoch (see `resumable.Contents`), in batches.
 
     Args:
-      selection: the samples that are planned.
+      selection: the samples to plan.
       limits: what a batch or a pack may hold, a `Budget` or `PackLimits`.
-      ranks: how many batches a step has. Where those of a last step that is not full would hold fewer samples than
-        this, there are so many more batches that it is full.
+      ranks: batches in a step. If a partial last step would have fewer samples than ranks, the plan makes more
+        batches, until the step is full.
       shuffle: False reads the same batches in the same order in every epoch.
-      group_size: neighbouring batches that stay together, to be the batches of one step on all ranks.
+      group_size: neighbouring batches that stay together, so that the ranks of a step get similar batches.
     """
 
     kind: ClassVar[str]
-    """What states call the plan."""
+    """The name of the plan in states."""
     cuts: ClassVar[bool] = False
-    """Whether samples over the limit are cut to it."""
+    """Whether samples over the limit are truncated."""
 
     selection: Selection
     limits: Any
@@ -160,14 +160,14 @@ class Plan(ABC):
 
     @abstractmethod
     def reader(self, epoch: int) -> Reader:
-        """Return what reads the batches of an epoch."""
+        """Return a reader of the batches of an epoch."""
 
     @abstractmethod
     def measured(self, lengths: NDArray[Any], begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
-        """Return the tokens of each of some batches, its tokens with padding, and its cost, which ranks should share.
+        """Return the tokens, the tokens with padding, and the cost of each batch; shape (batches,) each.
 
         Args:
-          lengths: of the samples of all these batches, one batch after another.
+          lengths: of the samples of all batches, concatenated.
           begins, sizes: where each batch begins, and how many samples it has.
         """
 
@@ -181,7 +181,7 @@ class Plan(ABC):
         return len(self.selection.by_length)
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies this plan, for states."""
+        """Return the identity of this plan for states."""
         digest = blake2b(self.selection.values.tobytes() + self.selection.counts.tobytes(), digest_size=8).hexdigest()
         return {
             "order": self.kind,
@@ -199,21 +199,21 @@ class Plan(ABC):
         }
 
     def _shape(self) -> dict[str, Any]:
-        """Return what else shapes batches, for states."""
+        """Return the other arguments that shape batches, for states."""
         return {"group_size": self.group_size}
 
 
 class Groups(NamedTuple):
-    """Which batch stands at each position of an epoch, where batches are numbered in order of their cost.
+    """Maps the positions of an epoch to batches, which are numbered by their cost.
 
     A group is the batches of one step on all ranks, so that these cost about the same. Every epoch permutes the groups.
 
     Args:
-      batches: how many there are.
+      batches: number of batches.
       group_size: neighbouring batches that stay together.
       shuffle: False reads the batches in order of their numbers, in every epoch.
       stream: of the permutation of the groups.
-      first: groups of the epoch that come before these.
+      first: number of groups of the epoch before these.
     """
 
     batches: int
@@ -228,7 +228,7 @@ class Groups(NamedTuple):
         if not self.shuffle:
             return np.ascontiguousarray(positions)
         groups, places = np.divmod(positions, self.group_size)
-        count = self.batches // self.group_size  # the last group may be smaller, and stays the last
+        count = self.batches // self.group_size  # full groups; a smaller one stays the last
         whole = groups < count
         if count:
             groups[whole] = Permutation(count, self.seed, epoch, stream=self.stream)[groups[whole]]
@@ -241,7 +241,7 @@ class Groups(NamedTuple):
 
 
 def pieces(batch: Int64s, parts: int, multiple: int) -> list[Int64s]:
-    """Return a batch in some parts of about the same size, which are multiples if it is one and has one for each."""
+    """Split a batch into `parts` parts of about equal size; keep sizes a multiple of `multiple` if possible."""
     if len(batch) % multiple or len(batch) // multiple < parts:
         return np.array_split(batch, parts)
     units = np.array_split(np.arange(0, len(batch), multiple), parts)
@@ -256,25 +256,25 @@ _MEASURED = 100_000  # batches measured at most
 
 
 class PlanSummary(NamedTuple):
-    """Statistics of an epoch, over all ranks. A plan has batches, or packs, of which a batch may have several.
+    """Statistics of an epoch, over all ranks. A plan consists of batches or packs; a batch may have several packs.
 
     Attributes:
-      samples: in an epoch, each counted once.
-      too_short: left out because they are shorter than `min_length`.
-      too_long: left out because they are longer than `max_length`, or than the limit with `oversize="drop"`.
-      too_long_tokens: how many tokens these have.
-      over: over the limit by themselves, with `oversize="single"` or `"truncate"`.
-      cut_tokens: how many tokens `pack_collate(max_length=pack_length)` cuts off with `oversize="truncate"`.
-      dropped: left out at the end of an epoch by `drop_last`.
-      repeated: given twice, so that every rank has a last batch.
+      samples: distinct samples in an epoch.
+      too_short: samples skipped because they are shorter than `min_length`.
+      too_long: samples skipped because they exceed `max_length`, or the limit with `oversize="drop"`.
+      too_long_tokens: tokens of the samples in `too_long`.
+      over: samples that exceed the limit, with `oversize="single"` or `"truncate"`.
+      cut_tokens: tokens that `pack_collate(max_length=pack_length)` cuts off with `oversize="truncate"`.
+      dropped: samples that `drop_last` drops at the end of the epoch.
+      repeated: samples that come twice, so that every rank has a last batch.
       planned: batches or packs in the plan.
-      batches: of all ranks.
-      steps: of the epoch.
-      mean_size: samples in a batch or pack of the plan.
-      largest: most samples in one, of those that were measured.
-      fill: tokens of samples as a share of the limit of all batches or packs.
-      padding: share of a padded batch that is padding; of packs, the share that is not filled.
-      imbalance: largest cost of a batch in a step, divided by the mean; the mean over the steps that were measured.
+      batches: batches of all ranks.
+      steps: steps of the epoch.
+      mean_size: mean number of samples in a batch or pack of the plan.
+      largest: most samples in a measured batch or pack.
+      fill: tokens of samples divided by the limit of all batches or packs.
+      padding: share of a padded batch that is padding; for packs, the unfilled share.
+      imbalance: largest cost of a batch in a step, divided by the mean cost; averaged over the measured steps.
     """
 
     samples: int
@@ -315,7 +315,7 @@ def summarise(plan: Plan, sharding: Sharding, epoch: int, dropped: int, repeated
     """
     selection, limit = plan.selection, plan.limits[0]
     begin, end, over = selection.kept.start, selection.kept.stop, _over(selection.values, plan.limits)
-    counts = selection.by_length.counts.astype(object)  # integers of any size, as sums are
+    counts = selection.by_length.counts.astype(object)  # Python's integers, as sums may exceed 64 bits
     tokens = selection.by_length.values.astype(object) * counts
     samples_over = int(counts[begin : begin + over].sum())
     cut_tokens = int(tokens[begin : begin + over].sum()) - samples_over * limit if plan.cuts else 0
@@ -344,7 +344,7 @@ def summarise(plan: Plan, sharding: Sharding, epoch: int, dropped: int, repeated
 def _measured(plan: Plan, sharding: Sharding, epoch: int) -> tuple[int, float, float]:
     """Measure the full steps of an epoch: most samples in a batch, padding, imbalance.
 
-    Of a long epoch it measures the first steps. Without a full step, it measures all batches, and the imbalance is 1.
+    In a long epoch it measures the first steps only. Without a full step, it measures all batches; imbalance is then 1.
     """
     read, stride = plan.reader(epoch), sharding.stride
     steps = min(len(plan) // stride, max(_MEASURED // stride, 1))

@@ -1,4 +1,4 @@
-"""Batch samplers with a plan: batches under a budget of tokens, and packs. Planned once, for all epochs."""
+"""Batch samplers that plan once, for all epochs: batches under a token budget, and packs."""
 
 from __future__ import annotations  # help() shows them as they are written
 
@@ -31,15 +31,15 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     _contents: Plan
     _has_equal_batches = False
     _block = 256  # batches of a rank that are read at a time
-    _unit: str  # what stands at a position of the plan
-    _limit: str  # the argument that decides how many there are
-    _refills = False  # whether batches without excluded records keep their size
-    _multiple = 1  # which sizes of batches keep where one is split
+    _unit: str  # the name of the plan's batches in messages
+    _limit: str  # the argument that decides how many batches there are
+    _refills = False  # whether other records of a batch stand in for excluded ones, so that it keeps its size
+    _multiple = 1  # parts of a split batch have a multiple of this many samples
 
     def _share(
         self, num_replicas: int | None, rank: int | None, shuffle: bool, seed: int, drop_last: bool, sampler: None
     ) -> None:
-        """Take what decides which ranks share which order."""
+        """Check and store the arguments about ranks and order."""
         refuse_injected(sampler)
         self._world = World.of(num_replicas, rank)
         self.num_replicas, self.rank = self._world.num_replicas, self._world.rank
@@ -49,7 +49,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     def _sample(
         self, dataset_or_lengths: Sized | ArrayLike, target_lengths: ArrayLike | None, order_cache: StrPath | None
     ) -> None:
-        """Take the records and their lengths."""
+        """Check and store the dataset and its lengths."""
         refuse_path("dataset_or_lengths", dataset_or_lengths)
         if isinstance(dataset_or_lengths, torch.utils.data.Sampler):
             raise OrderError(
@@ -63,7 +63,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             self._lengths = self._by_length.lengths.array
 
     def _follow(self, planner: str, order: Order | None) -> None:
-        """Take the order of a window planner, if one is given."""
+        """Check and store the order of a window planner, if any."""
         if order is not None:
             check_is_order(order)
             if not getattr(order, "is_bijection", True):
@@ -82,7 +82,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     def _select(
         self, limits: Any, min_length: int | None, max_length: int | None, oversize: str, exclude: Exclude | None
     ) -> None:
-        """Take the records that the limits admit."""
+        """Select the records within the limits."""
         low = 0 if min_length is None else integer("min_length", min_length, 0)
         high = None if max_length is None else integer("max_length", max_length, 1)
         self._exclude = Excluded(exclude, len(self._by_length))
@@ -92,16 +92,16 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             raise OrderError(f"num_replicas = {self.num_replicas}, expected 1 to {samples}, the number of samples")
 
     def _plan(self, group_size: int | None, per_batch: int, start_step: int) -> None:
-        """Plan the batches, and begin."""
+        """Plan the batches, and set up the first iterator."""
         self._group_size = None if group_size is None else integer("group_size", group_size, 1)
-        # With drop_last, what is no whole step is left out instead of split.
+        # With drop_last, a partial last step is dropped, so its batches need not be split among the ranks.
         self._contents = self._new_plan(
             self._group_size or self.num_replicas, 1 if self.drop_last else self.num_replicas
         )
         self._begin(per_batch, start_step)
 
     def _begin(self, packs_per_batch: int, start_step: int) -> None:
-        """Begin with the plan of the first epoch."""
+        """Set up the sharding and the cursor of a plan."""
         self.packs_per_batch, count = packs_per_batch, len(self._contents)
         self._sharding = Sharding(self.num_replicas, self.rank, packs_per_batch, self.drop_last)
         if self.drop_last and count < self._sharding.stride:
@@ -114,12 +114,12 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     @abstractmethod
     def _new_plan(self, group_size: int, ranks: int) -> Any:
-        """Return the plan of a world."""
+        """Return a plan for `ranks` ranks."""
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
     def reader(self, epoch: int, plan: Plan) -> Reader:
-        """Return what reads the batches of an epoch of a plan, without excluded records."""
+        """Return a reader of an epoch of a plan, without excluded records."""
         excluded, read = self._exclude, plan.reader(epoch)
 
         def read_others(positions: Int64s) -> tuple[Int64s, Int64s]:
@@ -133,7 +133,10 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         return read_others if excluded else read
 
     def _replaced(self, plan: Plan, epoch: int, position: int, batch: Int64s) -> Int64s:
-        """Return a batch without its excluded records, or the nearest one that has others; some may stand in twice."""
+        """Return a batch without its excluded records; if all are excluded, the nearest batch with other records.
+
+        With `_refills`, other records of the batch come twice instead.
+        """
         read, count = plan.reader(epoch), len(plan)
         both_ways = ((position + distance, position - distance) for distance in range(count))
         for near in (near for pair in both_ways for near in pair if 0 <= near < count):
@@ -158,13 +161,13 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
                 return [_dealt(cut(*read(last)), replicas, multiple)[rank].tolist()]
             out, ends = read(positions.ravel())
             ends = ends[positions.shape[1] - 1 :: positions.shape[1]]
-            records = out.tolist()  # at once, and not batch by batch: twice as fast
+            records = out.tolist()  # one call for all batches is twice as fast
             return [records[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
 
         return make
 
     def indices_at(self, step: int) -> list[NDArray[np.int64]]:
-        """Return the records of a step of this epoch, a batch for each rank."""
+        """Return the records of a step of this epoch: a batch for each rank."""
         span = self._span_at(step)
         at = int(step) - span.first_step
         positions = span.remainder(at)
@@ -175,11 +178,10 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     # ---- states and statistics ---------------------------------------------------------------------------------
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Begin the next iterator where a state was saved, at any number of replicas: the same batches follow.
+        """Resume from a state, with any number of replicas: the same batches follow.
 
         Raises:
-          StateError: the state belongs to other files, another view of them or other lengths, to other limits, another
-            seed, planner or version, or is not a state.
+          StateError: the state has another dataset, view, lengths, limits, seed, planner or version, or is not a state.
         """
         order = state_dict.get("order") if isinstance(state_dict, Mapping) else None
         saved, plan = order if isinstance(order, Mapping) else {}, self._contents
@@ -192,7 +194,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     def summary(self) -> PlanSummary:
         """Return statistics of this epoch of budgets or packs; `print` shows them.
 
-        Of a long epoch, some are those of its first steps.
+        In a long epoch, some are measured over the first steps only.
         """
         plan, stride = self._contents, self._sharding.stride
         dropped = repeated = 0
@@ -207,7 +209,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
 
 class _Epochs(torch.utils.data.Sampler[int]):
-    """The `sampler` that trainers expect of a batch sampler: they set epochs there, and draw nothing from it."""
+    """The attribute `sampler` that trainers expect of a batch sampler; they only set its epoch."""
 
     def __init__(self, batches: PlannedBatchSampler) -> None:
         self._batches = batches
@@ -221,15 +223,15 @@ class _Epochs(torch.utils.data.Sampler[int]):
 
 
 def cut(out: Int64s, ends: Int64s) -> list[Int64s]:
-    """Return the records that a reader read as one array for each batch."""
+    """Split the result of a reader into one array for each batch."""
     return [out[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
 
 
 def _dealt(batches: list[Int64s], replicas: int, multiple: int) -> list[Int64s]:
-    """Return a batch for each rank, out of those of a step in order of their positions.
+    """Return a batch for each rank from the batches of a step, in order of their positions.
 
-    Where there are fewer batches than ranks, those with many samples are split most. Where there are fewer samples than
-    ranks, some ranks have the same batch.
+    With fewer batches than ranks, large batches are split first. With fewer samples than ranks, some ranks get the same
+    batch.
     """
     if len(batches) >= replicas:
         return [np.concatenate(batches[rank::replicas]) for rank in range(replicas)]
@@ -245,12 +247,12 @@ def _dealt(batches: list[Int64s], replicas: int, multiple: int) -> list[Int64s]:
 
 
 def _known_size(saved: object, own: int) -> int:
-    """Return a size that a state has, or the sampler's own where it has none."""
+    """Return the size in a state, or the sampler's own if the state has no valid one."""
     return saved if type(saved) is int and 1 <= saved < _MOST else own
 
 
 def one_of(name: str, value: str, *known: str) -> None:
-    """Raise OrderError for a value that is not known."""
+    """Raise OrderError unless `value` is in `known`."""
     if value not in known:
         raise OrderError(f"{name} = {value!r}, expected {' or '.join(map(repr, known))}")
 
@@ -261,41 +263,40 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         batches = mmapds.TokenBudgetBatchSampler(ds, max_tokens=16_384, seed=7)
         print(batches.summary())
 
-    With an index that has a length column it starts at once, at any step. Every sample comes exactly once an epoch; no
-    batch is empty or over the budget; `len()` is exact and the same in every epoch. The batches of a step cost about
+    With a length column in the index, it starts and resumes without a delay. Every sample comes exactly once an epoch;
+    no batch is empty or over the budget; `len()` is exact and the same in every epoch. The batches of a step cost about
     the same on all ranks. docs/samplers.md describes both planners.
 
     Args:
       dataset_or_lengths: an mmapds dataset with a column "length", or the lengths: an array or list of integers.
       max_tokens: the budget of a batch of one rank, in the unit of the lengths.
-      target_lengths: second lengths, of the targets of encoder-decoder data; of each sample, the larger one counts.
+      target_lengths: lengths of the targets of encoder-decoder data; the larger length of each sample counts.
       max_batch_size: most samples in a batch.
       batch_size_multiple: batches of at least this many samples have a multiple of it.
-      cost: "padded" is the longest length times the number of samples, the size of a padded tensor; "sum" is for models
-        that pack samples without padding, and has the same bound.
+      cost: "padded" is the longest length times the number of samples, the size of a padded tensor. "sum" is for models
+        that pack samples without padding; it makes the same batches.
       quadratic_length: a sample of length L costs L + L^2 / quadratic_length, for quadratic attention.
-      round_to: a batch is as wide as its longest sample, rounded up to a multiple of this, as by
-        `pad_collate(pad_to_multiple_of=...)`: lengths count as rounded up.
-      min_length, max_length: samples outside are left out.
+      round_to: round lengths up to a multiple of this, as `pad_collate(pad_to_multiple_of=...)` rounds the width.
+      min_length, max_length: drop samples outside these lengths.
       oversize: what to do with a sample that alone exceeds the budget: raise an "error", "drop" it, or make it a
         "single" batch over the budget.
       planner: "bucket" plans by length alone; "window" follows an order, for chunked reads or fully random batches.
       sort_window: for "window": positions of the order that a record waits for its batch, on average.
       group_size: for "bucket": neighbouring batches that shuffling keeps together, by default the number of replicas.
         States have it, so that a job resumed with another number of replicas keeps the same sequence.
-      num_replicas, rank: default to those of torch.distributed, else of the environment, else to 1 and 0.
-      shuffle: other batches in another order every epoch (see `set_epoch`); else from the longest to the shortest.
+      num_replicas, rank: default to torch.distributed, then to WORLD_SIZE and RANK, then to 1 and 0.
+      shuffle: make other batches in another order every epoch (see `set_epoch`); False sorts by falling length.
       seed: chooses the orders; the same on all ranks.
-      drop_last: leave out a last step that has fewer batches than ranks, instead of splitting its batches.
+      drop_last: drop a last step that has fewer batches than ranks, instead of splitting its batches.
       start_step: where the first iterator begins, in batches.
       order: for "window": the order to follow, with every record once an epoch (see `mmapds.orders`).
-      exclude: records that are not read, in numbers and ranges; another record of the batch stands in for each.
-      order_cache: a file to keep the order of lengths that are not an index's, for all ranks of a machine.
+      exclude: numbers and ranges of records to skip; another record of the batch replaces each.
+      order_cache: a file that caches the order of lengths given as an array, for all ranks of a machine.
       sampler: for trainers that want to shard the epoch again; only None is accepted.
     Warns:
       UserWarning: see `DistributedSampler`.
     Raises:
-      OrderError: an argument or a length is out of range, or no sample is left; ranks differ, as in
+      OrderError: an argument or a length is out of range, no sample is left, or ranks differ, as in
         `DistributedSampler`; it is also a ValueError.
       ColumnError: the dataset has no lengths; the message has the command that adds them.
     """
@@ -344,7 +345,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
             integer("round_to", round_to, 1),
         )
         self.round_to = self._budget.round_to
-        """What collate functions may round the width of a batch up to."""
+        """Collate functions may round the width of a batch up to a multiple of this."""
         self._multiple = self._budget.batch_size_multiple
         self._sort_window = integer("sort_window", sort_window, 1)
         self._share(num_replicas, rank, shuffle, seed, drop_last, sampler)
@@ -374,36 +375,35 @@ class PackingBatchSampler(PlannedBatchSampler):
         packs = mmapds.PackingBatchSampler(tokens, pack_length=4096, seed=7)
         loader = mmapds.DataLoader(tokens, batch_sampler=packs, collate_fn=mmapds.pack_collate)
 
-    `pack_collate` lays the samples of a batch one after another, with what attention needs to keep them apart. Packs
-    are those of best-fit decreasing. With an index that has a length column the sampler starts at once, at any step.
-    Every sample comes exactly once an epoch, whole, in another pack than the epoch before; `len()` is exact and the
-    same in every epoch. The packs of a step cost about the same on all ranks. docs/packing.md describes the plan.
+    `pack_collate` puts the samples of a batch one after another, with the bounds that attention needs. The plan is
+    best-fit decreasing. With a length column in the index, the sampler starts and resumes without a delay. Every sample
+    comes exactly once an epoch, whole; packs change from epoch to epoch; `len()` is exact and the same in every epoch.
+    The packs of a step cost about the same on all ranks. docs/packing.md describes the plan.
 
     Args:
       dataset_or_lengths: an mmapds dataset with a column "length", or the lengths: an array or list of integers.
       pack_length: most tokens in a pack, in the unit of the lengths.
       max_sequences: most samples in a pack, 2 or more.
-      round_to: a sample takes its length rounded up to a multiple of this, which divides `pack_length`. It makes plans
-        smaller and packs more various where few samples have the same length.
-      min_length, max_length: samples outside are left out.
-      oversize: what to do with a sample longer than `pack_length`: raise an "error", "drop" it, or "truncate" it, which
-        means to count it as a whole pack, and leaves the cut to `pack_collate(max_length=pack_length)`, without which
-        `mmapds.DataLoader` refuses it.
-      packs_per_batch: packs in a batch of one rank. States hold for any number.
-      planner: "global" packs any samples together; "window" those of each mix of the chunks of an order, so that reads
-        stay near one another.
+      round_to: round lengths up to a multiple of this, which divides `pack_length`. If few samples have the same
+        length, plans become smaller and packs vary more.
+      min_length, max_length: drop samples outside these lengths.
+      oversize: what to do with a sample longer than `pack_length`: raise an "error", "drop" it, or "truncate" it. With
+        "truncate" the sample counts as a whole pack, and `pack_collate(max_length=pack_length)` cuts it;
+        `mmapds.DataLoader` refuses `pack_collate` without it.
+      packs_per_batch: packs in a batch of one rank. A state can be loaded with any number.
+      planner: "global" packs any samples together; "window" packs the samples of `mix_chunks` chunks of an order, so
+        that reads stay near one another.
       group_size: neighbouring packs that shuffling keeps together, by default the number of replicas. States have it.
-      shuffle: other packs in another order every epoch (see `set_epoch`); else from the largest cost to the smallest.
-      drop_last: leave out a last step that is not full. Otherwise some packs are halved, so that every rank has packs
-        in every step.
+      shuffle: make other packs in another order every epoch (see `set_epoch`); False sorts by falling cost.
+      drop_last: drop a partial last step. Otherwise some packs are halved, so that every rank has packs in every step.
       order: for "window": the order to follow, an `mmapds.orders.Chunked`.
-      exclude: records that packs leave out, in numbers and ranges; a pack with no others is replaced by the nearest.
+      exclude: numbers and ranges of records to skip; the nearest other pack replaces a pack with only such records.
     The other arguments, the warnings and the errors are those of `TokenBudgetBatchSampler`.
     """
 
     _contents: PackPlan | PackWindowPlan
     _unit, _limit = "packs", "pack_length"
-    _block = 64  # fewer than elsewhere: the samples of each pack lie on many pages of the order
+    _block = 64  # fewer than for budgets: the samples of each pack lie on many pages of the order
 
     def __init__(
         self,
@@ -440,11 +440,11 @@ class PackingBatchSampler(PlannedBatchSampler):
             raise OrderError(f"round_to = {round_to}, expected a divisor of pack_length = {pack_length}")
         packs_per_batch = integer("packs_per_batch", packs_per_batch, 1)
         self.cut_length = self._pack.pack_length if oversize == "truncate" else None
-        """What collate functions have to cut samples to, if anything."""
+        """Collate functions must cut samples to this length; None for no cut."""
         self.round_to = self._pack.round_to
-        """What collate functions may round samples up to."""
+        """Collate functions may round samples up to a multiple of this."""
         self.max_sequences = self._pack.max_sequences
-        """How many samples collate functions may put into a row, if that is limited."""
+        """Most samples that collate functions may put into a row; None for no limit."""
         self._share(num_replicas, rank, shuffle, seed, drop_last, sampler)
         self._sample(dataset_or_lengths, None, order_cache)
         self._follow(planner, order)

@@ -1,4 +1,4 @@
-"""What all samplers share: records in an order, epochs, states, and the comparison of data and ranks."""
+"""The base of all samplers: records in an order, epochs, states, and the comparison of data and ranks."""
 
 import operator
 import os
@@ -24,13 +24,13 @@ from .ranks import World, compare_before_first_batch
 Exclude = Iterable[Any]
 """What a sampler's `exclude=` takes: record numbers and half-open ranges (begin, end)."""
 _NAMED = 3  # sources that a state names
-_SHOWN = 200  # characters of what identifies a dataset, in a message
-_COMPARED = 64  # positions by which two orders, or two datasets, are compared
+_SHOWN = 200  # characters of a dataset's identity in a message
+_COMPARED = 64  # positions compared between two orders or two datasets
 _SEARCH = 1 << 16  # positions searched at a time for a replacement
 
 
 class Excluded:
-    """The records that a sampler excludes: numbers and half-open ranges, below `records` if that is known."""
+    """The records that a sampler excludes: numbers and half-open ranges, below `records` unless that is None."""
 
     def __init__(self, given: Exclude | None, records: int | None) -> None:
         ranges: list[tuple[int, int]] = []
@@ -47,19 +47,19 @@ class Excluded:
         return bool(len(self._begins))
 
     def holds(self, records: Int64s) -> NDArray[np.bool_]:
-        """Return whether each of some records is excluded."""
-        # Of the ranges that begin at a record or before it, fewer have ended.
+        """Return a mask of the excluded ones among `records`."""
+        # A record is excluded if more ranges have begun than ended there.
         begun, ended = (np.searchsorted(each, records, side="right") for each in (self._begins, self._ends))
         found: NDArray[np.bool_] = begun > ended
         return found
 
     def describe(self) -> str | None:
-        """Return what ranks compare."""
+        """Return a hash that ranks compare."""
         return blake2b(self._begins.tobytes() + self._ends.tobytes(), digest_size=8).hexdigest() if self else None
 
 
 def _range(name: str, given: Any, records: int | None) -> tuple[int, int]:
-    """Return a record number, or a pair of begin and end, as a range."""
+    """Return the range of a record number, or of a pair (begin, end)."""
     try:
         pair = (given, operator.index(given) + 1) if hasattr(type(given), "__index__") else given
         begin, end = map(operator.index, pair)
@@ -73,7 +73,7 @@ def _range(name: str, given: Any, records: int | None) -> tuple[int, int]:
 
 
 class OrderedRecords:
-    """The records at the first positions of an order; others are read instead of those that are excluded."""
+    """The records at the first positions of an order, with replacements for excluded ones."""
 
     def __init__(self, order: Order, epoch_size: int | None, exclude: Exclude | None = None) -> None:
         self._order = order
@@ -85,7 +85,7 @@ class OrderedRecords:
         return self._size
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:
-        """Return the records at positions, in the shape of these."""
+        """Return the records at `positions`, in the same shape."""
         found = records_at(self._order, epoch, positions.ravel())
         if self.excluded and (wrong := self.excluded.holds(found)).any():
             found = found.copy()
@@ -93,7 +93,7 @@ class OrderedRecords:
         return found.reshape(positions.shape)
 
     def _replacement(self, epoch: int, position: int) -> int:
-        """Return the record half an epoch after a position; where that is excluded too, the next one that is not."""
+        """Return the record half an epoch after a position, or the next one that is not excluded."""
         first, begin, count = position + self._size // 2, 0, 1
         while begin < self._size:
             places = np.arange(first + begin, first + min(begin + count, self._size), dtype=np.uint64)
@@ -112,24 +112,24 @@ class OrderedRecords:
 
 
 def is_ours(dataset: Any) -> bool:
-    """Whether a dataset is one of mmapds; libraries of others have fingerprints of another kind."""
+    """Whether a dataset belongs to mmapds; a `fingerprint` alone does not tell, as other libraries have one."""
     return hasattr(dataset, "source_starts") and hasattr(dataset, "where")
 
 
 def check_same_samples(dataset: Any, name: str, sampled: Any) -> None:
-    """Refuse a sampler over a dataset that has other samples than those that it is of.
+    """Raise OrderError unless a sampler was made for the samples of a dataset.
 
     Args:
-      name: of the argument that the sampler is.
-      sampled: what the sampler is of.
+      name: the argument that holds the sampler, for messages.
+      sampled: the dataset of the sampler.
     Raises:
-      OrderError: there are more or fewer; or both are of mmapds, have a source in common, and differ somewhere.
+      OrderError: the lengths differ; or both belong to mmapds, share a source, and have different records.
     """
     if sampled is dataset:
         return
     try:
         expected = len(dataset)
-    except TypeError:  # a dataset of others may have dataset[i] alone
+    except TypeError:  # a dataset of the user's may lack a length
         return
     found = f"{len(sampled)}"
     if len(sampled) == expected:
@@ -143,9 +143,9 @@ def check_same_samples(dataset: Any, name: str, sampled: Any) -> None:
 
 
 def _are_other_rows(one: Any, other: Any) -> bool:
-    """Return whether two datasets of equal length have a source in common, but not the record at each position.
+    """Return whether two datasets of equal length share a source, but differ in the record at some position.
 
-    Sources that are parallel, such as texts and their translations, may have nothing in common.
+    Datasets without a common source may be parallel, such as texts and their translations; they are not refused.
     """
     if not len(one) or not set(one.sources) & set(other.sources):
         return False
@@ -156,22 +156,22 @@ def _are_other_rows(one: Any, other: Any) -> bool:
 
 
 def _locations(where: Any) -> set[Any]:
-    """Return where a sample lies: in one place, or in one for each member of a zip."""
+    """Return the location of a sample, or those in all members of a zip."""
     return set().union(*map(_locations, where.values())) if isinstance(where, Mapping) else {where}
 
 
-# ---- what an order of records costs where these lie in compressed blocks ---------------------------------------------
+# ---- the cost of an order over compressed blocks ---------------------------------------------------------------------
 
 
 _LOOKED_AT = 4096
-"""Records of an epoch, at its beginning, by which its cost is known."""
-_MANY = 3  # times that a block is decoded in an epoch
-_MUCH = 256 << 10  # bytes decoded for a record: a quarter of a millisecond
-_LARGER = (2, 4, 8, 16)  # caches that are tried
+"""Records at the beginning of an epoch that serve to estimate its cost."""
+_MANY = 3  # acceptable decodes of a block in an epoch
+_MUCH = 256 << 10  # acceptable decoded bytes for a record: a quarter of a millisecond
+_LARGER = (2, 4, 8, 16)  # factors of the cache size to suggest
 
 
 def _warn_of_decoding(dataset: Any, records: Int64s) -> None:
-    """Warn where an epoch that begins with some records decodes much, as it decodes blocks many times."""
+    """Warn if an epoch that begins with `records` would decode blocks many times."""
     (times, size), limit = dataset._decodes(records), max(dataset._blocks.limit, 1)
     if _is_cheap(times, size):
         return
@@ -198,26 +198,26 @@ Contents = OrderedRecords | Plan
 
 
 class ResumableSampler(ABC):
-    """Gives a sampler its iterators, epochs and states. It stands before torch's class among the bases."""
+    """Gives a sampler its iterators, epochs and states. List it before torch's class among the bases."""
 
     sampled: Any
-    """What has a sample for each index that may be yielded: a dataset, its lengths, or anything with its length."""
+    """The dataset, its lengths, or anything of the same length."""
     _contents: Contents
     _exclude: Excluded
     _sharding: Sharding
     _world: World
     _lengths: NDArray[Any] | None = None
-    """Of all samples, where they come from elsewhere than a dataset."""
+    """The lengths of all samples, unless a dataset has them."""
     _cursor: Cursor
     _known: dict[str, str] | None = None
     _is_compared = False
     _has_equal_batches = True
-    _block = 8192  # positions computed at a time: enough to hide the cost of a call, few enough for a quick first one
+    _block = 8192  # positions computed at a time: enough to hide the cost of a call, but the first batch comes fast
     loader_options: Mapping[str, Any] = {}
-    """Batch size and `drop_last` of the loader that makes batches of single samples; ranks compare them."""
+    """Batch size and `drop_last` of a loader over single samples; ranks compare them."""
 
     def _new_cursor(self, start_step: int) -> Cursor:
-        """Return a cursor at the first step that a user asked for."""
+        """Return a cursor at `start_step`."""
         start_step, total = integer("start_step", start_step), len(self._contents)
         steps = self._sharding.steps(total)
         if not 0 <= start_step <= steps:
@@ -227,12 +227,12 @@ class ResumableSampler(ABC):
     # ---- iterators ---------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the rest of the epoch; it takes epoch and position with its first step."""
+        """Return an iterator over the rest of the epoch; it reads epoch and position at the first `next()`."""
         refuse_second_sharding(self, self._sharding.num_replicas, cuts=self._has_equal_batches)
         return Steps.of(self)
 
     def _start_iterator(self, iteration: Iteration) -> tuple[Span, Iterator[tuple[int, Int64s]], Make]:
-        """Return the span of an iterator, its blocks, and what makes steps of these."""
+        """Return the span of an iterator, its blocks, and the function that makes steps of blocks."""
         self._world.check()
         if not self._is_compared and torch.utils.data.get_worker_info() is None:
             compare_before_first_batch(self._shared_by_ranks(), self._sharding)
@@ -249,7 +249,7 @@ class ResumableSampler(ABC):
         return Span(self._sharding, len(self._contents), *self._cursor.next())
 
     def _warn_of_decoding(self) -> None:
-        """Warn where the next records are spread over too many compressed blocks, and refuse what cannot be read."""
+        """Warn if the next records would decode too many blocks; raise Error if one cannot be read in this order."""
         if not is_ours(self.sampled) or self.sampled._decodes(np.zeros(1, np.int64), 0) == (0, 0):
             return
         span = self._next_span()
@@ -263,10 +263,10 @@ class ResumableSampler(ABC):
 
     @abstractmethod
     def _maker(self, span: Span) -> Make:
-        """Return what makes steps of positions, for one iterator."""
+        """Return the function that makes the steps of one iterator from positions."""
 
     def _shared_by_ranks(self) -> dict[str, Any]:
-        """Return all that must be alike on ranks that share an epoch, for messages: causes before what follows."""
+        """Return the values that must be equal on all ranks, causes before consequences: a message names the first."""
         span, sharding = self._cursor.span(self._sharding), self._sharding
         return {
             "sampler": type(self).__name__,
@@ -297,7 +297,7 @@ class ResumableSampler(ABC):
         self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iterator: the current epoch keeps its position, another one starts at 0."""
+        """Set the epoch of the next iterator: the current epoch keeps its position, any other starts at 0."""
         self._cursor.set_epoch(integer("epoch", epoch))
 
     def skip(self, steps: int) -> None:
@@ -310,13 +310,13 @@ class ResumableSampler(ABC):
             sampler.skip(100)
 
         Raises:
-          OrderError: it is not an integer of 0 or more.
+          OrderError: `steps` is not an integer of 0 or more.
         """
         steps, span = integer("steps", steps, 0), self._next_span()
         self._cursor.load(span.epoch, span.position_after(steps))
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch: the same on every rank, in every epoch, wherever an iterator begins."""
+        """Return the steps of a whole epoch: the same on every rank and in every epoch, even after a resume."""
         return self._sharding.own_steps(len(self._contents))
 
     def __repr__(self) -> str:
@@ -327,19 +327,19 @@ class ResumableSampler(ABC):
 
     @abstractmethod
     def _what(self) -> str:
-        """Return what is sampled and how, for the repr."""
+        """Return the samples and the arguments as text for the repr."""
 
     @property
     def first_step(self) -> int:
         """The step where the current iterator began, or where the next one begins.
 
-        It is 0 without a resume. A loop that counts its steps from here, as in `enumerate(loader, sampler.first_step)`,
-        has the numbers that `state_dict(step=...)` takes.
+        It is 0 without a resume. Count steps from here, as in `enumerate(loader, sampler.first_step)`, for the numbers
+        that `state_dict(step=...)` takes.
         """
         return self._cursor.span(self._sharding).first_step
 
     def _span_at(self, step: int) -> Span:
-        """Return the span that has a step of the epoch: that of the iterator, or a whole one for steps before it."""
+        """Return the span that contains a step: the iterator's, or the whole epoch for an earlier step."""
         step, span = integer("step", step), self._cursor.span(self._sharding)
         steps = self._sharding.steps(span.total)
         if not 0 <= step < steps:
@@ -349,7 +349,7 @@ class ResumableSampler(ABC):
     # ---- states ------------------------------------------------------------------------------------------------
 
     def _place(self) -> tuple[int, int]:
-        """Return the epoch and the position after the last step that was given."""
+        """Return the epoch and the position after the last finished step."""
         latest = self._cursor.latest
         if latest is None or latest.span is None:
             return self._cursor.next()
@@ -359,9 +359,9 @@ class ResumableSampler(ABC):
         """Return the state after some steps: a small dict for JSON, the same on every rank.
 
         Args:
-          step: steps of the epoch that the trainer has finished, those before `first_step` included; by default those
-            that were given, which may be more, since workers prefetch. A step is one index of an index sampler, and one
-            batch of a batch sampler.
+          step: steps of the epoch that the trainer has finished, including those before `first_step`. The default
+            counts all yielded steps, prefetched ones included. A step is one index of an index sampler, or one batch
+            of a batch sampler.
         """
         if step is None:
             latest = self._cursor.latest
@@ -380,9 +380,9 @@ class ResumableSampler(ABC):
 
     @property
     def _identity(self) -> dict[str, str]:
-        """What identifies the dataset, in states: fingerprint, names of sources, a hash of lengths; none if unknown.
+        """The identity of the dataset in states: fingerprint, names of sources, and a hash of lengths, if known.
 
-        The names are for messages alone, so that sources may be moved and renamed.
+        States do not compare the names, so sources may be moved and renamed; messages show them.
         """
         if self._known is not None:  # not a cached_property: see `Index.home`
             return self._known
@@ -410,7 +410,7 @@ class ResumableSampler(ABC):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from a state, at any number of ranks and any batch size.
 
-        The state of an epoch that is over begins the next epoch.
+        The state after the last step of an epoch resumes with the next epoch.
 
         Raises:
           StateError: the state belongs to other files or another view of them, to another seed, order or version, or
@@ -419,7 +419,7 @@ class ResumableSampler(ABC):
         self._load(state_dict, self._contents)
 
     def _load(self, state: Mapping[str, Any], contents: Contents) -> None:
-        """Load a state of some contents, which are then those of the sampler."""
+        """Check a state against `contents`, then load it; the sampler keeps these contents."""
         self._check_state(state, contents)
         total = len(contents)
         try:
@@ -432,7 +432,7 @@ class ResumableSampler(ABC):
         self._cursor.load(epoch, position if Span(self._sharding, total, epoch, position).steps else total)
 
     def _check_state(self, state: Mapping[str, Any], contents: Contents) -> None:
-        """Raise StateError unless a state has the right keys and version, and is of these data and contents."""
+        """Raise StateError unless a state has the right keys, version, dataset and contents."""
         expected = "state: expected the dict that state_dict() returned, found"
         if not isinstance(state, Mapping):
             raise StateError(f"{expected} {type(state).__name__}")
@@ -455,7 +455,7 @@ class ResumableSampler(ABC):
                 )
 
     def _check_dataset(self, saved: Any) -> None:
-        """Raise StateError for a state of other data; what state or sampler do not know is not compared."""
+        """Raise StateError for a state of other data; values that state or sampler lack are not compared."""
         if saved is None:
             return
         if not isinstance(saved, Mapping):
@@ -469,11 +469,11 @@ class ResumableSampler(ABC):
 
 
 def _is_drawn_ahead() -> bool:
-    """Return whether torch's loader with worker processes asks for the first step: it draws more than it returns."""
+    """Return whether torch's loader with worker processes calls this; it prefetches steps."""
     torchs = torch.utils.data.dataloader
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        # Of no other frame, as what f_locals returns refers to the variables for as long as the frame lives.
+        # Read f_locals of torch's frame only: it keeps the variables of a frame alive as long as the frame.
         is_torchs = frame.f_globals.get("__name__") == torchs.__name__
         if is_torchs and isinstance(frame.f_locals.get("self"), torchs._MultiProcessingDataLoaderIter):
             return True
@@ -482,7 +482,7 @@ def _is_drawn_ahead() -> bool:
 
 
 def refuse_injected(sampler: object) -> None:
-    """Raise OrderError for the sampler that a trainer wants a batch sampler to take its samples from."""
+    """Raise OrderError for a sampler that a trainer passes to a batch sampler."""
     if sampler is not None:
         raise OrderError(
             f"sampler: expected None, found {type(sampler).__name__}; make Lightning's Trainer with "
@@ -492,7 +492,7 @@ def refuse_injected(sampler: object) -> None:
 
 
 def refuse_path(name: str, dataset: object) -> None:
-    """Raise OrderError for a path in place of a dataset: a string has a length too."""
+    """Raise OrderError for a path instead of a dataset: a string has a length too, so nothing later would fail."""
     if isinstance(dataset, str | bytes | os.PathLike):
         shown = os.fspath(dataset)
         raise OrderError(f"{name} = {shown!r}, expected a dataset; open it first: mmapds.open({shown!r})")

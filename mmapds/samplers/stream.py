@@ -1,4 +1,4 @@
-"""Streams: the samples or batches of a sampler as an iterable, for code that takes nothing else."""
+"""Streams: the samples or batches of a sampler as an IterableDataset, for code that needs one."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -12,25 +12,25 @@ from .cursor import Iteration
 from .resumable import ResumableSampler, check_same_samples
 from .samplers import DistributedBatchSampler, DistributedSampler
 
-_AHEAD = 64  # samples read at a time, so that a stream costs what batches do
+_AHEAD = 64  # samples read at a time, so that a stream is as fast as batches
 _KEYS = {"sampler", "worker", "num_workers", "num_replicas", "batch_size", "given"}
 
 
 class Stream(torch.utils.data.IterableDataset[Any]):
-    """An iterable over a dataset in the order of a sampler: the samples of this rank, or its batches.
+    """Yields the samples or the batches of this rank, in the order of a sampler; `ds.stream` makes it.
 
-    Made by `ds.stream`. Worker k of n of a DataLoader reads every n-th batch, or every n-th block of 64 samples. Epochs
-    and states are those of the sampler, its attribute `sampler`.
+    With n workers in a DataLoader, each worker reads every n-th batch, or every n-th block of 64 samples. Epochs and
+    states are those of the sampler, its attribute `sampler`.
     """
 
     def __init__(self, dataset: Any, sampler: ResumableSampler) -> None:
         self.dataset = dataset
         self.sampler = sampler
         self._in_batches = isinstance(sampler, torch.utils.data.BatchSampler)
-        self._is_fresh = True  # no item of the last iterator was given
-        self._begin: dict[str, Any] = {}  # in one of several workers: the state of the sampler where its share begins
-        self._given = 0  # items of that share, with records that the dataset left out
-        self._is_loaded = False  # whether the next iterator goes on in that share
+        self._is_fresh = True  # the last iterator has yielded nothing
+        self._begin: dict[str, Any] = {}  # with several workers: the sampler's state at the start of the worker's shard
+        self._given = 0  # yielded items of that shard, including skipped records
+        self._is_loaded = False  # whether the next iterator resumes in that shard
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the rest of the epoch for this rank, and for this worker."""
@@ -43,7 +43,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         return self._items(number, workers)
 
     def _items(self, worker: int, workers: int) -> Iterator[Any]:
-        """Yield the items of every `workers`-th block; one of several workers begins after those that were given."""
+        """Yield the items of every `workers`-th block; with several workers, skip those that were yielded before."""
         skip = done = self._given if workers > 1 else 0
         iteration = None
         for block in islice(self._blocks(), worker, None, workers):
@@ -58,29 +58,29 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             done += len(rest)
             self._note(iteration, done)
         if iteration is not None and iteration.span is not None:
-            iteration.delivered = iteration.span.steps  # also where the last step is of other ranks alone
+            iteration.delivered = iteration.span.steps  # even if the last step belongs to other ranks alone
 
     def _note(self, iteration: Iteration | None, given: int) -> None:
-        """Take note of how many items were given; the sampler itself is a block ahead."""
+        """Record the number of yielded items; the sampler itself is a block ahead."""
         self._given, self._is_fresh = given, False
         if iteration is not None:
             iteration.delivered = given
 
     def _blocks(self) -> Iterator[list[Any]]:
-        """Yield what is read at a time: the records of one batch, or of some samples."""
+        """Yield the records to read together: those of one batch, or of 64 samples."""
         steps = iter(self.sampler)
         while block := list(islice(steps, 1 if self._in_batches else _AHEAD)):
             yield block
 
     def _read(self, block: list[Any]) -> Iterable[tuple[int, Any]]:
-        """Return the items of a block, each with its number there: records that a dataset leaves out have one, too."""
+        """Return the items of a block, each with its place there; skipped records count as places."""
         if self._in_batches:
             return enumerate([self.dataset.take(batch) for batch in block])
         samples, kept = self.dataset.take_kept(block)
         return zip(map(int, kept), samples, strict=True)
 
     def __len__(self) -> int:
-        """Return the samples or batches of this rank in a whole epoch, those of all workers together."""
+        """Return the number of samples or batches of this rank in a whole epoch, over all workers."""
         return len(self.sampler)
 
     @property
@@ -89,7 +89,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         return self.sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iterator, as with a sampler; persistent workers do not learn of it."""
+        """Set the epoch of the next iterator, as with a sampler; it does not reach persistent workers."""
         self.sampler.set_epoch(epoch)
 
     @property
@@ -101,16 +101,16 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         return self.sampler._shared_by_ranks()
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """Return where the epoch is: the state of the sampler, for any number of ranks and workers.
+        """Return the state of the sampler, for any number of ranks and workers.
 
-        In one of several workers it is the state of that worker, as torchdata's StatefulDataLoader wants it, for as
-        many workers and ranks.
+        Inside one of several workers, return the state of that worker for torchdata's StatefulDataLoader. Only the same
+        number of workers and ranks can load it.
 
         Args:
-          step: batches of the epoch that the trainer has finished, those before `first_step` included. Give it over a
-            DataLoader with workers. By default the items that this object yielded count.
+          step: batches of the epoch that the trainer has finished, including those before `first_step`. Give it for a
+            DataLoader with workers. By default it is the number of items that this object yielded.
         Raises:
-          StateError: the stream yields samples, of which several workers do not read the first ones first.
+          StateError: `step` is given for a stream of samples: several workers yield these out of order.
         """
         worker = torch.utils.data.get_worker_info()
         if worker is not None and worker.num_workers > 1:
@@ -127,7 +127,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         return self.sampler.state_dict(step)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Begin the next iterator where a state was saved.
+        """Resume from a state in the next iterator.
 
         Raises:
           StateError: the state belongs to another order, or to another worker.
@@ -148,7 +148,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         self._begin, self._given, self._is_loaded = dict(state_dict["sampler"]), given, True
 
     def _own(self, worker: Any) -> dict[str, int]:
-        """Return what must be alike where a worker goes on with the state of one."""
+        """Return the values that must match the state of a worker."""
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         sharding = self.sampler._sharding
         sizes = {"num_replicas": sharding.num_replicas, "batch_size": sharding.batch_size}
@@ -159,10 +159,10 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
 
 def make_stream(dataset: Any, sampler: Any, batch_size: int | None, options: dict[str, Any]) -> Stream:
-    """Return the stream of a dataset by a sampler, or by one that is made for it.
+    """Return a stream of a dataset, with the given sampler or a new one.
 
     Raises:
-      OrderError: there are both a sampler and arguments of one; or the sampler is of other samples.
+      OrderError: a sampler is given together with other arguments, or belongs to other samples.
       TypeError: an argument is unknown.
     """
     if sampler is None:
