@@ -69,7 +69,7 @@ def build(
       validate: check that every record is JSON from its first byte to its last.
       bad: "skip" validates, and leaves out lines that are not JSON, or have another type in a column, with a warning.
       max_record: bytes that a record of a compressed source may have; 1 GiB by default.
-      hash: store a hash of each source, for `open(..., check="full")` and `--verify`, from now on.
+      hash: store a hash of each source, for `open(..., check="full")` and `mmapds verify`, from now on.
       workers: threads that scan, also within one file; all cores by default.
       force: scan and compute all again. Columns of functions that are not given are dropped, with a warning; those of
         expressions stay, until the index is deleted.

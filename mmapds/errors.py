@@ -119,10 +119,11 @@ def another_name(path: str, suffix: str = "", infix: str = ".plain") -> str:
     return f"{stem}{infix}.new{suffix or own}" if os.path.lexists(name) else name
 
 
-def rebuilt_with(computed: Iterable[str]) -> str:
+def rebuilt_with(computed: Iterable[str], *options: str) -> str:
     """Return how to build an index again whose columns were computed in Python, which then are again."""
     columns = ", ".join(f"{name!r}: FUNCTION" for name in computed)
-    return f"pass columns={{{columns}}} to mmapds.build"
+    more = "".join(f", {each.removeprefix('--')}=True" for each in options)
+    return f"pass columns={{{columns}}}{more} to mmapds.build"
 
 
 def counted(count: int, unit: str) -> str:

@@ -17,7 +17,7 @@ from .arrays.array_file import ArrayFile, ArrayFileWriter, Head
 from .arrays.schema import Field, Schema
 from .arrays.values import Inference, pack
 from .errors import Error, FormatError
-from .storage.lock import locked
+from .storage.lock import check_is_free, locked
 from .storage.numbers import BY_CELL, BY_DTYPE, Spool
 from .storage.sections import COLUMN
 from .storage.sources import INDEX_SUFFIX, StrPath
@@ -63,8 +63,8 @@ class Writer:
         force: bool = False,
     ) -> None:
         self.path = os.fspath(path)
-        if not force and os.path.exists(self.path):
-            raise Error(f"{self.path}: expected no file here; give another place, or replace it with force=True")
+        if not force:
+            check_is_free(self.path)
         self._length = length
         self._index = index
         self._schema: Schema | None = None

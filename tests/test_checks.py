@@ -136,8 +136,8 @@ def test_a_copy_without_times_opens_with_a_warning_that_its_command_ends(corpus,
     with pytest.raises(mmapds.ColumnError, match="column 'square' was computed in Python and a rebuild loses it"):
         mmapds.build(corpus)
     assert Path(f"{corpus}.mmx").read_bytes() == before
-    run = str(found[0].message).partition("; run: python -m mmapds.index ")[2].partition(" (")[0]
-    assert index(run, "--force").returncode == 0
+    run = str(found[0].message).partition(" run: python -m mmapds.index ")[2].partition(" (")[0]
+    assert index(*run.split()).returncode == 0
     assert quiet_open(corpus)[3]["n"] == 3
     verify(Index(f"{corpus}.mmx"))
 
@@ -315,7 +315,7 @@ def test_all_indexes_are_verified_and_every_problem_is_a_line_or_an_object_of_js
     for text in (f"{good}.mmx: 5 records", said, "; 2 problems\n"):
         assert text in ran.stdout
     lines = ran.stderr.splitlines()
-    found = ("column:length[0] = 6, expected 5", "length_order[1] = 4, exp", f"{gone}.mmx: no such", f"{torn}.mmx: DAM")
+    found = ("column:length[0] = 6, expected 5", "length_order[1] = 4, exp", f"{torn}.mmx: DAM", f"{gone}: not indexed")
     assert [text in line for text, line in zip(found, lines, strict=True)] == [True] * 4
     quiet = index("--verify", "--quiet", bad, gone, torn, good)
     assert (ran.returncode, quiet.returncode, quiet.stdout, quiet.stderr) == (1, 1, "", ran.stderr)
@@ -328,7 +328,8 @@ def test_all_indexes_are_verified_and_every_problem_is_a_line_or_an_object_of_js
     assert right["sources"] == [{"path": good, "records": 5, "bytes": os.path.getsize(good), **state}]
     assert (wrong["verified"], wrong["counts"]) == (False, {"columns": 1, "length_order": 1})
     assert wrong["problems"][0] == {"check": "columns", "source": bad, "record": 0, "message": lines[0]}
-    assert missing == {"path": f"{gone}.mmx", "error": lines[2]}
+    said = f"{gone}.mmx: no such index; run: python -m mmapds.index {gone}"
+    assert missing == {"path": f"{gone}.mmx", "error": said}
 
 
 def test_sources_that_are_gone_or_changed_are_all_named(write, tmp_path):

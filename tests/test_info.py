@@ -162,13 +162,13 @@ def test_several_indexes_are_taken_together(write, ran):
     one, two = write([{"n": 1}], "one.jsonl"), write([{"n": 5}, {"n": 6}], "two.jsonl")
     mmapds.build(one, columns={"n": "n"})
     mmapds.build(two, columns={"n": "n", "m": "n"})
-    gone = write([1], "gone.jsonl")
-    status, out, err = ran("info", one, two, gone)
+    gone, also = write([1], "gone.jsonl"), write([1], "also.jsonl")
+    status, out, err = ran("info", one, two, gone, also)
     assert status == 1
-    assert err == f"{gone}.mmx: no such index; run: python -m mmapds.index {gone}\n"
+    assert err == f"{gone} and 1 more: not indexed yet; run: python -m mmapds.index {one} {two} {gone} {also}\n"
     assert out.startswith(f"2 indexes, {one}.mmx to {two}.mmx\n  records  3\n  sources  2\n")
     assert table(out)["n", "total"] == "12"
-    assert ran("info", "--quiet", one, gone) == (1, "", err)
+    assert ran("info", "--quiet", one, two, gone, also) == (1, "", err)
 
 
 def test_a_terminal_has_colours_and_every_column(write):

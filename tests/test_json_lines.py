@@ -212,7 +212,12 @@ REFUSED = [
     (b'{"n": 1}\n{"n": 2, "t\n', {"length": "n"}, r"train.jsonl:2 \(byte 9\): "),
     (b'{"n": 9007199254740993}\n{"n": 0.5}\n', {"columns": {"n": "n"}}, r"jsonl:1 \(byte 0\): .* found another at `n`"),
     (b'{"n": 1}\nbad\n{}\n', {"length": "n", "bad": "skip"}, r"train.jsonl:3 \(byte 13\): .*null.* \(record 1 of the "),
-    (b'{"n": 1}\n{"n": "1"}\n', {"length": "n", "missing": "skip"}, r"found a string; leave .* \(record 1"),
+    (b'{"n": 1}\n{"n": "1"}\n', {"length": "n", "missing": "skip"}, r"found a string; compute .* \(record 1"),
+    (
+        b'{"n": "1"}\n',
+        {"columns": {"n": "n"}, "bad": "skip"},
+        "expected JSON with fields of the right type in one line",
+    ),
     # A byte order mark is blank where a file begins, and only there.
     (b"\xef\xbb\xbf\n\xef\xbb\xbf\n", {"bad": "skip"}, f"{NO_LINE}1"),
     (b"bad\nbad\n\n", {"bad": "skip", "format": "jsonl"}, f"{NO_LINE}2"),

@@ -38,7 +38,7 @@ BETWEEN = 10_000  # a record between the blocks of the fingerprint
 
 def run_remedy(error):
     """Run the command that a message ends with, which may be followed by a remark in parentheses."""
-    found = re.fullmatch(r".*; run: python -m mmapds\.index (.*?)(?: \([^()]*(\(.*\))?[^()]*\))?", str(error), re.S)
+    found = re.fullmatch(r".*[;r] run: python -m mmapds\.index (.*?)(?: \([^()]*(\(.*\))?[^()]*\))?", str(error), re.S)
     assert found, error
     check(str(error))
     assert main(shlex.split(found[1])) == 0
@@ -84,6 +84,10 @@ def in_index(at):
 
 DAMAGE = {
     "a source that grew": (grow, "STALE: train.jsonl was [0-9]+ bytes when indexed and is [0-9]+ now"),
+    "a source of a computed column": (
+        lambda path: (mmapds.add_column(path, "square", np.arange(RECORDS) ** 2), flip(path, 5), os.utime(path)),
+        r"STALE: .* now\); pass columns={'square': FUNCTION} to mmapds.build, or run: .* --force .which loses",
+    ),
     "other content": (lambda path: flip(path, 5), "STALE: .*other content .same size, same time, fing"),
     "another number": (another_number, r"DAMAGED: column:length\[10000\] = 5, expected 4 \(record 10000 of .*jsonl\)"),
     "another line end": (moved, "DAMAGED: record 10000 of .* begins at byte 400000, expected byte 399999"),

@@ -155,13 +155,13 @@ def test_a_page_replaces_no_source_no_index_and_nothing_unasked(path, tmp_path):
     mmapds.open(path)[:9].save(view)
     place.write_text("mine")
     before = [Path(each).read_bytes() for each in (path, f"{path}.mmx", view, place)]
-    read = "expected another file, found a source or an index"
+    read, free = "expected another file, found a source or an index", "expected a name that is free, found a file"
     for given, out, force, message in (
         (path, path, True, read),
         (path, f"{path}.mmx", True, read),
         (os.path.dirname(path), path, True, read),
         (view, view, True, read),
-        (path, place, False, "expected a name that is free, found a file"),
+        (path, place, False, f"{free}; give another place, or replace it with force=True"),
     ):
         with pytest.raises(mmapds.Error) as error:
             report(given, out, force=force, roots=os.path.dirname(path))

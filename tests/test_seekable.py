@@ -101,7 +101,7 @@ def test_a_file_is_replaced_if_that_is_said_and_its_index_keeps_its_options(writ
     path = write(TEXT)
     first = mmapds.seekable(path, frame=8192).path
     mmapds.build(first, length="id")
-    with pytest.raises(mmapds.Error, match=r"train.jsonl.zst: expected a name that is free, found a file$"):
+    with pytest.raises(mmapds.Error, match=r"train.jsonl.zst: expected a name that is free, found a file; give anot"):
         mmapds.seekable(path)
     write(b"".join(LINES[:9]))
     assert mmapds.seekable(path, force=True).path == first

@@ -109,7 +109,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "no-index": _NOT | {"dest": "index", "help": "write no index; for files that one index will cover"},
     "no-processes": _NOT | {"dest": "processes", "help": "try threads alone"},
     "no-samples": _NOT | {"dest": "samples", "help": "show no sample, and read none"},
-    "out": {"metavar": "OUT", "help": "what to write: one for all sources; default: beside each, or report.html"},
+    "index out": {"metavar": "OUT", "help": "one index of all sources, or a view; default: an index beside each"},
+    "convert out": {"metavar": "OUT", "help": "the array file; default: beside its source"},
+    "report out": {"metavar": "OUT", "help": "the page; default: report.html, or none with --json"},
+    "seekable out": {"metavar": "OUT", "help": "a file, or a directory; default: beside each source"},
     "pack": _N | {"help": "plan packs of this many tokens"},
     "parts": {"metavar": "DIR", "help": "with --dask or --ray: what tasks leave; default: OUT.parts"},
     "quiet": _FLAG | {"help": "print nothing but errors"},
@@ -123,7 +126,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "types": {"metavar": "JSON", "help": "types of some fields; the others keep theirs"},
     "validate": _FLAG | {"help": "check that every record is JSON"},
     "waits": _PATHS | {"metavar": "FILE", "help": "JSON of what ranks waited"},
-    "where": {"metavar": "FILTER", "help": "save a view of indexed records as OUT: 'length <= 4096'"},
+    "where": {"metavar": "FILTER", "help": "save a view of indexed records as OUT, or over it: 'length <= 4096'"},
     "workers": _N | {"help": "threads; default: all cores"},
     "bench workers": {"type": numbers, "metavar": "A,B", "help": "numbers of workers to try; default: by cores"},
 }
@@ -141,7 +144,7 @@ _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
         "all histogram root json quiet",
         ["train.jsonl", "corpus.mmx --all"],
     ),
-    "verify": ("compare an index in full with its sources", "workers root json quiet", ["train.jsonl"]),
+    "verify": ("compare an index and its records with the sources", "workers root json quiet", ["train.jsonl"]),
     "convert": (
         "make an array file of Parquet, Arrow, HDF5 and the rest",
         "out format schema types fields defaults length missing infer max-bytes decode dask ray parts root no-index "
@@ -251,7 +254,8 @@ def new_parser(prog: str, wanted: Collection[str]) -> Parser:
             if name == "show":
                 own.add_argument("positions", nargs="+", metavar="POSITION", help=_POSITIONS)
             for each in known.split():
-                own.add_argument(*_SHORT.get(each, []), f"--{each}", **_OPTIONS.get(f"{name} {each}", _OPTIONS[each]))
+                given = _OPTIONS.get(f"{name} {each}") or _OPTIONS[each]
+                own.add_argument(*_SHORT.get(each, []), f"--{each}", **given)
             of_formats = import_module(_FORMATS[name]).OPTIONS if name in _FORMATS else {}
             for each, (kind, placeholder, text) in of_formats.items():
                 own.add_argument(f"--{each.replace('_', '-')}", type=kind, metavar=placeholder, help=text)

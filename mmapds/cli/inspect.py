@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain, takewhile
@@ -12,8 +13,9 @@ from rich.filesize import decimal
 from .. import formats
 from ..dataset.indexed import IndexedDataset, shown, undecoded
 from ..dataset.opening import open as open_dataset
+from ..dataset.opening import refuse_missing
 from ..dataset.saving import examine_view
-from ..errors import ColumnError, Error, counted, plain_counted
+from ..errors import ColumnError, Error, IndexMissingError, counted, plain_counted
 from ..index.build import check_workers, summarise
 from ..index.inspect import CALLED, SIZES, Number, coverage, describe, format_of, histogram
 from ..index.verify import examine, work
@@ -46,6 +48,7 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index
     paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside)
     roots, failed = Roots(options.roots, paths), False
     documents: list[dict[str, Any]] = []
+    missing: list[str] = []
     found: dict[Index, dict[str, Any]] = {}
     with Progress(paths, lambda path: work(Index(index_path(path))), quiet=options.quiet) as progress:
         for path in paths:
@@ -70,7 +73,10 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index
                     lines = lines if verifies else []
             except Error as error:
                 document["error"] = str(error)
-                lines, problems = [], [error]
+                lines, problems, failed = [], [error], True
+                if isinstance(error, IndexMissingError) and not os.path.lexists(index_path(path)):
+                    missing.append(path)
+                    problems = []
             failed |= bool(problems)
             progress.clear()
             for line in [] if options.json else lines:
@@ -79,6 +85,11 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index
                 print_aside(one_line(problem))
     if options.json:
         print(json.dumps({"indexes": documents}, indent=1))
+    elif missing:
+        try:
+            refuse_missing(missing, options.sources)
+        except Error as error:
+            print_aside(one_line(error))
     return list(found), list(found.values()), failed
 
 

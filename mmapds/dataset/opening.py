@@ -5,6 +5,7 @@ from __future__ import annotations  # help() shows them as they are written
 import os
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from typing import NoReturn
 
 from .. import formats
 from ..compression.reader import CACHE
@@ -108,15 +109,20 @@ def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoC
         except IndexMissingError:
             missing.append(path)
     if missing:
-        first, more = missing[0], f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        if os.path.exists(first):
-            formats.check_in_place(first)
-        if first.endswith(INDEX_SUFFIX):
-            raise IndexMissingError(f"{first}{more}: no such index; {way_to_index(first)}")
-        command = build_command(missing if len(missing) == 1 else list(patterns))
-        raise IndexMissingError(f"{first}{more}: not indexed yet; run: {command}")
+        refuse_missing(missing, patterns)
     _check_given_once(paths, patterns, indexes)
     return indexes
+
+
+def refuse_missing(missing: list[str], patterns: Sequence[str]) -> NoReturn:
+    """Raise IndexMissingError for paths that have no index, among those that patterns name."""
+    first, more = missing[0], f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+    if os.path.exists(first):
+        formats.check_in_place(first)
+    if first.endswith(INDEX_SUFFIX):
+        raise IndexMissingError(f"{first}{more}: no such index; {way_to_index(first)}")
+    command = build_command(missing if len(missing) == 1 else list(patterns))
+    raise IndexMissingError(f"{first}{more}: not indexed yet; run: {command}")
 
 
 def _index_path(path: str) -> str:
@@ -154,10 +160,9 @@ def _warn_of_samples(sampled: Sequence[tuple[Index, int]], patterns: list[str]) 
     if sampled:
         index, number = sampled[0]
         more = f" and {len(sampled) - 1:,} more" if len(sampled) > 1 else ""
-        warn(
-            f"{index.source_path(number)}{more}: mtime changed, sampled bytes are equal ({current.BLOCKS} blocks); "
-            f"run: {build_command(patterns)} (or give check='sample')"
-        )
+        way = index.way_to_rebuild() if index.computed_columns else f"run: {build_command(patterns)}"
+        what = f"mtime changed, sampled bytes are equal ({current.BLOCKS} blocks)"
+        warn(f"{index.source_path(number)}{more}: {what}; {way} (or give check='sample')")
 
 
 # ---- decoders -------------------------------------------------------------------------------------------------------

@@ -95,8 +95,11 @@ class Expression(NamedTuple):
         where, place = " inside objects" * inside, ""
         if None in self.path:
             where, place = " in every item of a list", f" at byte {at} of the record"
-        found = f"found {kind_of(record, at)}{place}; leave such lines out with {option('bad', 'skip')}"
-        return f"{expected}{where} at `{shown}`, {found}"
+        found = kind_of(record, at)
+        to_number = self.measure == _native.MEASURE_NUMBER and found == "a string"
+        way = "compute numbers by mmapds.add_column(path, NAME, FUNCTION), or " * to_number
+        way += f"leave such lines out with {option('bad', 'skip')}"
+        return f"{expected}{where} at `{shown}`, found {found}{place}; {way}"
 
 
 def keys_of(path: str) -> tuple[bytes, ...]:

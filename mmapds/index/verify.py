@@ -249,7 +249,7 @@ def _note_unchecked(findings: Findings, index: Index) -> None:
     """Say what no comparison saw."""
     chosen = formats.FORMATS.get(index.format)
     if chosen is not None and chosen.is_text and not index.measuring["validate"]:
-        findings.not_checked.append(f"whether records are JSON; run: {index.rebuild_command('--validate')}")
+        findings.not_checked.append(f"whether records are JSON; {index.way_to_rebuild('--validate')}")
     for name in index.computed_columns:
         what = f"column {name!r}" + " and the order of lengths" * (name == "length")
         findings.not_checked.append(f"{what}, which was computed in Python, beyond its checksum")
@@ -257,6 +257,6 @@ def _note_unchecked(findings: Findings, index: Index) -> None:
     if sampled and (chosen is None or type(chosen).verify is Format.verify):  # which has no checksums of its own
         sources = "a source" if len(index.sources) == 1 else f"{sampled:,} sources"
         findings.not_checked.append(
-            f"bytes of {sources} between the blocks of the fingerprint, beyond what a scan reads; run: "
-            f"{index.rebuild_command('--hash')}"
+            f"bytes of {sources} between the blocks of the fingerprint, beyond what a scan reads; "
+            f"{index.way_to_rebuild('--hash')}"
         )

@@ -505,7 +505,8 @@ def _check_something_is_left(job: Job, done: Sequence[IndexedSource], filled: Se
     bad = sum(source.bad.lines for source in done)
     path, columns = job.sources[0].path, job.measuring.columns.values()
     if skipped and not records and bad == skipped:
-        raise DecodeError(f"{path}: expected JSON in one line or more, found it in 0 of {bad:,}")
+        what = "JSON with fields of the right type" if columns else "JSON"
+        raise DecodeError(f"{path}: expected {what} in one line or more, found it in 0 of {bad:,}")
     lacking = [column.text for column, count in zip(columns, filled, strict=True) if count == records > 0]
     if lacking or (skipped and not records):
         wanted = " and ".join(map(repr, lacking or [column.text for column in columns]))

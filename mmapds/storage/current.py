@@ -69,7 +69,7 @@ def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]
             if how == "full" and not source.xxh3_128:
                 raise Error(
                     f"{index.path}: check = 'full': expected a hash of each source, found none of "
-                    f"{index.source_path(number)}; run: {index.rebuild_command('--hash')}"
+                    f"{index.source_path(number)}; {index.way_to_rebuild('--hash')}"
                 )
             (others if found.st_mtime_ns == source.mtime_ns else touched).append((index, number))
     _compare(touched if how == "stat" else touched + others, full=how == "full")
@@ -94,8 +94,8 @@ def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
         _compare([(index, number)])
         if mtime_ns != index.recognised[number]:
             raise StaleIndexError(
-                f"{index.path}: STALE: {index.source_path(number)} was replaced while it was opened; run: "
-                f"{index.rebuild_command()}"
+                f"{index.path}: STALE: {index.source_path(number)} was replaced while it was opened; "
+                f"{index.way_to_rebuild()}"
             )
 
 
@@ -115,8 +115,8 @@ def check_content(index: Index, number: int, found: Digest, *, full: bool = Fals
         same_time = found.mtime_ns == source.mtime_ns
         raise StaleIndexError(
             f"{index.path}: STALE: {index.source_path(number)} has other content (same size, "
-            f"{'same' if same_time else 'another'} time, {what} {expected} when indexed and {found.hex} now); run: "
-            f"{index.rebuild_command(*['--force'] * same_time)}"
+            f"{'same' if same_time else 'another'} time, {what} {expected} when indexed and {found.hex} now); "
+            f"{index.way_to_rebuild(*['--force'] * same_time)}"
         )
 
 

@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
 
-from ..errors import ColumnError, Error, IndexMissingError, SourceError, StaleIndexError, build_command, listed, quoted
+from ..errors import (
+    ColumnError,
+    Error,
+    IndexMissingError,
+    SourceError,
+    StaleIndexError,
+    build_command,
+    listed,
+    quoted,
+    rebuilt_with,
+)
 from .lock import TEMPORARY, is_same_file
 from .numbers import COLUMN_TYPES, U32, U64
 from .sections import (
@@ -279,7 +289,7 @@ class Index(IndexFile):
         if size != source.size:
             raise StaleIndexError(
                 f"{self.path}: STALE: {os.path.basename(source.path)} was {source.size} bytes when indexed and is "
-                f"{size} now; run: {self.rebuild_command()}"
+                f"{size} now; {self.way_to_rebuild()}"
             )
 
     # ---- columns, and messages ---------------------------------------------------------------------------------
@@ -298,16 +308,19 @@ class Index(IndexFile):
     def _way(self) -> str:
         if not self.sources:  # the metadata that name them are damaged
             return f"; {way_to_index(self.path)}"
-        return f"; run: {self.rebuild_command('--force')}"
+        return f"; {self.way_to_rebuild('--force')}"
 
-    def rebuild_command(self, *options: str) -> str:
-        """Return the shell command that builds this index again, with more options, and what `--force` loses."""
+    def way_to_rebuild(self, *options: str) -> str:
+        """Return the shell command that builds this index again, with more options; and how to keep what it loses."""
         given, roots = [self.path], [f"--root {quoted(root)}" for root in sorted(self.roots.lasting())]
         # Roots that the user gave, and no others: the command must not go further than the user did.
         if len(self.sources) == 1 and self.path == self.source_path(0) + INDEX_SUFFIX:  # naming it is naming the index
             given, roots = [self.source_path(0)], []
-        lost = listed(self.computed_columns) if "--force" in options else ""
-        return build_command(given, *options, *roots) + (f" (which loses {lost}, computed in Python)" if lost else "")
+        lost = [] if "--hash" in options else self.computed_columns  # hashes alone keep all columns
+        if not lost:
+            return f"run: {build_command(given, *options, *roots)}"
+        command = build_command(given, *dict.fromkeys([*options, "--force"]), *roots)
+        return f"{rebuilt_with(lost, *options)}, or run: {command} (which loses {listed(lost)}, computed in Python)"
 
     def unreadable(self, number: int, problem: str) -> SourceError:
         """Return the error for a source that cannot be opened."""
@@ -384,7 +397,7 @@ class SavedView(IndexFile):
         if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
             raise StaleIndexError(
                 f"{self.path}: STALE: {path} has other records or columns than when the view was saved "
-                f"(records: {base.records} then, {index.records} now)"
+                f"(records: {base.records} then, {index.records} now); save it again"
             )
         return index
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 from weakref import WeakSet
 from zlib import crc32
 
-from ..errors import Error
+from ..errors import Error, option
 from .sources import reason
 
 LOCK_SUFFIX = ".lock"
@@ -235,4 +235,5 @@ def is_same_file(path: str, other: str) -> bool:
 def check_is_free(path: str) -> None:
     """Raise Error where a file, or anything else, is there already."""
     if os.path.lexists(path):
-        raise Error(f"{path}: expected a name that is free, found a file")
+        way = f"give another place, or replace it with {option('force', True)}"
+        raise Error(f"{path}: expected a name that is free, found a file; {way}")
