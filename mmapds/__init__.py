@@ -5,7 +5,7 @@ Build an index once with `python -m mmapds.index train.jsonl`, then:
     ds = mmapds.open("train.jsonl")
     ds[123_456]
 
-Names load when first used, so that indexing never imports numpy's or torch's machinery.
+Names load when they are first used, so that indexing imports neither numpy nor torch.
 """
 
 import os
@@ -100,7 +100,7 @@ __all__ = [
     "takes_location",
     "takes_view",
 ]
-"""All public names but `open` and `zip`, which `from mmapds import *` would put in the place of Python's own."""
+"""All public names except `open` and `zip`, because `from mmapds import *` would hide the builtins."""
 
 _LAZY = {
     name: module
@@ -127,7 +127,7 @@ _LAZY = {
 }
 
 _MODULES = ("bench", "convert", "executors", "index", "integrations", "orders", "report")
-"""Public modules, which need no import of their own: `mmapds.convert.convert(...)`."""
+"""Public modules, which load when they are first used: `mmapds.convert.convert(...)`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -146,7 +146,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _without_torch(name: str) -> type:
-    """A stand-in, so that `import *`, `hasattr` and `help` work without torch; using it says what to install."""
+    """Return a stand-in, so that `import *`, `hasattr` and `help` work without torch. Calling it raises an error."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise ModuleNotFoundError(f"mmapds.{name} needs torch; run: pip install 'mmapds[torch]'", name="torch")

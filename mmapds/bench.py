@@ -1,6 +1,6 @@
-"""Measure how fast your own data are read, without a trainer: `bench()`, `python -m mmapds bench`.
+"""Measure how fast your data are read, without a trainer: `bench()` and `python -m mmapds bench`.
 
-Each way to read them is a trial in a process of its own, which holds no maps and no objects of other trials.
+Each way of reading is a trial in a new process, without maps and objects of other trials.
 """
 
 from __future__ import annotations  # help() shows them as they are written
@@ -32,12 +32,12 @@ from .storage.workers import cores
 
 __all__ = ["bench"]
 
-NEAR = 0.9  # a way that delivers this share of the best one is as good, if it needs less
+NEAR = 0.9  # prefer a cheaper loader with at least this share of the best rate
 _COLLATE = ("list", "pad")
-_SPARE = 0.8  # of the memory that is available, for pages of files
-_SAMPLED = 1000  # records whose sizes are looked at
-_DRAWN = 20_000  # batches at most, before the first ones come again
-_SINGLE = 200_000  # records at most, where they are read one by one
+_SPARE = 0.8  # share of the available memory for pages of files
+_SAMPLED = 1000  # records sampled for the mean size
+_DRAWN = 20_000  # the most batches to plan; a trial then repeats them
+_SINGLE = 200_000  # the same for records read one by one
 _TRIAL = f"from {__name__} import run_trial; run_trial()"
 
 
@@ -60,23 +60,23 @@ def bench(
         print(mmapds.bench.bench("train.jsonl", workers=[0, 2], seconds=0.1, processes=False, cold=False))
 
     Args:
-      source_or_index: as in `mmapds.open`; nothing is built, and nothing is written.
-      max_tokens: batches of `TokenBudgetBatchSampler` with this budget; records over it are left out.
-      batch_size: else batches of `DistributedBatchSampler` with so many records.
-      workers: numbers of workers to try; by default 0, 1, 2, 4 and so on, up to twice the cores, or 4.
-      processes: whether to try processes, too.
-      seconds: how long each pass goes on; a trial has two.
-      cold: whether to drop the pages of the sources from memory before each trial, where the system can. Other
-        processes that read them have to wait for the disk then.
-      collate: "list" leaves samples as they are, "pad" is `pad_collate`.
-      decode: the decoder of samples, as in `mmapds.open`; one that can be pickled by name.
-      roots: directories in which the sources of an index may lie, as in `mmapds.open`.
-      progress: called with each trial, as it stands in the result.
+      source_or_index: as in `mmapds.open`; this function builds and writes nothing.
+      max_tokens: use `TokenBudgetBatchSampler` with this budget; records over it are dropped.
+      batch_size: without `max_tokens`, use `DistributedBatchSampler` with this number of records.
+      workers: numbers of workers to try; by default 0, 1, 2, 4, 8 and 16, up to twice the cores or 4.
+      processes: whether to try worker processes too.
+      seconds: duration of each pass; a trial has a cold and a warm pass.
+      cold: whether to drop the pages of the sources from memory before each trial, if the system can. Other processes
+        that read the sources then wait for the disk.
+      collate: "list" makes lists of samples, "pad" is `pad_collate`.
+      decode: the decoder of samples, as in `mmapds.open`; it must be picklable by name.
+      roots: directories that may hold the sources of an index, as in `mmapds.open`.
+      progress: called with each finished trial, as in the result.
     Returns:
-      A dict that JSON can hold; docs/bench.md says what is in it.
+      A dict that JSON can hold; docs/bench.md describes it.
     Raises:
       OrderError: an argument is out of range.
-      Error: a record cannot be read, a trial ended without a result; what `mmapds.open` raises.
+      Error: a record cannot be read, a trial ended without a result, or `mmapds.open` raises it.
       ModuleNotFoundError: torch is missing.
     """
     if find_spec("torch") is None:
@@ -124,7 +124,7 @@ def bench(
 
 
 def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
-    """Measure in a process of its own; return both passes, or raise what it says that is wrong."""
+    """Run a trial in a new process; return both passes, or raise its error."""
     try:
         given = pickle.dumps(trial)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
@@ -142,7 +142,7 @@ def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
 
 
 def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]:
-    """Return the loader that needs least of those within 10 % of the best; cold passes count if the data do not fit."""
+    """Return the cheapest loader within 10 % of the best rate; by cold passes if the data do not fit in memory."""
     loaders = [trial for trial in trials if trial["kind"] in ("threads", "processes")]
     which = "warm" if fits or any(trial["cold"] is None for trial in loaders) else "cold"
 
@@ -151,8 +151,8 @@ def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]
 
     best = max(loaders, key=rate)
     near = [trial for trial in loaders if rate(trial) >= NEAR * rate(best)]
-    # Processes take memory, and what they make is sent: so any number of threads comes first. A thread reads while the
-    # trainer computes, which a trial without a trainer does not see: so one is better than none.
+    # Prefer threads to processes, which take memory and must send their batches. Prefer one thread to none: it reads
+    # while the trainer computes, and a trial without a trainer cannot measure that.
     chosen = min(near, key=lambda trial: (trial["kind"] == "processes", trial["workers"] == 0, trial["workers"]))
     found, share = chosen[which], rate(chosen) / rate(best) if rate(best) else 1.0
     arguments = f"num_workers={chosen['workers']}" + ', workers="processes"' * (chosen["kind"] == "processes")
@@ -168,7 +168,7 @@ def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]
 
 
 def name_of(trial: dict[str, Any]) -> str:
-    """Return what people call a way to read."""
+    """Return the name of a trial for people."""
     kind, workers = trial["kind"], trial["workers"]
     if kind in ("single", "batched"):
         return {"single": "ds[i]", "batched": "ds.take(batch)"}[kind]
@@ -181,7 +181,7 @@ def name_of(trial: dict[str, Any]) -> str:
 
 def run_trial() -> None:
     """Read a trial from standard input, and write what it finds to standard output, both pickled."""
-    results, sys.stdout = sys.stdout.buffer, sys.stderr  # decoders of users may print
+    results, sys.stdout = sys.stdout.buffer, sys.stderr  # what user decoders print must not mix with the results
     try:
         found = measure(pickle.load(sys.stdin.buffer))
     except Error as error:
@@ -191,7 +191,7 @@ def run_trial() -> None:
 
 
 def measure(trial: dict[str, Any]) -> dict[str, Any]:
-    """Return what a trial finds: a cold pass, if it is asked for, and a warm one over the same records."""
+    """Run a trial; return a cold pass if requested, and a warm pass over the same records."""
     from .dataset.collate import pad_collate  # needs torch, as below
     from .samplers.planned import TokenBudgetBatchSampler
     from .samplers.samplers import DistributedBatchSampler
@@ -217,7 +217,7 @@ def measure(trial: dict[str, Any]) -> dict[str, Any]:
 
 
 def block_chunks(dataset: Dataset) -> Chunked | None:
-    """Return the order of a dataset of compressed sources that are larger than its cache; None for any other one."""
+    """Return an order by blocks if the sources are compressed and exceed the cache; else None."""
     if dataset._decodes(np.zeros(1, np.int64), 0) == (0, 0):
         return None
     with suppress(Error):  # other sources are not compressed
@@ -226,17 +226,17 @@ def block_chunks(dataset: Dataset) -> Chunked | None:
 
 
 def drop_pages(paths: Iterable[str]) -> None:
-    """Ask the system to drop the pages of files from memory; it keeps those that any process has mapped."""
+    """Ask the system to drop the pages of files from memory; it keeps pages that a process has mapped."""
     for path in paths:
         with suppress(OSError), open(path, "rb") as file:
-            os.fsync(file)  # pages that are not written yet would be kept
+            os.fsync(file)  # the system keeps dirty pages
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _delivered(
     dataset: Dataset, trial: dict[str, Any], collate: Callable[[Any], Any], batches: Iterator[list[int]]
 ) -> Iterator[Any]:
-    """Return something for each batch of record numbers, in their order, once its samples are there."""
+    """Return an iterator with an item for each batch of record numbers, in order."""
     if trial["kind"] == "single":
         return (dataset[record] for (record,) in batches)
     if trial["kind"] == "batched":
@@ -250,7 +250,7 @@ def _delivered(
 def _pass(
     deliver: Callable[[Iterator[list[int]]], Iterator[Any]], batches: Iterable[list[int]], seconds: float
 ) -> dict[str, Any]:
-    """Return what a pass delivers from its second batch on; workers start for the first one."""
+    """Measure a pass from its second batch on, because workers start for the first."""
     from .prefetch import Waits  # needs torch
 
     drawn, given = tee(batches)
@@ -258,18 +258,18 @@ def _pass(
     delivered = deliver(given)
     next(delivered)
     asked = start = time.perf_counter()
-    for batch, _ in zip(islice(drawn, 1, None), delivered):  # noqa: B905 - each ends when the other does
+    for batch, _ in zip(islice(drawn, 1, None), delivered):  # noqa: B905 - either may end first
         waits.add(asked, time.perf_counter(), len(batch))
         asked = time.perf_counter()
         if asked - start >= seconds:
             break
-    memory, read_in_the_end = _usage()  # while the workers are there
+    memory, read_in_the_end = _usage()  # before the workers end
     from_disk = None if read is None or read_in_the_end is None else max(read_in_the_end - read, 0)
     return {**waits.report(), "start": start - begun, "memory": memory, "from_disk": from_disk}
 
 
 def _usage() -> tuple[int | None, int | None]:
-    """Return the anonymous memory of this process and its workers, and what they have read from a disk, in bytes."""
+    """Return anonymous memory, and bytes read from disks, of this process and its workers."""
     pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
 
     def total(file: str, name: str, unit: int) -> int | None:
@@ -280,7 +280,7 @@ def _usage() -> tuple[int | None, int | None]:
 
 
 def _number_in(path: str, name: str) -> int | None:
-    """Return a number that a file of /proc has; None on another system, or where the process has just ended."""
+    """Return a number from a file in /proc; None on other systems, or if the process has ended."""
     with suppress(OSError, ValueError), open(path) as file:
         return next((int(line.split()[1]) for line in file if line.startswith(name)), None)
     return None

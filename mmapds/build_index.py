@@ -1,4 +1,4 @@
-"""Building indexes: `mmapds.build`, and `mmapds.merge`."""
+"""Build and merge indexes: `mmapds.build` and `mmapds.merge`."""
 
 from __future__ import annotations  # help() shows them as they are written
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 Column = str | Callable[[Any], float]
-"""What a column is made of: an expression, or a callable that takes a sample."""
+"""How to compute a column: an expression, or a callable that takes a sample."""
 
 
 def build(
@@ -59,33 +59,33 @@ def build(
     Args:
       sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index means that
         index, which is built again if its sources changed.
-      out: one combined index for all sources; by default each gets its own, `train.jsonl.mmx` beside `train.jsonl`.
+      out: one combined index for all sources; by default each source has its own: `train.jsonl.mmx`.
       format: how records are framed; by default the suffix decides.
       length: the column for token budgets, as `columns={"length": ...}`: integers of 0 or more. Their order is stored.
-      columns: name to an expression, measured while records are scanned; or to a picklable callable of a decoded sample
-        that returns a number, run in other processes: see docs/datasets.md.
-      version: of these callables. What one of the same module, name and version has computed of a source is kept.
-      missing: for a record that lacks a field of an expression: "error" (the default), "skip" it, or a number to store.
-      validate: check that every record is JSON from its first byte to its last.
-      bad: "skip" validates, and leaves out lines that are not JSON, or have another type in a column, with a warning.
-      max_record: bytes that a record of a compressed source may have; 1 GiB by default.
-      hash: store a hash of each source, for `open(..., check="full")` and `mmapds verify`, from now on.
-      workers: threads that scan, also within one file; all cores by default.
-      force: scan and compute all again. Columns of functions that are not given are dropped, with a warning; those of
-        expressions stay, until the index is deleted.
-      grown: only the end of a source that grew is new: where its first bytes have the old fingerprint, scan the rest.
+      columns: name to an expression, measured during the scan; or to a picklable callable that takes a decoded sample
+        and returns a number. Callables run in other processes: see docs/datasets.md.
+      version: of these callables. Numbers computed by the same module, name and version are reused.
+      missing: for a record that lacks a field of an expression: "error" (the default), "skip", or a number to store.
+      validate: check that every record is valid JSON as a whole.
+      bad: "skip" validates records, and skips lines that are not JSON or have a wrong type in a column, with a warning.
+      max_record: largest size of a record in a compressed source, in bytes; 1 GiB by default.
+      hash: store a hash of each source, now and in later builds, for `open(..., check="full")` and `mmapds verify`.
+      workers: threads that scan, within one file too; all cores by default.
+      force: scan and compute everything again. Drops computed columns that are not given, with a warning. Columns of
+        expressions stay until the index is deleted.
+      grown: trust that sources only grew at their end: if the first bytes have the old fingerprint, scan the rest.
       roots: as in `mmapds.open`, for the sources of an index among `sources`.
-      executor: what scans for `out`, one thread for each task: an object with `submit(function, *arguments)` that
+      executor: runs tasks that scan for `out`, each in one thread: an object with `submit(function, *arguments)` that
         returns a future of `concurrent.futures`; see docs/clusters.md.
-      parts: the directory where tasks leave what they found; by default `out` with `.parts` behind it.
+      parts: the directory for the files that tasks write; by default `out` with `.parts` appended.
       **parameters: options of the format, such as `record_bytes`; see docs/formats.md.
     Returns:
-      The index's path; a list of them for several sources without `out`.
+      The path of the index; a list of paths for several sources without `out`.
     Raises:
-      SourceError: a source is missing, unreadable, not a file, outside the roots, or changes meanwhile.
-      ColumnError: a column cannot be measured; the message has the place of the record.
-      DecodeError: a record to measure or validate is not JSON, or none is.
-      Error: an index cannot be written, or another process builds it for too long.
+      SourceError: a source is missing, unreadable, not a file, outside the roots, or changes during the build.
+      ColumnError: a column cannot be measured; the message names the place of the record.
+      DecodeError: a record to measure or validate is not JSON, or no record is.
+      Error: an index cannot be written, or another process holds its lock for too long.
       TypeError: an argument is unknown.
     """
     refuse_unknown("build", parameters, formats.OPTIONS)
@@ -115,7 +115,7 @@ def merge(
 ) -> Path:
     """Merge indexes into one, without reading records.
 
-    The file is byte for byte what `build` writes for all their sources.
+    The result is byte for byte the index that `build` writes for all sources.
 
         mmapds.build("part-*.jsonl")
         mmapds.merge(["part-0.jsonl.mmx", "part-1.jsonl.mmx"], out="corpus.mmx")
@@ -123,15 +123,15 @@ def merge(
     Args:
       indexes: paths, directories, globs or brace patterns; the path of a source means the index beside it. They must
         have one format, the same columns and options, and no source in common.
-      out: the path of the new index, which may be one of them.
-      workers: threads that hash sources, where some of the indexes have hashes and others do not; all cores by default.
+      out: the path of the new index; it may be one of `indexes`.
+      workers: threads that hash sources, if only some indexes have hashes; all cores by default.
       roots: as in `mmapds.open`, for the sources of these indexes.
     Returns:
       The path of the new index.
     Raises:
       IndexMissingError, StaleIndexError: an index must be built first.
-      FormatError: an index is damaged or from another version, or they differ in format or parameters.
-      ColumnError: they differ in columns, or in how these were measured.
+      FormatError: an index is damaged or from another version, or indexes differ in format or parameters.
+      ColumnError: indexes differ in columns, or in how columns were measured.
       SourceError: a source is missing, outside the roots, or in two indexes.
       Error: the new index cannot be written.
     """
@@ -170,7 +170,7 @@ def merge(
 
 
 def _check_alike(first: Index, other: Index, chosen: Format) -> None:
-    """Raise unless one index can have the records, and all sections, of both."""
+    """Raise an error unless both indexes can be merged into one."""
     for name in other.sections:
         if name not in SECTIONS and not name.startswith(COLUMN):
             raise FormatError(
@@ -189,14 +189,14 @@ def _check_alike(first: Index, other: Index, chosen: Format) -> None:
     )
     for name, kind in [*expected, *found]:
         one, another = expected.get((name, kind)), found.get((name, kind))
-        if json.dumps(one) != json.dumps(another):  # in which NaN is NaN, and fields have an order
+        if json.dumps(one) != json.dumps(another):  # as JSON, NaN equals NaN, and the order of fields counts
             raise kind(f"{other.path}: {name}: expected {one!r}, as in {first.path}, found {another!r}")
     if other.has_bounds != first.has_bounds:
         raise other.damaged("expected bounds of records in both indexes or in neither")
 
 
 def _in_turn(parts: Iterable[Index], name: str) -> Iterator[Any]:
-    """Yield a parameter of each source."""
+    """Yield the value of a parameter for each source."""
     for part in parts:
         found = part.parameters.get(name)
         if not isinstance(found, list) or len(found) != len(part.sources):
@@ -205,7 +205,7 @@ def _in_turn(parts: Iterable[Index], name: str) -> Iterator[Any]:
 
 
 def _sources(parts: Iterable[Index], chosen: Format) -> Iterator[Source]:
-    """Yield the sources of all indexes as they are now; raise SourceError if one is missing, or is there twice."""
+    """Yield the current sources of all indexes; raise SourceError for a missing or duplicate source."""
     holders: dict[str, Index] = {}
     for part in parts:
         for path in formats.readable_sources(part, chosen):
@@ -219,7 +219,7 @@ def _sources(parts: Iterable[Index], chosen: Format) -> Iterator[Source]:
 def _by_kind(
     length: Column | None, columns: Mapping[str, Column] | None
 ) -> tuple[dict[str, str], dict[str, Callable[[Any], float]]]:
-    """Return the columns that are expressions, and those that Python computes; raise ColumnError for others."""
+    """Return columns of expressions, and columns of callables; raise ColumnError for any other value."""
     named = {} if columns is None else columns
     if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
         raise ColumnError(f"columns = {shortened(columns)}, expected a dict of names")

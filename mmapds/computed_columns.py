@@ -1,4 +1,4 @@
-"""Adding a column to an index, from numbers or by computing one from each sample, without a new scan."""
+"""Add a column of given or computed numbers to an index, without a new scan."""
 
 from __future__ import annotations  # help() shows them as they are written
 
@@ -32,11 +32,11 @@ from .storage.sources import StrPath
 from .storage.workers import cores, in_processes
 from .storage.writer import IndexWriter
 
-_TASK_SAMPLES = 4096  # computed by a worker at a time
-_KEPT = 1 << 20  # numbers that are copied at a time
+_TASK_SAMPLES = 4096  # samples of one task of a worker
+_KEPT = 1 << 20  # known numbers to copy at a time
 Values = ArrayLike | Callable[[Any], float]
 Known = dict[range, NDArray[Any]]
-"""Numbers of a column that are known already, by their records."""
+"""Numbers of a column that need not be computed again, by range of records."""
 
 
 def add_column(
@@ -51,25 +51,25 @@ def add_column(
     progress: Callable[[int], object] | None = None,
     roots: StrPath | Iterable[StrPath] = (),
 ) -> None:
-    """Add a column to an index, or replace one, without a scan of the sources.
+    """Add or replace a column of an index, without a scan of the sources.
 
         mmapds.add_column("more.jsonl", "weight", np.linspace(0, 1, len(more)))
         weights = mmapds.open("more.jsonl").column("weight")
 
-    Open datasets keep the columns they have. A column named "length" is stored with the order that samplers read. No
-    other process builds the index or adds a column to it meanwhile: it waits.
+    Datasets that are open keep their columns. A column named "length" is stored with its order, for samplers. Other
+    processes that build the index or add a column to it wait.
 
     Args:
       source_or_index: an indexed source, or an index.
       values: a number for each record, shape (records,); or a picklable callable that takes a sample and returns a
-        number: a tokenizer, for instance. Bools are 1 and 0. The column has the smallest of u32, u64, i64 and f64 that
-        holds all of them.
+        number, such as a tokenizer. Bools are 1 and 0. The column has the smallest type of u32, u64, i64 and f64 that
+        holds all numbers.
       version: of a callable, as in `mmapds.build`.
       decode: the decoder of samples for a callable, as in `mmapds.open`.
       default: the number of a record that cannot be decoded; None raises its error.
-      workers: processes that compute; all cores by default. With 1, this process does.
+      workers: processes that compute; all cores by default. With 1, the calling process computes.
       progress: called with the number of samples done since the last call; by default, a bar on a terminal.
-      roots: directories in which the sources of the index may lie, as in `mmapds.open`.
+      roots: directories that may hold the sources of the index, as in `mmapds.open`.
     Raises:
       ColumnError: values have another shape or are not numbers, or lengths are negative or fractional.
       IndexMissingError, StaleIndexError: the index must be built first.
@@ -79,21 +79,21 @@ def add_column(
     if isinstance(values, str):
         raise ColumnError(f"values = {shortened(values)}, expected a function of a sample, or an array of numbers")
     check_workers(workers)
-    # With another decoder or a default, a build would not compute the same.
+    # `build` has no decoder or default: it would compute other numbers, so the function gets no identity.
     is_known = callable(values) and (version is not None or (decode is None and default is None))
     functions = identities({name: cast(Any, values)}, version) if is_known else {}
     target = _index_path(open_dataset(source_or_index, decode=decode, roots=roots))
     with locked(target):
-        # Again, as the index may have been replaced before the lock.
+        # Open again: the index may have been replaced before the lock.
         dataset = open_dataset(source_or_index, decode=decode, roots=roots)
         _write(dataset, {name: values}, functions, workers, progress, target, default=default)
 
 
 def identities(computed: Mapping[str, Callable[[Any], float]], version: str | int | None) -> dict[str, str]:
-    """Return what the functions that compute columns are known by: `module.qualname:version`.
+    """Return the identity of each function that computes a column: `module.qualname:version`.
 
-    A lambda, a function in another one, a partial function and an object are known only with a version, as their name
-    does not say what they compute. Others are left out.
+    The name of a lambda, local function, partial function or object does not tell what it computes. So these have an
+    identity only with a version; without one, they are absent from the result.
     """
     if version is not None and (isinstance(version, bool) or not isinstance(version, str | int) or ":" in str(version)):
         raise ColumnError(f"version = {shortened(version)}, expected a text without a colon, or an integer")
@@ -101,7 +101,7 @@ def identities(computed: Mapping[str, Callable[[Any], float]], version: str | in
     for name, function in computed.items():
         bound = getattr(function, "__self__", None)
         has_name = "<" not in getattr(function, "__qualname__", "<") and isinstance(bound, type | ModuleType | None)
-        function = getattr(function, "func", function)  # of a partial function
+        function = getattr(function, "func", function)  # the function of a partial
         named = function if hasattr(function, "__qualname__") else type(function)
         if has_name or version is not None:
             known[name] = f"{named.__module__}.{named.__qualname__}:{'' if version is None else version}"
@@ -116,10 +116,10 @@ def complete(
     path: str,
     plan: Plan,
 ) -> None:
-    """Add columns that functions compute, all at once; see `mmapds.index.build.Complete`.
+    """Add all columns that functions compute, in one write; see `mmapds.index.build.Complete`.
 
-    What the index before has of a function with the same identity is kept; but not of one of a script or a notebook
-    without a version, as that often has another body by now.
+    Numbers that a function with the same identity has computed before are reused. A function of a script or notebook
+    needs a version for that, because its body changes often.
     """
     known = {name: each for name, each in functions.items() if not re.fullmatch(r"__main__\..*:", each)}
     with locked(place):
@@ -127,16 +127,16 @@ def complete(
         if path == place:
             if all(name in index.columns and index.functions.get(name) == known.get(name, "") for name in computed):
                 return
-            plan = [Stored(index, range(len(index.sources)))]  # it may be another one than that of the plan by now
+            plan = [Stored(index, range(len(index.sources)))]  # the index may be newer than the plan
         stored = {name: _stored(index, plan, name, function) for name, function in known.items()}
-        # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
+        # This build has scanned or compared the sources, so any directory is allowed.
         dataset = open_dataset(path, roots=index.roots_needed())
         target = os.path.realpath(place) if path == place else place
         _write(dataset, computed, functions, workers, None, target, stored)
 
 
 def _stored(index: Index, plan: Plan, name: str, function: str) -> Known:
-    """Return the numbers of a column that a function has computed, by the records of an index that have them."""
+    """Return the numbers of a column that the same function has computed before, by range of records."""
     found: Known = {}
     source = 0
     for step in plan:
@@ -152,7 +152,7 @@ def _stored(index: Index, plan: Plan, name: str, function: str) -> Known:
 
 
 def _index_path(dataset: Dataset) -> str:
-    """Return the real path of the one index of a dataset."""
+    """Return the real path of a dataset's index; raise ColumnError unless it has exactly one."""
     indexes = dataset.indexes
     if dataset._is_view or len(indexes) != 1:
         found = "a saved view" if dataset._is_view else len(indexes)
@@ -170,7 +170,7 @@ def _write(
     stored: Mapping[str, Known] = {},
     default: float | None = None,
 ) -> None:
-    """Write the index of a dataset with more columns, or with others of their names, to its place `target`."""
+    """Write a copy of a dataset's index with added or replaced columns to `target`."""
     index = Index(_index_path(dataset))
     held = index.parameters.get("columns", {})
     if found := next((name for name in columns if name in held), None):
@@ -210,7 +210,7 @@ def _spooled(
     stored: Known,
     default: float | None,
 ) -> Spool:
-    """Return the numbers of a column on their way into an index."""
+    """Return a spool with the numbers of a column, to be written to an index."""
     spool, records = writer.spool(), len(dataset)
     if callable(values):
         work = partial(_compute, dataset, name, values, default)
@@ -221,7 +221,7 @@ def _spooled(
             raise ColumnError(f"values: expected shape ({records},), a number for each record, found {cells.shape}")
         pieces = (each for each in [cells])
     bar = nullcontext(progress) if progress else _bar(f"column {name!r}", records)
-    with bar as report, closing(pieces):  # which ends workers, whatever happens
+    with bar as report, closing(pieces):  # closing ends the workers after errors too
         for cells in pieces:
             spool.append(BY_DTYPE[cells.dtype.str].cell, cells.view(np.uint64).data)
             report(len(cells))
@@ -230,14 +230,14 @@ def _spooled(
 
 @contextmanager
 def _bar(title: str, samples: int) -> Iterator[Callable[[int], object]]:
-    """Yield what counts samples that are done, on a bar where stderr is a terminal."""
+    """Yield a function that counts finished samples, with a bar if stderr is a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich import console, progress  # start-up time: only terminals need it
 
     stderr, texts = console.Console(stderr=True), progress.TextColumn("{task.description}", markup=False)
-    # A thread that refreshes it would be copied into workers; stdout is not redirected, as it may be a file.
+    # No refresh thread: forked workers would inherit its locks. No redirect of stdout: it may be a file.
     how: dict[str, Any] = {"auto_refresh": False, "transient": True, "redirect_stdout": False}
     columns = texts, progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
     with progress.Progress(*columns, console=stderr, **how) as bar:
@@ -248,7 +248,7 @@ def _bar(title: str, samples: int) -> Iterator[Callable[[int], object]]:
 def _computed(
     work: Callable[[range], NDArray[Any]], name: str, records: int, workers: int, stored: Known
 ) -> Generator[NDArray[Any], None, None]:
-    """Yield a column that a function computes, in the order of records; workers compute some pieces ahead."""
+    """Yield the numbers of a computed column in order of records; workers compute some tasks ahead."""
     pieces = _cut(records, stored)
     lacking = [piece for piece in pieces if piece not in stored]
     is_alone = workers == 1 or len(lacking) <= 1
@@ -263,7 +263,7 @@ def _computed(
 
 
 def _cut(records: int, stored: Known) -> list[range]:
-    """Return the ranges whose numbers are stored, and between them those of as many samples as a worker computes."""
+    """Return the stored ranges of records, and split the gaps between them into tasks."""
     pieces, begin = [], 0
     for kept in [*sorted(stored, key=attrgetter("start")), range(records, records)]:
         pieces += [range(at, min(at + _TASK_SAMPLES, kept.start)) for at in range(begin, kept.start, _TASK_SAMPLES)]
@@ -276,7 +276,7 @@ _NO_SAMPLE: Any = object()
 
 
 def _samples(dataset: Dataset, piece: range, *, skips: bool) -> Iterator[Any]:
-    """Yield samples; `_NO_SAMPLE` for one that cannot be decoded, if that is allowed."""
+    """Yield samples; with `skips`, `_NO_SAMPLE` for a sample that cannot be decoded."""
     if not skips:
         yield from cast(IndexedDataset, dataset)._one_by_one(piece)
         return
@@ -297,7 +297,7 @@ def _compute(
     for position, sample in zip(piece, _samples(dataset, piece, skips=default is not None), strict=True):
         try:
             number = default if sample is _NO_SAMPLE else compute(sample)
-        except StopIteration:  # as of next(), where nothing is left: it would end the column
+        except StopIteration:  # from next() in user code: it would end the column silently
             raise ColumnError(f"{dataset.place(position)}: expected a number, found StopIteration") from None
         except Exception as error:
             add_note(error, f"while computing a column for {dataset.place(position)}")
@@ -309,7 +309,7 @@ def _compute(
 
 
 def _cells(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
-    """Return numbers as u64, as i64 if any is negative, or as f64; lengths as u64, also if they are whole floats."""
+    """Return numbers as u64, i64 (if any is negative) or f64; whole floats as lengths become u64."""
     try:
         if masked_count(values):
             raise ValueError("masked; give array.filled(NUMBER)")
@@ -318,7 +318,7 @@ def _cells(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
             raise TypeError(f"of type {numbers.dtype}")
     except ColumnError as error:
         raise ColumnError(f"column {name!r}: {error}") from None
-    except (TypeError, ValueError, RuntimeError) as error:  # as of lists of other lengths, or of tensors
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, or tensors
         found = f"found {type(values).__name__} ({error})"
         raise ColumnError(f"column {name!r}: expected numbers, one for each record, {found}") from None
     kind = numbers.dtype.kind if numbers.size else "u"

@@ -1,4 +1,4 @@
-"""Writing records of named arrays: `mmapds.Writer`. See docs/arrays.md."""
+"""Write records of named arrays: `mmapds.Writer`. See docs/arrays.md."""
 
 from __future__ import annotations  # help() shows them as they are written
 
@@ -22,35 +22,35 @@ from .storage.numbers import BY_CELL, BY_DTYPE, Spool
 from .storage.sections import COLUMN
 from .storage.sources import INDEX_SUFFIX, StrPath
 
-_FLUSH_BYTES = 1 << 20  # of records that wait in memory
+_FLUSH_BYTES = 1 << 20  # bytes of records to buffer
 _FLUSH_RECORDS = 1 << 13
 
 
 class Writer:
-    """Writes records of named fields to an array file (`.mma`), which is read in place.
+    """Writes records of named fields to an array file (`.mma`).
 
         with mmapds.Writer("train.mma", {"feats": ("float32", (None, 80)), "text": "str"}, length="feats") as writer:
             writer.write({"feats": np.zeros((170, 80), np.float32), "text": "hello"})
         features = mmapds.open("train.mma")
 
-    Use it as a context manager: the file appears, complete and indexed, when the block ends, and not at all if the
-    block raises. A writer holds a few MB, however much is written. Parallel writers write a file each; one index then
-    covers all: `mmapds.build("shard-*.mma", out="train.mmx")`.
+    Use it as a context manager: the complete file and its index appear when the block ends. If the block raises, no
+    file appears. A writer needs a few MB of memory for a file of any size. Parallel writers write one file each, and
+    one index covers all files: `mmapds.build("shard-*.mma", out="train.mmx")`.
 
     Args:
       path: ends in `.mma`.
       schema: name of each field to "bytes", "str", "json", the type of a number ("bool", "int8" to "int64", "uint8" to
-        "uint64", "float16" to "float64"), or (dtype, shape) for arrays, None for an axis that may have any
-        length: `("float32", (None, 80))`. An array's dtype may also be "complex64", "complex128", "bfloat16" or one of
-        torch's "float8" types. By default, it is inferred from the first record; the first axis of arrays is ragged.
-      length: the field whose lengths token budgets are planned by: an integer, or the first axis of an array.
+        "uint64", "float16" to "float64"), or (dtype, shape) for arrays, with None for a ragged axis:
+        `("float32", (None, 80))`. An array's dtype may also be "complex64", "complex128", "bfloat16" or one of torch's
+        "float8" types. By default, the schema is inferred from the first record; the first axis of arrays is ragged.
+      length: the field with the lengths for token budgets: an integer, or an array with a ragged first axis.
       index: write the index too, with numbers and lengths as columns. Give False if one index will cover several files.
-      force: replace a file that is there already, when the new one is complete.
+      force: replace an existing file when the new one is complete.
     Warns:
-      UserWarning: it is not closed, so that nothing is written.
+      UserWarning: the writer was never closed, so nothing was written.
     Raises:
       FormatError: the schema is malformed.
-      Error: the file cannot be written, or is there already.
+      Error: the file cannot be written, or exists.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Writer:
             self._begin(planned)
 
     def _checked(self, schema: Schema) -> Schema:
-        """Return the schema; raise FormatError unless it gives the column of lengths that the user asked for."""
+        """Return the schema; raise FormatError unless it has a column for the `length` of the user."""
         fields = {field.name: field for field in schema.fields}
         if self._length is not None:
             field = fields.get(self._length)
@@ -110,7 +110,7 @@ class Writer:
 
     @contextmanager
     def _losing_the_file(self) -> Iterator[None]:
-        """Close the writer where the block raises: what is in the file then is not known."""
+        """Close the writer if the block raises, because the state of the file is then unknown."""
         try:
             yield
         except BaseException:
@@ -120,11 +120,11 @@ class Writer:
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record: a dict with a value for each field.
 
-        Arrays are NumPy's or torch's, of the dtype and shape in the schema, or lists of numbers that fit.
+        An array is one of NumPy or torch with the dtype and shape of the schema, or a list of numbers that fit.
 
         Raises:
-          FormatError: the record does not fit the schema; it is left out, and writing may go on.
-          Error: the system cannot write, and the file is lost; or the writer is closed.
+          FormatError: the record does not fit the schema. It is skipped; later records can be written.
+          Error: a system call failed, and the file is lost; or the writer is closed.
         """
         self._check_open()
         before = len(self._buffer)
@@ -136,7 +136,7 @@ class Writer:
             if self._signed_length is not None and (found := numbers[self._signed_length]) < 0:
                 name = self._columns[self._signed_length].name
                 raise FormatError(f"field {name!r}: expected a length of 0 or more, found {found}")
-        except BaseException as error:  # of the record's own code too
+        except BaseException as error:  # a value of the record may raise anything
             del self._buffer[before:]
             if isinstance(error, FormatError):
                 raise FormatError(f"{self.path}: record {self._records}: {error}") from None
@@ -154,12 +154,12 @@ class Writer:
             raise Error(f"{self.path}: the writer is {self._state}; make a new Writer")
 
     def append_file(self, path: StrPath | ArrayFile) -> int:
-        """Append all records of another array file; return how many.
+        """Append all records of another array file; return their number.
 
         Raises:
-          FormatError: the file is damaged, or has another schema or other lengths; nothing of it was written.
-          SourceError: it cannot be read.
-          Error: the system cannot write, and the file is lost; or the writer is closed.
+          FormatError: the file is damaged, or has another schema or other lengths; no record was appended.
+          SourceError: the file cannot be read.
+          Error: a system call failed, and this writer's file is lost; or the writer is closed.
         """
         self._check_open()
         file = path if isinstance(path, ArrayFile) else ArrayFile(Head(os.fspath(path)))
@@ -200,8 +200,8 @@ class Writer:
         """Finish the file and index it; do nothing if the writer is closed.
 
         Raises:
-          Error: the system cannot write, now or in an earlier write; no file appears. Or another process held the
-            lock of the index for too long; `close` may be called again.
+          Error: this write or an earlier one failed, and no file appears. Or another process held the lock of the
+            index for too long: then call `close` again.
         """
         if self._state == "closed":
             return
@@ -210,7 +210,7 @@ class Writer:
             self._begin(self._checked(Schema({})))
         self._flush()
         offsets, *spools = self._spools
-        with locked(self._file.target + INDEX_SUFFIX):  # so that nobody indexes the file, or replaces it, in between
+        with locked(self._file.target + INDEX_SUFFIX):  # no other process indexes or replaces the file meanwhile
             with self._losing_the_file():
                 self._file.write_spool("offsets", offsets)
                 for field, spool in zip(self._columns, spools, strict=True):
@@ -222,7 +222,7 @@ class Writer:
                 self._build_index()
 
     def _build_index(self) -> None:
-        from .index.build import Request, build_each  # which the writing process may do without
+        from .index.build import Request, build_each  # start-up time: only `index=True` needs it
 
         try:
             list(build_each([self._file.target], Request(fresh=True)))
@@ -230,7 +230,7 @@ class Writer:
             raise Error(f"{self.path}: the array file is in its place, but not indexed: {error}") from error
 
     def _abandon(self, state: str) -> None:
-        """Close the writer; remove the temporary file, unless it was committed."""
+        """Close the writer; remove the temporary file unless it was renamed to its target."""
         self._state = state
         self._file.__exit__(None, None, None)
 
@@ -266,7 +266,7 @@ def _inferred(record: Mapping[str, Any]) -> Schema:
 
 
 def _spool(spool: Spool, number_type: int, numbers: list[Any]) -> None:
-    """Move numbers into a spool, signed ones as unsigned if none is negative."""
+    """Move numbers into a spool; signed numbers become unsigned if none is negative."""
     if numbers:
         cell = number_type if number_type != NUMBER_I64 or min(numbers) < 0 else NUMBER_U64
         spool.append(cell, memoryview(array(BY_CELL[cell].code, numbers)).cast("B").cast("Q"))

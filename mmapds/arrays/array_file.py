@@ -1,4 +1,4 @@
-"""The .mma file around records of named arrays. See docs/array-file.md."""
+"""Array files (`.mma`) of records of named arrays. See docs/array-file.md."""
 
 import json
 import struct
@@ -19,17 +19,17 @@ from .schema import Schema
 
 SUFFIX = ".mma"
 MAGIC = b"\x89MMA\r\n\x1a\n"
-"""The first bytes of a file. A transfer that takes the file for text damages them."""
-_SIZES = struct.Struct("<QQ")  # behind the header: the size of the schema in bytes, and its checksum
+"""The first bytes of a file. A transfer in text mode damages them, which shows the error."""
+_SIZES = struct.Struct("<QQ")  # after the header: size of the schema in bytes, and its checksum
 _TEXT = HEADER.size + _SIZES.size  # where the schema begins
-_AT_ONCE = 1 << 16  # records whose places are compared at a time
+_AT_ONCE = 1 << 16  # records to check at a time
 Cells = tuple[int, memoryview]
 
 
 class Head:
     """The part of the file before the records. A truncated file still has it."""
 
-    size: int  # bytes that the whole file has
+    size: int  # of the complete file, in bytes
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -64,7 +64,7 @@ class Head:
 
 
 class ArraySections(SectionFile):
-    """The sections of an array file, and what it says of itself. Reads neither records nor numbers."""
+    """The sections and metadata of an array file. Reads neither records nor columns."""
 
     MAGIC, NAME = MAGIC, "AN ARRAY FILE"
 
@@ -76,7 +76,7 @@ class ArrayFile(ArraySections):
         super().__init__(head.path, head.map)
         self.schema = head.schema
         self.expressions = head.columns
-        """Name of each column to its expression."""
+        """Expression of each column, by name."""
         if "records" not in self.sections:
             raise self.damaged("expected a section 'records', found none")
         self.check_numbers("offsets", ("<u4", "<u8"), self.records)
@@ -84,7 +84,7 @@ class ArrayFile(ArraySections):
         for field in head.schema.fields:
             if field.column:
                 held = (F64,) if field.is_scalar and field.number_type == F64.cell else (U32, U64, I64)
-                allowed = held if self.records else COLUMN_TYPES  # no numbers have no type of their own
+                allowed = held if self.records else COLUMN_TYPES  # an empty column may have any type
                 self.check_numbers(COLUMN + field.column, [each.dtype for each in allowed], self.records)
                 self.verify_sections(COLUMN + field.column)
 
@@ -94,7 +94,7 @@ class ArrayFile(ArraySections):
         return self.sections["records"].offset + self.sections["records"].size
 
     def check_records(self) -> None:
-        """Raise FormatError unless records have their checksum, and lie one behind the other in their section."""
+        """Raise FormatError unless the checksum of the records is right, and their offsets ascend."""
         self.verify_sections("records")
         last = self.sections["records"].offset - 1
         for begin in range(0, self.records, _AT_ONCE):
@@ -104,7 +104,7 @@ class ArrayFile(ArraySections):
             last = starts[-1]
 
     def cells(self, name: str, begin: int, end: int) -> Cells:
-        """Return the type of a section's numbers, and those of records `begin` to `end` as 64-bit cells."""
+        """Return the type and the 64-bit cells of a section, for records `begin` to `end`."""
         section = self.sections[name]
         number_type = BY_DTYPE[section.dtype]
         width = number_type.width
@@ -124,10 +124,10 @@ class ArrayFileWriter(SectionWriter):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        remove_leftovers(self.target)  # always, as no lock file says that a writer was killed while it wrote records
+        remove_leftovers(self.target)  # always: a writer that is killed among its records leaves no lock file
 
     def begin_records(self, schema: Mapping[str, Any], columns: Mapping[str, str]) -> int:
-        """Write the schema, and each column's expression by name; return the offset of the first record."""
+        """Write the schema and the expressions of columns; return the offset of the first record."""
         text = json.dumps({"schema": schema, "columns": columns}, ensure_ascii=False).encode()
         self.begin_section("schema", U8.dtype)
         self.write(len(text).to_bytes(8, "little") + xxh3_64(text).intdigest().to_bytes(8, "little") + text)

@@ -1,4 +1,4 @@
-"""Schemas of records of named arrays: their fields, and the types of these. See docs/array-file.md."""
+"""Schemas of records: the names and types of their fields. See docs/array-file.md."""
 
 import math
 import operator
@@ -23,17 +23,17 @@ ITEM_BYTES = {
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
 }
-"""The dtypes of arrays, and how many bytes an element has."""
+"""Bytes of an element, by dtype of an array."""
 NUMBERS = [name for name in ITEM_BYTES if not name.startswith(("complex", "float8"))]
-"""The dtypes of numbers that fields of JSON and batches have."""
+"""The dtypes that JSON fields and batches may have."""
 EXTENDED = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
-"""The dtypes that NumPy has only with ml_dtypes, and one of the same size that it has itself."""
+"""Dtypes that NumPy has only with ml_dtypes, and an integer dtype of the same size."""
 _TEXT = {"bytes": _native.FIELD_BYTES, "str": _native.FIELD_STR, "json": _native.FIELD_JSON}
 _FIELDS = {"b": _native.FIELD_BOOL, "u": _native.FIELD_UINT, "i": _native.FIELD_INT, "f": _native.FIELD_FLOAT}
 _NUMBER_TYPES = {_native.FIELD_INT: _native.NUMBER_I64, _native.FIELD_FLOAT: _native.NUMBER_F64}
 MAX_DIMS = 8
 ALIGNMENT = 64
-"""What the sizes of records, and the places of arrays in them, are multiples of."""
+"""Records, and arrays in them, begin at multiples of this number of bytes."""
 _NAME = re.compile(r"[^()\\]+")
 
 
@@ -42,7 +42,7 @@ class Field:
 
     Args:
       dtype: "bytes", "str", "json", or the dtype of a number or of the elements of an array.
-      shape: the lengths of the axes of an array, None for each ragged one; None where the field is not an array.
+      shape: the lengths of the axes of an array, None for a ragged axis. None if the field is not an array.
     """
 
     def __init__(self, name: str, dtype: str, shape: tuple[int | None, ...] | None) -> None:
@@ -50,15 +50,15 @@ class Field:
         self.dtype = dtype
         self.shape = shape
         self.type = _native.FIELD_ARRAY if shape is not None else _TEXT.get(dtype) or _FIELDS[dtype[0]]
-        """The type by which the core reads it."""
+        """The type of the field in the native core."""
         self.is_scalar = self.type in _FIELDS.values()
-        """Whether it is one number."""
+        """Whether the field is a single number."""
         self.ragged = tuple(axis for axis, length in enumerate(shape or ()) if length is None)
-        """Its axes that may have any length."""
+        """The axes of any length."""
         self.column = name if self.is_scalar else f"{name}_length" if 0 in self.ragged else None
-        """The column that holds it, or its first length where that differs between records."""
+        """The column for the number, or for the length of a ragged first axis; else None."""
         self.number_type = _NUMBER_TYPES.get(self.type, _native.NUMBER_U64)
-        """How to read the 64 bits of its number."""
+        """How the column stores a number in 64 bits."""
 
     @property
     def expression(self) -> str:
@@ -68,7 +68,7 @@ class Field:
 
     @property
     def gives_lengths(self) -> bool:
-        """Whether its numbers, or its first lengths, can be those that token budgets are planned by."""
+        """Whether the column can be the lengths for token budgets."""
         return self.column is not None and self.type not in (_native.FIELD_BOOL, _native.FIELD_FLOAT)
 
     def __str__(self) -> str:
@@ -96,10 +96,10 @@ class Schema:
         counts = (1 if field.shape is None else len(field.ragged) for field in self.fields)
         words = (BY_CELL[field.number_type].code * count for field, count in zip(self.fields, counts, strict=True))
         self.table = struct.Struct("<Q" + "".join(words))
-        """The layout of the 64-bit words at the beginning of a record."""
+        """The layout of the 64-bit words at the start of a record."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the schema as JSON holds it."""
+        """Return the schema as a dict for JSON."""
         return {
             field.name: field.dtype if field.shape is None else [field.dtype, list(field.shape)]
             for field in self.fields
@@ -108,7 +108,7 @@ class Schema:
     def native(
         self, dtype: Callable[[str], Any], make_array: Any, loads: Any, copied: Collection[str] = ()
     ) -> _native.ArrayFields:
-        """Return the native reader of records; `copied` has the fields whose arrays are copies and not views."""
+        """Return the native reader of records. The arrays of fields in `copied` are copies; others are views."""
         fields = tuple(
             (
                 field.name,
@@ -147,14 +147,14 @@ def _field(name: Any, what: Any) -> Field:
 
 
 def checked_axes(place: str, shape: Any, item_bytes: int) -> tuple[int | None, ...]:
-    """Return a shape, None for axes of any length; raise FormatError if no array has it."""
+    """Return a valid shape as a tuple, None for ragged axes; raise FormatError for an impossible one."""
     try:
         axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
     except TypeError:
         raise FormatError(f"{place}, expected a shape, such as (None, 80)") from None
     if len(axes) > MAX_DIMS or any(axis is not None and not 0 <= axis < 2**31 for axis in axes):
         raise FormatError(f"{place}, expected up to {MAX_DIMS} axes, each None or 0 to 2^31 - 1")
-    if item_bytes * math.prod(axis or 1 for axis in axes) >= 2**63:  # which array libraries refuse, with 0 elements too
+    if item_bytes * math.prod(axis or 1 for axis in axes) >= 2**63:  # array libraries refuse it, even without elements
         raise FormatError(f"{place}, expected axes of less than 2^63 bytes together")
     return axes
 

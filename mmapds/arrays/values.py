@@ -1,4 +1,4 @@
-"""The values of a record as the bytes that an array file holds, and the types that values have."""
+"""Pack the values of a record into bytes for an array file, and infer schemas from values."""
 
 import enum
 import json
@@ -14,14 +14,14 @@ from .schema import ALIGNMENT, EXTENDED, ITEM_BYTES, MAX_DIMS, Field, Schema, dt
 
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
 _TEXTS = {str, bytes}
-_WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers; a kind can hold all kinds before it
+_WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers, the narrowest first: each holds those before it
 
 
 def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[float]:
     """Append a record to `out`, and return the numbers of its columns.
 
-    The size of `out` is a multiple of 64 before and after. A record that does not fit is a FormatError, and nothing is
-    appended.
+    The size of `out` is a multiple of 64 bytes, before and after. Raises FormatError, and appends nothing, if the
+    record does not fit.
     """
     if not isinstance(record, Mapping):
         raise FormatError(f"expected a dict of fields, found {shown(record)}")
@@ -60,13 +60,13 @@ def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[floa
         out += run
     for array in arrays:
         out += bytes(-(len(out) - begin) % ALIGNMENT)
-        out.extend(array)  # its bytes
+        out.extend(array)  # the bytes of the array
     out += bytes(-(len(out) - begin) % ALIGNMENT)
     return columns
 
 
 def shown(value: Any) -> str:
-    """Return what messages call a value."""
+    """Return a short description of a value, for messages."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         behind = " with a mask" if hasattr(value, "mask") else ""
         return f"{dtype_name(value.dtype)} of shape {tuple(value.shape)}{behind}"
@@ -83,7 +83,7 @@ def _unfit(field: Field, value: Any) -> FormatError:
 
 
 def as_bytes(field: Field, value: Any) -> bytes | memoryview:
-    """Return a value of a field of text, bytes or JSON as it is stored; FormatError if it does not fit."""
+    """Return the stored bytes of a value of text, bytes or JSON; FormatError if it does not fit."""
     if field.type == _native.FIELD_STR and isinstance(value, str):
         try:
             return value.encode()
@@ -100,11 +100,11 @@ def as_bytes(field: Field, value: Any) -> bytes | memoryview:
 
 
 def _as_json(field: Field, value: Any) -> bytes:
-    import orjson  # start-up time: records without JSON do without
+    import orjson  # start-up time: only JSON fields need it
 
     try:
         text = orjson.dumps(value, _unnamed, orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS)
-        if b"null" in text:  # as which orjson writes NaN and infinity
+        if b"null" in text:  # orjson writes NaN and infinity as null
             json.dumps(value, allow_nan=False, default=_simple)
     except TypeError as error:
         raise FormatError(
@@ -118,14 +118,14 @@ def _as_json(field: Field, value: Any) -> bytes:
 
 
 def _unnamed(value: Any) -> Any:
-    """Return a named tuple, which orjson does not take, as a list."""
+    """Return a named tuple as a list, for orjson."""
     if isinstance(value, tuple):
         return [*value]
     raise TypeError(f"no JSON for {shown(value)}")
 
 
 def _simple(value: Any) -> Any:
-    """Return what orjson takes and json does not, as far as it may hold numbers."""
+    """Convert a value that orjson accepts and json does not; exact for numbers only."""
     if isinstance(value, enum.Enum):
         return value.value
     return value.tolist() if hasattr(value, "tolist") else str(value)
@@ -145,7 +145,7 @@ def _as_number(field: Field, value: Any) -> float:
                 raise TypeError
             return rounded
         number = operator.index(value.item() if field.type == _native.FIELD_BOOL and hasattr(value, "item") else value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of tensors of several numbers
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a tensor of several numbers
         raise _unfit(field, value) from None
     bits = 1 if field.type == _native.FIELD_BOOL else 8 * ITEM_BYTES[field.dtype]
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if field.type == _native.FIELD_INT else (0, 2**bits)
@@ -155,7 +155,7 @@ def _as_number(field: Field, value: Any) -> float:
 
 
 def _is_integer(value: Any) -> bool:
-    """Whether a value is an integer, of Python or of a library."""
+    """Return whether a value is an integer, of Python or of a library."""
     try:
         operator.index(value)
     except TypeError:
@@ -165,7 +165,7 @@ def _is_integer(value: Any) -> bool:
 
 def _as_array(field: Field, value: Any) -> Any:
     """Return a value as a contiguous little-endian array that fits the field."""
-    import numpy as np  # start-up time: records without arrays do without
+    import numpy as np  # start-up time: only arrays need it
 
     shape = field.shape or ()
     array = as_array(value)
@@ -185,9 +185,9 @@ def _as_array(field: Field, value: Any) -> Any:
 
 
 def with_axes_of(shape: Sequence[int], wanted: Sequence[int | None]) -> tuple[int, ...]:
-    """Return the shape of an array, where it has no entries, with the lengths wanted of axes inside that axis.
+    """Return the shape of an empty array, with lengths 0 after its first empty axis replaced by wanted ones.
 
-    They are 0 in an array that was made of lists, as no list was there to tell them.
+    An array made of empty lists has length 0 there, because the lists do not show the inner shape.
     """
     if 0 not in shape or len(shape) != len(wanted):
         return tuple(shape)
@@ -200,12 +200,12 @@ def as_array(value: Any) -> Any:
 
     Elements of a dtype that NumPy lacks become integers of the same size.
     """
-    import numpy as np  # start-up time: records without arrays do without
+    import numpy as np  # start-up time: only arrays need it
 
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if masked_count(value):
-        return None  # what stands behind a mask is no value
+        return None  # a masked entry has no value
     if isinstance(value, np.ndarray):
         as_integers = EXTENDED.get(dtype_name(value.dtype))
         if as_integers is None:
@@ -227,11 +227,11 @@ def as_array(value: Any) -> Any:
 
 def list_as_array(value: Any) -> Any:
     """Return a list of numbers, at any depth, as an array; None for any other list."""
-    import numpy as np  # start-up time: records without arrays do without
+    import numpy as np  # start-up time: only arrays need it
 
     first = value
     while isinstance(first, list | tuple) and first:
-        if not _TEXTS.isdisjoint(map(type, first)):  # NumPy would give each the room of the longest
+        if not _TEXTS.isdisjoint(map(type, first)):  # NumPy would pad each text to the longest
             return None
         first = first[0]
     try:
@@ -239,15 +239,15 @@ def list_as_array(value: Any) -> Any:
         if array.dtype.kind == "f" and (np.abs(array) >= 2**63).any():
             items = np.array(value, object)
             if all(map(_is_integer, items.flat)):
-                array = items.astype(np.uint64)  # NumPy has floats for those on both sides of 2**63
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of tensors that need a gradient
+                array = items.astype(np.uint64)  # NumPy makes floats of integers on both sides of 2**63
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a tensor that needs a gradient
         return None
     return array if array.dtype.kind in "biufc" and _is_exact(value, array, array.dtype) else None
 
 
 def _is_exact(value: Any, array: Any, dtype: Any) -> bool:
-    """Whether no integer in a list is rounded when the list, of which `array` was made, becomes floats of a dtype."""
-    import numpy as np  # start-up time: records without arrays do without
+    """Return whether `dtype` holds all integers of a list exactly; `array` was made of the list."""
+    import numpy as np  # start-up time: only arrays need it
 
     to = np.dtype(dtype)
     if array.dtype.kind not in "fc" or to.kind not in "fc":
@@ -261,15 +261,15 @@ def _is_exact(value: Any, array: Any, dtype: Any) -> bool:
 
 
 def cast(array: Any, dtype: Any) -> Any:
-    """Return numbers as another dtype; None for other arrays, and where more than last digits of fractions are lost."""
-    import numpy as np  # start-up time: records without arrays do without
+    """Cast numbers to a dtype. None for other arrays, and if more than the precision of fractions is lost."""
+    import numpy as np  # start-up time: only arrays need it
 
     if array.dtype.kind not in _WIDTH or dtype in EXTENDED:
         return None
     to = np.dtype(dtype)
     if array.dtype == to or array.size == 0:
         return array.astype(to, copy=False)
-    if _WIDTH[array.dtype.kind] > _WIDTH.get(to.kind, _WIDTH["f"]):  # that of bfloat16 is one of ml_dtypes
+    if _WIDTH[array.dtype.kind] > _WIDTH.get(to.kind, _WIDTH["f"]):  # `get`, as bfloat16 is of ml_dtypes
         return None
     if to.kind in "iu" and array.dtype.kind in "iu":
         limits = np.iinfo(to)
@@ -286,40 +286,40 @@ def cast(array: Any, dtype: Any) -> Any:
 
 
 def masked_count(value: Any) -> int:
-    """Return how many entries of a value are behind its mask; 0 for what has none."""
-    # Before `np.ma` is named: NumPy imports it then, which may wait for a lock for ever in a forked process.
+    """Return the number of masked entries of a value; 0 without a mask."""
+    # Avoid the name `np.ma`: it starts a lazy import, which can deadlock in a forked process.
     if not (hasattr(value, "mask") and hasattr(value, "filled")):
         return 0
-    import numpy as np  # start-up time: records without arrays do without
+    import numpy as np  # start-up time: only arrays need it
 
     return int(np.count_nonzero(np.ma.getmaskarray(value))) if isinstance(value, np.ma.MaskedArray) else 0
 
 
-# ---- types that values have -----------------------------------------------------------------------------------------
+# ---- types of values ------------------------------------------------------------------------------------------------
 
-_NULL, _EMPTY = "null", ("null", (None,))  # the types of null and of an empty list, which fit several others
+_NULL, _EMPTY = "null", ("null", (None,))  # types of null and of an empty list: they join with other types
 _PYTHON = {bool: "bool", int: "int64", float: "float64", bytes: "bytes", str: "str", dict: "json", type(None): _NULL}
 
 
 class Inference:
-    """Infers a schema that all of some records fit.
+    """Infers a schema that fits all given records.
 
-    The first axis of an array is ragged, and so is every other axis whose length differs between records. A field
-    whose values have several types becomes "json", if JSON can hold them.
+    The first axis of an array is ragged, and so is any axis whose length differs between records. A field whose values
+    have several types becomes "json", if JSON can hold them.
 
     Args:
-      nulls: a field that some records lack, or have as null, becomes "json" too. Otherwise these records do not count.
-      defaults: fields of which they do not count in any case.
+      nulls: whether a field that is missing or null in some records becomes "json" too. If not, it is ignored.
+      defaults: fields with a default, for which missing values and nulls are ignored.
     """
 
     def __init__(self, *, nulls: bool = True, defaults: Container[str] = ()) -> None:
         self._nulls, self._defaults = nulls, defaults
         self._count = 0
-        self._present = Counter[str]()  # how many records have a value in a field
+        self._present = Counter[str]()  # number of records with a value, by field
         self._found: dict[str, Any] = {}
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Look at one more record; FormatError if no type can hold a value, or no one type those of a field."""
+        """Add a record; FormatError if no type holds a value, or no single type holds all values of a field."""
         if not isinstance(record, Mapping):
             raise FormatError(f"expected a dict of fields, found {shown(record)}")
         for name, value in record.items():
@@ -333,13 +333,13 @@ class Inference:
         described = dict(self._found)
         for name, what in self._found.items():
             lacks = self._nulls and name not in self._defaults and self._present[name] < self._count
-            if _NULL in (what, what[0]) or (lacks and _is_in_json(what)):  # else writing refuses a record that lacks it
+            if _NULL in (what, what[0]) or (lacks and _is_in_json(what)):  # so that writing accepts a missing value
                 described[name] = "json"
         return described
 
 
 def common_type(one: Any, other: Any) -> Any:
-    """Return the type, as schemas have it, that holds numbers or arrays of two types; None if there is none."""
+    """Return the schema type that holds numbers or arrays of two types; None if there is none."""
     if one == other or other == _NULL:
         return one
     if one == _NULL:
@@ -352,10 +352,10 @@ def common_type(one: Any, other: Any) -> Any:
     kinds = {one[0], other[0]}
     if not kinds <= set("iufc") or not {one, other} <= ITEM_BYTES.keys() - EXTENDED.keys():
         return None
-    import numpy as np  # start-up time: records without arrays do without
+    import numpy as np  # start-up time: only arrays need it
 
     found = np.promote_types(one, other)
-    return None if found.kind == "f" and "f" not in kinds else found.name  # integers stay what they are, or are refused
+    return None if found.kind == "f" and "f" not in kinds else found.name  # integers never become floats
 
 
 def _joined(name: Any, one: Any, other: Any) -> Any:
@@ -370,7 +370,7 @@ def _joined(name: Any, one: Any, other: Any) -> Any:
 
 
 def _is_in_json(what: Any) -> bool:
-    """Whether JSON can hold the values of a type."""
+    """Return whether JSON can hold the values of a type."""
     dtype = what[0] if isinstance(what, tuple) else what
     return dtype != "bytes" and dtype not in EXTENDED and not dtype.startswith("complex")
 

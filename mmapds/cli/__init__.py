@@ -1,4 +1,4 @@
-"""The command line: how commands end, and what they print. `commands` has their options, the others do the work."""
+"""The command line: exit statuses and printing. `commands` has the options; `inspect` and `work` run commands."""
 
 import io
 import os
@@ -16,26 +16,26 @@ from ..errors import Error, as_command, printable
 Cell = str | tuple[str, str]  # a text, or a text and its style, as rich names styles
 
 _FAILED, _MISUSED = 1, 2
-_INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the number of the signal
-_UNLIMITED = 1 << 20  # columns: a line that is longer than the terminal is wide runs on, and can be copied
-_HIGHLIGHTED = 1 << 20  # characters of JSON that are coloured: rich takes a second for each million
-_DELAY = 0.3  # seconds without a bar: most commands are done by then, and rich takes a while to load
-_EVERY = 0.1  # seconds from one picture to the next
+_INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 + number of the signal
+_UNLIMITED = 1 << 20  # columns: long lines are not wrapped, so that they can be copied
+_HIGHLIGHTED = 1 << 20  # the most characters of JSON to colour: rich takes a second for each million
+_DELAY = 0.3  # seconds without a bar: most commands end before, and rich loads slowly
+_EVERY = 0.1  # seconds between two updates of the bar
 
 
 class UsageError(Error):
-    """An option has a value that it cannot have."""
+    """An option has an invalid value."""
 
 
 def run(work: Callable[[], int | None]) -> int:
     """Run a command, print an error as one line on stderr, and return the exit status: see docs/command-line.md."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that a half-written file is removed
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed: a file of ours must not get its number
-            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115 - open as long as the process
+        if getattr(sys, name) is None:  # closed: another file must not get its descriptor
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115 - open until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
+            stream.reconfigure(errors="backslashreplace")  # file names may hold any bytes
     message = ""
     try:
         with as_command(), warnings.catch_warnings():
@@ -58,7 +58,7 @@ def run(work: Callable[[], int | None]) -> int:
             message = f"{type(error).__name__}: {message} (python -X dev -m mmapds shows where)"
     try:
         sys.stdout.flush()
-    except OSError:  # the interpreter writes the rest of its buffer to nowhere when it exits
+    except OSError:  # at exit, the interpreter then flushes its buffer to /dev/null
         with open(os.devnull, "w") as null:
             os.dup2(null.fileno(), sys.stdout.fileno())
     if message:
@@ -68,20 +68,20 @@ def run(work: Callable[[], int | None]) -> int:
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of an error as a line."""
+    """Return the message of an error as one line."""
     return printable(" ".join(str(error).splitlines()))
 
 
 def print_aside(line: str) -> None:
-    """Print a line on stderr, behind all that was printed on stdout before."""
+    """Print a line on stderr, after flushing stdout, so that both appear in order."""
     sys.stdout.flush()
     print(printable(line), file=sys.stderr)
 
 
 class Progress:
-    """Counts work, and draws a bar with the amount, the rate and the time that is left where stderr is a terminal.
+    """Counts work; draws a bar with amount, rate and remaining time if stderr is a terminal.
 
-    It counts bytes, or what `unit` says. Sizes are looked up when the bar is drawn first. Threads may share it.
+    It counts bytes, or another `unit`. It looks sizes up when it first draws the bar. Threads may share it.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Progress:
         self._bar: Any = None  # of rich
 
     def update(self, count: int, total: int | None = None) -> None:
-        """Count work that was done; set the total, if that is known only now."""
+        """Count finished work; set the total if it is given."""
         with self._lock:
             self._done += count
             self._total = self._total if total is None else total
@@ -131,7 +131,7 @@ class Progress:
             if self._total is None and self._size_of is not None:
                 self._total = 0
                 for path in self._sources:
-                    with suppress(Error, OSError):  # the work says what is wrong
+                    with suppress(Error, OSError):  # the command itself reports them
                         self._total += self._size_of(path)
             names = "description", "fields[shown]"
             what, amounts = (progress.TextColumn(f"{{task.{name}}}", markup=False) for name in names)
@@ -160,12 +160,12 @@ def print_line(text: str, style: str = "") -> None:
 
 
 def print_json(text: str) -> None:
-    """Print lines of JSON, which `shown` has made."""
+    """Print lines of JSON from `shown`."""
     print(_drawn(text, highlight=True) if len(text) <= _HIGHLIGHTED else text)
 
 
 def print_table(rows: Sequence[Sequence[Cell]], *, head: Sequence[str] = (), left: Collection[int] = (0,)) -> None:
-    """Print rows of cells in columns, under their names; those in `left` hold text, the others numbers."""
+    """Print a table; columns in `left` are aligned left, as text, and others right, as numbers."""
     from rich.table import Table  # start-up time, as below
     from rich.text import Text
 
@@ -180,14 +180,14 @@ def print_table(rows: Sequence[Sequence[Cell]], *, head: Sequence[str] = (), lef
 
 
 def _drawn(shown: Any, **options: Any) -> str:
-    """Return what rich draws for standard output: with colours where that is a terminal that has them."""
+    """Return the text that rich draws for stdout, with colours if stdout is a terminal."""
     if isinstance(shown, str) and not sys.stdout.isatty():
         return shown
     from rich.console import Console  # start-up time: only tables and terminals need it
     from rich.highlighter import JSONHighlighter
 
     plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-    is_terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says: scripts read the text of a pipe
+    is_terminal = sys.stdout.isatty()  # ignore FORCE_COLOR: scripts read pipes as plain text
     console = Console(width=_UNLIMITED, force_terminal=is_terminal, highlighter=JSONHighlighter(), **plain)
     with console.capture() as captured:
         console.print(shown, no_wrap=True, overflow="ignore", crop=False, end="", **options)

@@ -1,4 +1,4 @@
-"""The commands of `mmapds`, their options, and the parser; what does the work is imported when its command runs."""
+"""The commands of `mmapds`, their options, and the parser. A command imports its function when it runs."""
 
 import argparse
 import os
@@ -15,28 +15,28 @@ from .. import __version__
 from ..errors import Error, printable
 from . import UsageError, run
 
-_OTHER_NAMES = {"window_log": "long", "roots": "root"}  # options that have other names than their arguments
-_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # what completes the names of files
+_OTHER_NAMES = {"window_log": "long", "roots": "root"}  # options named unlike their arguments
+_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # functions of shells that complete file names
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose messages cannot steer a terminal."""
+    """A parser that escapes control characters in its messages."""
 
     def __init__(self, prog: str | None = None, *, examples: Sequence[str] = (), **options: Any) -> None:
         options |= {"epilog": "\n  ".join(["examples:", *examples])}
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
-        self._negative_number_matcher = re.compile(r"-\d.*")  # ranges too, such as `-3:`, are no options
+        self._negative_number_matcher = re.compile(r"-\d.*")  # a range such as `-3:` is not an option
 
     def error(self, message: str) -> NoReturn:
-        """Print a message about the arguments, and exit."""
+        """Print a usage error, and exit."""
         super().error(printable(message))
 
 
-# ---- values of options; argparse says the names of these functions in its messages
+# ---- types of options; argparse shows the names of these functions in its messages
 
 
 def number_or_word(text: str) -> str | float:
-    """Return a number, or else the text."""
+    """Return a number if the text is one, else the text."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -69,63 +69,63 @@ _FLAG: dict[str, Any] = {"action": "store_true", "default": None}
 _NOT: dict[str, Any] = {"action": "store_false", "default": None}
 _N: dict[str, Any] = {"type": int, "metavar": "N"}
 
-# An option has the name of the argument that it is, or has it as its `dest`. What is not given is None, so that the
-# function that has the argument decides.
+# The name of an option, or its `dest`, is the argument of the function to call. An option that is not given is None,
+# so that the function chooses the default.
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "all": _FLAG | {"help": "list all sources, also where there are thousands"},
+    "all": _FLAG | {"help": "list all sources, even thousands"},
     "bad": {
         "metavar": "skip|error",
         "help": "lines that are not JSON, or of another type in a column",
     },
     "batch-size": _N | {"help": "batches of a size; the default, with 32"},
     "build": _FLAG | {"help": "build missing and stale indexes first"},
-    "chunk-size": _N | {"help": "shuffle chunks of neighbours, not all records"},
+    "chunk-size": _N | {"help": "shuffle chunks of neighbouring records, not single records"},
     "collate": {"metavar": "list|pad", "help": "samples as they are, or pad_collate"},
     "column": _PATHS | {"metavar": "NAME=EXPR", "help": "path, bytes(path), chars(path), items(path) or bytes()"},
     "compare": _PATHS | {"metavar": "PLAN", "help": "another plan: pack=8192,ranks=16"},
     "dask": {"metavar": "ADDRESS", "help": "work on a Dask cluster: the address of its scheduler"},
     "decode": {"metavar": "D", "help": "json, text, bytes, files, wds, pil, tf_example or torch; default: by format"},
-    "defaults": {"metavar": "JSON", "help": "what stands for fields that are missing or null"},
+    "defaults": {"metavar": "JSON", "help": "values for fields that are missing or null"},
     "fields": {"metavar": "A,B", "help": "fields to write, in this order; default: all"},
-    "force": _FLAG | {"help": "replace files that are there, also those that are up to date"},
+    "force": _FLAG | {"help": "replace existing files, even if they are up to date"},
     "format": {"metavar": "F", "help": "how records are framed, or parquet, arrow, hdf5; default: by suffix"},
-    "frame": {"type": size, "metavar": "SIZE", "help": "text in a frame; default: 256K"},
-    "full": _FLAG | {"help": "cut nothing: all of long strings, lists, arrays and bytes"},
-    "grown": _FLAG | {"help": "scan but the new end of a source that has grown"},
+    "frame": {"type": size, "metavar": "SIZE", "help": "size of the text in a frame; default: 256K"},
+    "full": _FLAG | {"help": "show long strings, lists, arrays and bytes in full"},
+    "grown": _FLAG | {"help": "scan only the new end of a source that has grown"},
     "hash": _FLAG | {"help": "store a hash of each source, for verify and check='full'"},
-    "histogram": {"metavar": "NAME", "help": "column whose spread is shown; default: length, or bytes"},
+    "histogram": {"metavar": "NAME", "help": "column to show as a histogram; default: length, or bytes"},
     "infer": _N | {"help": "records of JSON to infer a schema from; default: 1000"},
     "json": _FLAG | {"help": "print one JSON document instead"},
-    "length": {"metavar": "EXPR", "help": "what token budgets are planned by: a column, as by --column, or a field"},
-    "level": _N | {"help": "as zstd -N; default: 3"},
+    "length": {"metavar": "EXPR", "help": "lengths for token budgets: an expression as in --column, or a field"},
+    "level": _N | {"help": "compression level, as zstd -N; default: 3"},
     "loader": _FLAG | {"help": "measure loaders too, as bench does: a minute or two"},
-    "long": _N | {"dest": "window_log", "help": "as zstd --long=N, for sources"},
-    "max-bytes": _N | {"help": "most to write; default: 100 times the sources, or 4 GiB"},
-    "max-record": {"type": size, "metavar": "SIZE", "help": "a record of a compressed source; default: 1G"},
+    "long": _N | {"dest": "window_log", "help": "window size of sources, as zstd --long=N"},
+    "max-bytes": _N | {"help": "most bytes to write; default: 100 times the sources, or 4 GiB"},
+    "max-record": {"type": size, "metavar": "SIZE", "help": "largest record of a compressed source; default: 1G"},
     "max-tokens": _N | {"help": "batches under a budget of tokens"},
-    "merge": _FLAG | {"help": "make OUT of indexes, without a look at their records"},
+    "merge": _FLAG | {"help": "merge indexes into OUT, without reading records"},
     "missing": {"type": number_or_word, "metavar": "skip|N|error", "help": "records that lack a field"},
-    "no-cold": _NOT | {"dest": "cold", "help": "drop no pages from memory; warm passes alone"},
+    "no-cold": _NOT | {"dest": "cold", "help": "keep pages in memory; warm passes only"},
     "no-index": _NOT | {"dest": "index", "help": "write no index; for files that one index will cover"},
-    "no-processes": _NOT | {"dest": "processes", "help": "try threads alone"},
-    "no-samples": _NOT | {"dest": "samples", "help": "show no sample, and read none"},
+    "no-processes": _NOT | {"dest": "processes", "help": "try threads only"},
+    "no-samples": _NOT | {"dest": "samples", "help": "read and show no samples"},
     "index out": {"metavar": "OUT", "help": "one index of all sources, or a view; default: an index beside each"},
     "convert out": {"metavar": "OUT", "help": "the array file; default: beside its source"},
     "report out": {"metavar": "OUT", "help": "the page; default: report.html, or none with --json"},
     "seekable out": {"metavar": "OUT", "help": "a file, or a directory; default: beside each source"},
     "pack": _N | {"help": "plan packs of this many tokens"},
-    "parts": {"metavar": "DIR", "help": "with --dask or --ray: what tasks leave; default: OUT.parts"},
+    "parts": {"metavar": "DIR", "help": "with --dask or --ray: directory for files of tasks; default: OUT.parts"},
     "quiet": _FLAG | {"help": "print nothing but errors"},
     "ranks": _N | {"help": "processes that share an epoch; default: 8"},
     "ray": {"metavar": "ADDRESS", "help": "work on a Ray cluster: its address, or auto"},
     "records": _N | {"type": count, "default": 5, "help": "how many records; default: 5"},
     "root": _PATHS | {"dest": "roots", "metavar": "DIR", "help": "another directory that may hold sources of an index"},
     "schema": {"metavar": "JSON", "help": "fields and their types, or a file that has them"},
-    "seconds": {"type": float, "metavar": "S", "help": "of each pass; default: 2"},
-    "seed": _N | {"help": "of the order; default: 0"},
+    "seconds": {"type": float, "metavar": "S", "help": "seconds of each pass; default: 2"},
+    "seed": _N | {"help": "seed of the order; default: 0"},
     "types": {"metavar": "JSON", "help": "types of some fields; the others keep theirs"},
     "validate": _FLAG | {"help": "check that every record is JSON"},
-    "waits": _PATHS | {"metavar": "FILE", "help": "JSON of what ranks waited"},
+    "waits": _PATHS | {"metavar": "FILE", "help": "JSON file with the waits of ranks"},
     "where": {"metavar": "FILTER", "help": "save a view of indexed records as OUT, or over it: 'length <= 4096'"},
     "workers": _N | {"help": "threads; default: all cores"},
     "bench workers": {"type": numbers, "metavar": "A,B", "help": "numbers of workers to try; default: by cores"},
@@ -174,9 +174,9 @@ _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
     ),
     "head": ("print the first records", "records full build decode root", ["train.jsonl -n 3", "corpus.mmx --full"]),
 }
-"""Of each: what it does, its options, and examples."""
+"""Of each command: what it does, its options, and examples."""
 _OF_INSPECT = ("info", "verify", "show", "head")  # commands whose functions are in `inspect`; the others are in `work`
-_FORMATS = {"index": "mmapds.formats", "convert": "mmapds.convert"}  # modules that have options of formats
+_FORMATS = {"index": "mmapds.formats", "convert": "mmapds.convert"}  # modules with options of formats
 _POSITIONS = "record from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every thousandth"
 
 
@@ -186,14 +186,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def index_main(arguments: Sequence[str] | None = None) -> int:
-    """Run `python -m mmapds.index`: `mmapds index`, or with `--info` or `--verify` these commands."""
+    """Run `python -m mmapds.index`: `mmapds index`, or `info` or `verify` with that option."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = next((name for name in ("info", "verify") if f"--{name}" in given), "index")
     return main([command, *(each for each in given if each != f"--{command}")])
 
 
 def _work(given: Sequence[str]) -> int | None:
-    """Run what a command line asks for; an error that begins with an option is one of usage."""
+    """Run a command line; an error that begins with an option becomes a UsageError."""
     prog = "mmapds" if os.path.basename(sys.argv[0]) == "mmapds" else "python -m mmapds"
     parser = new_parser(prog, given)
     if given and not given[0].startswith("-") and given[0] not in _COMMANDS:
@@ -228,7 +228,7 @@ def new_parser(prog: str, wanted: Collection[str]) -> Parser:
     """Return the parser of `mmapds`.
 
     Args:
-      wanted: the commands that have arguments; the options of others need imports that take time.
+      wanted: the commands to add options for; the imports for all options would take time.
     """
     parser = Parser(
         prog,

@@ -1,4 +1,4 @@
-"""`mmapds info` and `verify`: what indexes cover, and whether it is so. `mmapds show` and `head`: records."""
+"""`mmapds info` and `verify` describe and check indexes. `mmapds show` and `head` print records."""
 
 import argparse
 import json
@@ -23,14 +23,14 @@ from ..storage.index_file import Index, SavedView, open_stored
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
 from . import Cell, Progress, UsageError, one_line, print_aside, print_json, print_line, print_table
 
-_LISTED = 10  # sources without --all
+_LISTED = 10  # sources to list without --all
 _BAR = 40  # columns of the longest bar
-_POSITION = re.compile(r"-?\d{1,19}|(-?\d{1,19})?(:(-?\d{1,19})?){1,2}")  # of a record, or a range of numbers
+_POSITION = re.compile(r"-?\d{1,19}|(-?\d{1,19})?(:(-?\d{1,19})?){1,2}")  # a record number, or a range
 _SHOWN = ("min", "median", "90 %", "99 %", "max", "mean", "total")
 
 
 def info(options: argparse.Namespace) -> int:
-    """Print what indexes cover; return 1 if one cannot be read, or a source is not what it was."""
+    """Describe indexes; return 1 if an index cannot be read, or a source has changed."""
     indexes, documents, failed = _inspect(options, verifies=False)
     if indexes and not options.json and not options.quiet:
         _print_info(indexes, documents, options)
@@ -38,13 +38,13 @@ def info(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Compare indexes in full with their sources; return 1 if one cannot be read, or has a problem."""
+    """Compare indexes in full with their sources; return 1 if an index cannot be read, or has a problem."""
     check_workers(options.workers)
     return int(_inspect(options, verifies=True)[-1])
 
 
 def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index], list[dict[str, Any]], bool]:
-    """Look at each index; return those that are not views, what `describe` says of them, and whether one has failed."""
+    """Describe or verify each index; return indexes that are not views, their documents, and whether any failed."""
     paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside)
     roots, failed = Roots(options.roots, paths), False
     documents: list[dict[str, Any]] = []
@@ -94,7 +94,7 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index
 
 
 def _lines_of(index: Index | SavedView, document: dict[str, Any]) -> list[str]:
-    """Return a line on an index, and one on each index of a saved view."""
+    """Return a line about an index, or about a saved view and each of its indexes."""
     if isinstance(index, Index):
         return [str(summarise(index))]
     bases = document["indexes"]
@@ -109,7 +109,7 @@ def _indexes(number: int) -> str:
 
 
 def _print_info(indexes: list[Index], documents: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Print what indexes cover together."""
+    """Print a summary of all indexes together."""
     facts = coverage(indexes, documents, most=None if options.all else _LISTED)
     names = [each["name"] for each in facts["columns"][1:]]
     wanted = options.histogram or ("length" if "length" in names else CALLED)
@@ -171,7 +171,7 @@ def _size(size: int) -> str:
 
 
 def _number(value: Number | None) -> str:
-    """Return a number as tables have it: an integer with its digits grouped, or a fraction in six digits."""
+    """Return a number as text for tables: grouped digits, or six significant digits of a fraction."""
     if isinstance(value, float) and abs(value) >= 10:
         value = round(value, 1)
     return "too large" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
@@ -181,18 +181,18 @@ def _number(value: Number | None) -> str:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print the records that were asked for; return 1 if one is not what its decoder expects."""
-    words = [*options.sources, *options.positions]  # the parser takes all but the last one for sources
+    """Print the chosen records; return 1 if a record cannot be decoded."""
+    words = [*options.sources, *options.positions]  # the parser puts all words but the last into `sources`
     positions = [*takewhile(_POSITION.fullmatch, reversed(words[1:]))][::-1]
     if not positions:
         raise UsageError(f"POSITION {words[-1]}: expected the number of a record, or a range such as 10:20")
     dataset = _dataset(options, words[: -len(positions)])
-    chosen = [_records_at(each, len(dataset)) for each in positions]  # before a record is printed
+    chosen = [_records_at(each, len(dataset)) for each in positions]  # check all positions before printing
     return _print(dataset, chain.from_iterable(chosen), options)
 
 
 def _records_at(position: str, records: int) -> Sequence[int]:
-    """Return the records that a number or a range means; raise Error if there are none."""
+    """Return the record numbers of a position or range; raise Error if there are none."""
     first, *others = (int(bound) if bound else None for bound in position.split(":"))
     try:
         found = range(records)[slice(first, *others)] if others else [range(records)[first or 0]]
@@ -204,19 +204,19 @@ def _records_at(position: str, records: int) -> Sequence[int]:
 
 
 def head(options: argparse.Namespace) -> int:
-    """Print the first records; return 1 if one is not what its decoder expects."""
+    """Print the first records; return 1 if a record cannot be decoded."""
     dataset = _dataset(options, options.sources)
     return _print(dataset, range(len(dataset))[: options.records], options)
 
 
 def _dataset(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDataset:
-    """Return the dataset of the sources, indexed first if that was asked for."""
+    """Open the dataset of the sources; with --build, index it first."""
     given = {"decode": options.decode, "roots": options.roots, "build": options.build}
     return cast(IndexedDataset, open_dataset(sources, **given))
 
 
 def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.Namespace) -> int:
-    """Print records; return 1 if one is not what its decoder expects, else 0."""
+    """Print records; return 1 if a record cannot be decoded, else 0."""
     failed, raw = False, undecoded(dataset)
     for number, position in enumerate(positions):
         record = raw[position]

@@ -1,4 +1,4 @@
-"""`mmapds index`, `convert`, `report`, `seekable` and `bench`: what does the work, and a line on it."""
+"""Run `mmapds index`, `convert`, `report`, `seekable` and `bench`, and print a line about the result."""
 
 import argparse
 import json
@@ -21,23 +21,23 @@ from . import Cell, Progress, UsageError, print_aside, print_line, print_table
 
 _OF_COLUMNS = ("length", "column", "missing", "validate", "bad", "max_record", "hash")
 _OF_BUILDING = ("format", *_OF_COLUMNS, "force", "grown", "dask", "ray", "parts", *formats.OPTIONS)
-_SEEKABLE = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")  # suffixes that it takes from a directory
+_SEEKABLE = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")  # suffixes of sources in a directory
 
 
 def _given(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """Return the options that were given, among those with these names."""
+    """Return the given options among these names."""
     return {name: getattr(options, name) for name in names if getattr(options, name, None) is not None}
 
 
 def _executor(options: argparse.Namespace) -> Any:
-    """Return an executor of the cluster that options choose; None without one."""
+    """Return an executor of the chosen cluster; None without --dask and --ray."""
     given = _given(options, ("dask", "ray"))
     if len(given) > 1:
         raise UsageError("--ray: expected no --dask beside it")
     if options.parts is not None and not given:
         raise UsageError("--parts: expected --dask or --ray with it, found neither")
     for name, address in given.items():
-        if not address:  # as of a variable that is not set; the engine would start a cluster of this machine
+        if not address:  # an unset shell variable: the engine would start a cluster on this machine
             raise UsageError(f"--{name}: expected an address, found none")
         from .. import executors  # start-up time: most commands have no cluster
 
@@ -52,7 +52,7 @@ def _executor(options: argparse.Namespace) -> Any:
 
 
 def index(options: argparse.Namespace) -> None:
-    """Build the indexes that the options ask for, with a progress bar and a line for each."""
+    """Build, merge or filter indexes, with a progress bar and a line for each."""
     if options.where is not None:
         _filter(options)
         return
@@ -67,7 +67,7 @@ def index(options: argparse.Namespace) -> None:
     request = Request(**{**_given(options, signature(Request).parameters), "columns": _columns(options)})
     try:
         request.measuring(None)
-    except Error as error:  # of an expression, whatever the sources are
+    except Error as error:  # an expression is wrong for any sources
         raise UsageError(str(error)) from None
     executor, roots = _executor(options), Roots(options.roots, paths)
     engine = Engine.of(executor, options.parts, options.workers or 1)
@@ -90,13 +90,13 @@ def index(options: argparse.Namespace) -> None:
 
 
 def _size_of(path: str, roots: Roots) -> int:
-    """Return how many bytes the sources of an index have, or a source."""
+    """Return the size of a source, or of all sources of an index, in bytes."""
     is_index = path.endswith(INDEX_SUFFIX)
     return sum(each.size for each in Index(path, roots).sources) if is_index else os.path.getsize(path)
 
 
 def _merge(options: argparse.Namespace) -> None:
-    """Make one index of those that are given, or that the sources have which are given."""
+    """Merge the given indexes, or the indexes of the given sources."""
     _check_builds_nothing(options, "merge")
     check_workers(options.workers)
     started = time.perf_counter()
@@ -106,7 +106,7 @@ def _merge(options: argparse.Namespace) -> None:
 
 
 def _filter(options: argparse.Namespace) -> None:
-    """Save the view of the records for which a filter holds."""
+    """Save a view of the records that match a filter."""
     from ..dataset.indexed import IndexedDataset, matching  # start-up time, as below
     from ..dataset.opening import open as open_dataset
 
@@ -121,7 +121,7 @@ def _filter(options: argparse.Namespace) -> None:
 
 
 def _check_builds_nothing(options: argparse.Namespace, mode: str, *others: str) -> None:
-    """Raise UsageError for an option for how to index, and without a path, where no source is indexed."""
+    """Raise UsageError in a mode that indexes no source: for options of indexing, or without --out."""
     if options.out is None:
         raise UsageError(f"--{mode}: expected -o OUT.mmx with it, found none")
     for name in (*_OF_BUILDING, *others):
@@ -139,7 +139,7 @@ def _columns(options: argparse.Namespace) -> dict[str, str]:
     return columns
 
 
-# ---- functions of the package; each is imported by its command alone, as others load NumPy, and indexing does not
+# ---- other commands import their functions when they run: these load NumPy, which indexing does not need
 
 
 def convert(options: argparse.Namespace) -> None:
@@ -160,7 +160,7 @@ def convert(options: argparse.Namespace) -> None:
 
 
 def _json_object(option: str, text: str) -> Any:
-    """Return what an option is given: a JSON object, or the name of a file that holds one."""
+    """Return the JSON object of an option, given as text or as the name of a file."""
     try:
         if text.lstrip().startswith("{"):
             return json.loads(text)

@@ -1,7 +1,6 @@
-"""Converting sources to array files, also those that cannot be read in place: `convert()`, `python -m mmapds convert`.
+"""Convert sources to one array file: `convert()` and `python -m mmapds convert`.
 
-Parquet, Arrow and HDF5 are read by libraries of their own. Whatever mmapds can index is read through an index that is
-removed afterwards.
+pyarrow reads Parquet and Arrow, and h5py reads HDF5. Other sources are read through a temporary index.
 """
 
 from __future__ import annotations  # help() shows them as they are written
@@ -38,11 +37,11 @@ SUFFIXES: tuple[str, ...] = (
     *(suffix for _, suffixes in formats.CONVERTIBLE.values() for suffix in suffixes),
     INDEX_SUFFIX,
 )
-"""What the names of files end in that are taken from a directory."""
+"""Suffixes of the files to convert in a directory."""
 
 OPTIONS: dict[str, tuple[type, str, str]] = {**formats.OPTIONS, **HDF5_OPTIONS}
 """Options of all formats, by name: (type, placeholder, help), for the command line."""
-_LEAST, _TIMES = 4 << 30, 100  # bytes that any sources may become, and how many times their own
+_LEAST, _TIMES = 4 << 30, 100  # the default of `max_bytes`: the larger of so many bytes and times the sources
 
 
 class Converted(NamedTuple):
@@ -51,16 +50,16 @@ class Converted(NamedTuple):
         done = mmapds.convert.convert("train.jsonl", "train.mma", force=True)
         print(done)
 
-    As text, it is the line that the command prints.
+    `str(done)` is the line that the command prints.
     """
 
     path: str
     records: int
     skipped: int
-    """Records that were left out because they lack a field."""
+    """Number of records that were skipped because they lack a field."""
     schema: Schema
     kept_length: str | None = None
-    """The field of lengths, where it is that of the file that was replaced."""
+    """The field of lengths, if it was taken from the file that was replaced."""
 
     def __str__(self) -> str:
         fields = ", ".join(f"{field.name} ({field})" for field in self.schema.fields)
@@ -93,49 +92,49 @@ def convert(
 ) -> Converted:
     """Convert sources to one array file.
 
-    The file appears only when it is whole.
+    The file appears when it is complete.
 
         mmapds.convert.convert("train.jsonl", "train.mma", types={"tokens": ("uint16", (None,))})
 
     Args:
-      sources: paths, directories, globs or brace patterns of Parquet, Arrow, HDF5, and all that can be indexed.
+      sources: paths, directories, globs or brace patterns: Parquet, Arrow, HDF5, or any format that can be indexed.
       out: the array file (`.mma`); by default beside a single source: `train.parquet` becomes `train.mma`.
-      format: "parquet", "arrow", "hdf5", or one that can be indexed; by default by name, or else by first bytes.
+      format: "parquet", "arrow", "hdf5", or a format that can be indexed; by default by suffix or first bytes.
       schema: the fields to write and their types, as `mmapds.Writer` takes them; by default those of the sources.
       types: the types of some fields; the others keep theirs.
-      fields: names of the fields to write, in this order; those of parts of structs and groups are dotted.
-      defaults: what stands for fields that a record lacks or has as null, as in `mmapds.Fields`: `{"tokens": []}`.
-      length: the field that token budgets are planned by; by default that of the file which is replaced.
-      missing: a record that lacks a field, without a default, is an "error", or "skip" leaves it out. JSON may be null.
-      infer: how many records to infer a schema from, where the sources have none.
-      max_bytes: how many bytes of records to write at most; more are an error, at once where the sources show it. By
-        default 100 times the sources or 4 GiB, and any number from an index or with a function as `decode`.
-      decode: the decoder of records that can be indexed, as in `mmapds.open`. By default that of the format; members of
-        tars are decoded by extension, except images. A sample that is not a dict becomes the field "data".
-      index: write the index too. False where one index will cover several files.
-      force: replace any file. One that was converted from the same source, the first of several, is always replaced.
+      fields: names of the fields to write, in this order. A part of a struct or group has a dotted name.
+      defaults: values for fields that are missing or null in a record, as in `mmapds.Fields`: `{"tokens": []}`.
+      length: the field for token budgets; by default that of the file which is replaced.
+      missing: "error" or "skip", for a record that lacks a field without a default. Fields of JSON may be null.
+      infer: how many records to infer a schema from, if the sources have none.
+      max_bytes: the largest size of all records, in bytes; more are an error. The default is 100 times the sources, and
+        at least 4 GiB. There is no limit for an index as source, or a function as `decode`.
+      decode: the decoder of records that can be indexed, as in `mmapds.open`. The default is that of the format, and
+        members of tars are decoded by extension, except images. A sample that is not a dict becomes the field "data".
+      index: write the index too. Give False if one index will cover several files.
+      force: replace any file. Without it, only a file that was converted from the same first source is replaced.
       progress: called with the number of records read since the last call, and the number of all records or None.
-      roots: directories in which the sources of an index may lie that is given, as in `mmapds.open`.
+      roots: directories that may hold the sources of a given index, as in `mmapds.open`.
       executor: what runs tasks, as in `mmapds.build`; its workers must be able to load `decode`. See docs/clusters.md.
-      parts: the directory where tasks leave what they wrote; by default `out` with `.parts` behind it.
-      **options: of the format; see docs/formats.md.
+      parts: the directory for the files that tasks write; by default `out` with `.parts` appended.
+      **options: options of the format; see docs/formats.md.
     Raises:
-      SourceError: a source is missing, unreadable, compressed or outside the roots, or changes meanwhile.
-      FormatError: a source or the schema is malformed, a record does not fit, or all are left out, or too many bytes.
+      SourceError: a source is missing, unreadable, compressed, outside the roots, or changes during the conversion.
+      FormatError: a source or the schema is malformed, a record does not fit, all are skipped, or too large.
       DecodeError: a record cannot be decoded.
-      Error: the library that a format needs is missing, or the file cannot be written, has no room or another origin.
+      Error: a library is missing, the disk is full, or the file cannot be written or has another origin.
     """
     check_arguments(schema, types, fields, defaults, missing, infer, max_bytes, options)
     engine = Engine.of(executor, parts)
-    paths = expand(sources, formats.CONVERTIBLE.get(format or "", ("", SUFFIXES))[1], warn)  # the names in directories
+    paths = expand(sources, formats.CONVERTIBLE.get(format or "", ("", SUFFIXES))[1], warn)  # suffixes for directories
     target = target_of(paths, out)
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
     if max_bytes is None and len(before) == len(paths) and not callable(decode):
-        max_bytes = max(_LEAST, _TIMES * sum(source.size for source in before))  # others may load files of any size
+        max_bytes = max(_LEAST, _TIMES * sum(source.size for source in before))  # a function may load files of any size
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
     reading = Reading(format, decode, roots, options)
-    enough = None  # records, where this process reads no more than it takes to know the schema
+    enough = None  # with an executor, the number of records that this process reads to infer the schema
     if engine is not None:
         reading, enough = reading.settled(paths), 0 if schema is not None else infer
     with alone(target, [] if force else paths):
@@ -170,7 +169,7 @@ def check_arguments(
     max_bytes: int | None,
     options: Mapping[str, Any],
 ) -> None:
-    """Raise an error for arguments that are wrong whatever the sources are."""
+    """Raise an error for arguments that are wrong with any sources."""
     refuse_unknown("convert", options, OPTIONS)
     for argument, given in (("schema", schema), ("types", types), ("defaults", defaults)):
         if given is not None and not isinstance(given, Mapping):
@@ -184,14 +183,14 @@ def check_arguments(
             raise FormatError(f"{argument} = {number!r}, expected 1 or more")
 
 
-# ---- parts that workers of an executor write ------------------------------------------------------------------------
+# ---- files that workers of an executor write ------------------------------------------------------------------------
 
 
 def _tasks(paths: list[str], reading: Reading, rules: Rules, directory: str) -> list[Task]:
-    """Return what workers do: small sources together, each index alone."""
+    """Return the tasks of workers: one for several small sources, and one for each index."""
     found = [(os.path.abspath(path), os.stat(path)) for path in paths]
     sources = [Source(path, each.st_size, each.st_mtime_ns) for path, each in found]
-    # Nobody sees whether a function is the same in the next run.
+    # A random mark, because the next run cannot tell whether a function has changed.
     mark = reading.decode if isinstance(reading.decode, str | None) else os.urandom(16).hex()
     covered = reading.format_name, reading.roots, reading.options, repr(rules), mark
     tasks = []
@@ -205,9 +204,9 @@ def _tasks(paths: list[str], reading: Reading, rules: Rules, directory: str) -> 
 def _write_parts(
     tasks: list[Task], rules: Rules, writer: Writer, engine: Engine, report: Callable[[int], object]
 ) -> tuple[int, int]:
-    """Let an engine convert sources, and append the parts that it leaves to an array file, in their order.
+    """Convert sources with an engine, and append the resulting files to an array file, in order.
 
-    Return how many records the sources have, and how many are left out.
+    Return the number of records in the sources, and the number of skipped ones.
     """
     report(0)
     engine.run(tasks, writer.path, lambda task: report(_part(task)[1]))
@@ -222,10 +221,10 @@ def _write_parts(
 
 
 def convert_part(path: str, sources: list[Source], reading: Reading, rules: Rules) -> None:
-    """Write the array file of some sources, in a worker."""
+    """Write the array file of some sources. Runs in a worker."""
     for source in sources:
         check_unchanged(source)
-    hidden = f"{path}.{os.urandom(4).hex()}"  # as the same task may run twice at the same time
+    hidden = f"{path}.{os.urandom(4).hex()}"  # random: the same task may run twice at once
     reader = reading.open([source.path for source in sources], hidden)
     with Writer(path, rules.described, length=rules.length, index=False, force=True) as writer:
         writer._metadata["part"] = copy_records(reader, rules, writer, lambda *_: None)
@@ -234,7 +233,7 @@ def convert_part(path: str, sources: list[Source], reading: Reading, rules: Rule
 
 
 def _part(task: Task) -> tuple[ArrayFile, int, int]:
-    """Return the file that a task left, how many records its sources have, and how many are left out."""
+    """Return the file that a task wrote, the number of records in its sources, and the number of skipped ones."""
     file = ArrayFile(Head(task.path))
     with file.reporting_malformed_metadata():
         read, skipped = map(int, file.metadata["part"])

@@ -1,7 +1,7 @@
-"""Parquet, and Arrow's IPC files and streams, which Feather and Hugging Face datasets write too.
+"""Read Parquet, and Arrow's IPC files and streams, as Feather and Hugging Face datasets write them.
 
-Loaded only where such files are read, as pyarrow is optional. Rows go into array files as columns, without an object
-for each value. Where a value is null or does not fit its field, the rows of its batch are looked at one by one.
+Imported only to read such files, because pyarrow is optional. Rows are written as columns, without an object for each
+value. If a value is null or does not fit its field, the rows of its batch are converted one by one.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -20,16 +20,16 @@ from ..arrays.values import as_bytes, cast
 from ..errors import FormatError
 from .reader import Batch, Reader, Rules, Values, unsupported
 
-_ROWS = 4096  # at a time: of 65,536, as pyarrow decodes Parquet by default, caches do not hold the columns
-_MAGIC = b"ARROW1"  # of a file of Arrow; a stream has none
+_ROWS = 4096  # rows of a batch: with the 65,536 of pyarrow, columns exceed the CPU caches
+_MAGIC = b"ARROW1"  # first bytes of an Arrow file; a stream has none
 
 
 Table = tuple[Any, int | None, Callable[[list[str]], Iterable[Any]]]
-"""The schema of an open file, its rows if it says so, and what returns pyarrow.RecordBatches of some columns."""
+"""Of an open file: schema, number of rows or None, and a function from column names to pyarrow.RecordBatches."""
 
 
 class TableReader(Reader):
-    """The rows of tables as records; docs/converting.md says what each type becomes."""
+    """Reads the rows of tables as records; docs/converting.md lists the types."""
 
     def __init__(self, paths: Sequence[str], format_name: str) -> None:
         super().__init__(paths, format_name.capitalize(), "row")
@@ -78,15 +78,15 @@ class TableReader(Reader):
 
 @contextmanager
 def _parquet(path: str) -> Iterator[Table]:
-    """Open a file of Parquet and read its footer."""
-    # Without pre_buffer, pages are read as they are decoded; with it, whole row groups are held.
+    """Open a Parquet file and read its footer."""
+    # pre_buffer would hold whole row groups in memory; without it, each page is read when it is decoded.
     with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
         yield file.schema_arrow, file.metadata.num_rows, lambda columns: file.iter_batches(_ROWS, columns=columns)
 
 
 @contextmanager
 def _arrow(path: str) -> Iterator[Table]:
-    """Map a file of Arrow, or a stream that was written to one."""
+    """Map an Arrow file, or a file that holds an Arrow stream."""
     with pa.memory_map(path) as source:
         is_file = source.read(len(_MAGIC)) == _MAGIC
         source.seek(0)
@@ -104,14 +104,14 @@ def _checked(batch: Any) -> Any:
 
 
 def _storage(found: Any) -> Any:
-    """Return the type that an extension type is stored as; tensors are left as they are."""
+    """Return the storage type of an extension type; other types and tensors as they are."""
     while isinstance(found, pa.BaseExtensionType) and not isinstance(found, pa.FixedShapeTensorType):
         found = found.storage_type
     return found
 
 
 def _flat_fields(name: str, found: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and Arrow type of a field, or of the parts of a struct."""
+    """Yield the name and Arrow type of a field, or of each part of a struct."""
     found = _storage(found)
     if is_type.is_struct(found) and found.num_fields:
         for part in found:
@@ -121,9 +121,9 @@ def _flat_fields(name: str, found: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(found: Any) -> Any:
-    """Return the type, laid out as array files need it, to which pyarrow casts arrays of a type; TypeError for none.
+    """Return the plain type to which pyarrow casts a type; TypeError if array files lack it.
 
-    Dates, times and durations become integers in their own unit, decimals text; text, bytes and lists large ones.
+    Dates, times and durations become integers in their unit, decimals text. Text, bytes and lists get 64-bit offsets.
     """
     found = _storage(found)
     if is_type.is_dictionary(found) and not is_type.is_nested(found.value_type):
@@ -141,13 +141,13 @@ def _plain(found: Any) -> Any:
     if _is_list(found):
         return pa.large_list(_plain(found.value_type))
     is_odd = is_type.is_nested(found) or is_type.is_dictionary(found) or isinstance(found, pa.BaseExtensionType)
-    if is_odd or str(found) == "month_interval":  # unions, runs, views of lists
+    if is_odd or str(found) == "month_interval":  # unions, run-end encoded arrays, list views
         raise TypeError(found)
     return found
 
 
 def _type_of(place: str, found: Any) -> Any:
-    """Return the type of a field as schemas have it; an error for one that array files lack."""
+    """Return the schema type of a field, or an error object for a type that array files lack."""
     try:
         return _described(found)
     except TypeError:
@@ -155,7 +155,7 @@ def _type_of(place: str, found: Any) -> Any:
 
 
 def _described(found: Any) -> Any:
-    """Return the type of a field as schemas have it; TypeError for one that array files lack."""
+    """Return the schema type of a field; TypeError for a type that array files lack."""
     found = _storage(found)
     if isinstance(found, pa.FixedShapeTensorType):
         if found.permutation not in (None, [*range(len(found.shape))]):
@@ -179,12 +179,12 @@ def _is_list(found: Any) -> bool:
 
 
 def _is_number(found: Any) -> bool:
-    """Whether values are integers, floats or booleans."""
+    """Return whether values are integers, floats or booleans."""
     return bool(is_type.is_integer(found) or is_type.is_floating(found) or is_type.is_boolean(found))
 
 
 def _times(found: Any) -> Iterator[str]:
-    """Yield the dates, times and durations in a type, with their units."""
+    """Yield the name and unit of each date, time or duration in a type."""
     found = _storage(found)
     if is_type.is_temporal(found):
         yield f"timestamp[{found.unit}]" if is_type.is_timestamp(found) else str(found)
@@ -198,7 +198,7 @@ def _times(found: Any) -> Iterator[str]:
 
 
 def _parts_of(name: str, array: Any, wanted: Container[str]) -> Iterator[tuple[str, Any]]:
-    """Yield a column, or each part of a struct, by name and as its plain type, if its name is wanted."""
+    """Yield the name of a column, or of each part of a struct, and its values as plain type; only wanted names."""
     while isinstance(array, pa.ExtensionArray) and not isinstance(array, pa.FixedShapeTensorArray):
         array = array.storage
     if is_type.is_struct(array.type) and array.type.num_fields:
@@ -219,22 +219,22 @@ def _lists_of_tensors(array: Any) -> Any:
 
 
 class _Lists(NamedTuple):
-    """Lists of numbers at any depth, as one array of all numbers."""
+    """Lists of numbers at any depth, flattened into one array."""
 
     values: Any
-    begins: NDArray[Any]  # where the numbers of each row begin in it
+    begins: NDArray[Any]  # begin and end of each row's numbers in `values`
     ends: NDArray[Any]
-    lengths: list[NDArray[Any]]  # of the lists of each row, by axis; 0 where it has none
-    is_array: NDArray[Any]  # whether no list and number of a row is null, and the lists of an axis have one length
+    lengths: list[NDArray[Any]]  # for each axis, the length of the lists of each row; 0 without lists
+    is_array: NDArray[Any]  # of each row: nothing is null, and all lists of an axis have one length
 
 
 def _lists_of(array: Any) -> _Lists | None:
-    """Return lists; None if they are not of numbers."""
+    """Return lists of numbers, flattened; None for other values."""
     begins = np.arange(len(array), dtype=np.int64)
     ends, is_array, lengths = begins + 1, np.ones(len(array), bool), []
     while is_type.is_large_list(array.type):
         is_array &= ~_has_null(array, begins, ends)
-        # Arrays without lists may be stored without an offset.
+        # An empty array may have no offsets at all.
         bounds = array.offsets.to_numpy() if len(array) else np.zeros(1, np.int64)
         array = array.values.slice(bounds[0], bounds[-1] - bounds[0])
         bounds = bounds - bounds[0]
@@ -249,7 +249,7 @@ def _lists_of(array: Any) -> _Lists | None:
     if not lengths or not _is_number(array.type):
         return None
     is_array &= ~_has_null(array, begins, ends)
-    if array.null_count and not is_type.is_floating(array.type):  # NumPy has no null: they would become floats
+    if array.null_count and not is_type.is_floating(array.type):  # NumPy has no null: integers would become floats
         array = array.fill_null(pa.scalar(0).cast(array.type))
     return _Lists(array.to_numpy(zero_copy_only=False), begins, ends, lengths, is_array)
 
@@ -263,10 +263,9 @@ def _has_null(array: Any, begins: NDArray[Any], ends: NDArray[Any]) -> Any:
 
 
 def _columns_of(arrays: Mapping[str, Any], schema: Schema, defaults: Container[str]) -> list[Values] | None:
-    """Return rows as columns; None where their values must be looked at one by one.
+    """Return rows as columns; None if a value is null or does not fit, so that rows are converted one by one.
 
-    That is so where a value is null or does not fit its field. A null of a field of JSON is a value, unless the field
-    is among those with `defaults`.
+    A null in a JSON field is a value, unless the field has a default.
     """
     values = []
     for field in schema.fields:
@@ -279,7 +278,7 @@ def _columns_of(arrays: Mapping[str, Any], schema: Schema, defaults: Container[s
 
 
 def _values(field: Field, array: Any, has_default: bool) -> Values | None:
-    """Return the values of a field; None where they must be looked at one by one."""
+    """Return the values of a field; None if they must be converted one by one."""
     if field.dtype == "json":
         values = array.to_pylist()
         if has_default and None in values:
@@ -315,14 +314,14 @@ def _runs(array: Any) -> Values | None:
     except pa.ArrowInvalid:
         return None
     _, offsets, data = array.buffers()
-    if offsets is None:  # of an array without values
+    if offsets is None:  # an empty array
         offsets = bytes(8)
     bounds = np.frombuffer(offsets, np.uint64, len(array) + 1, 8 * array.offset)
     return Values(data=data or b"", begins=bounds[:-1], sizes=np.diff(bounds))
 
 
 def _arrays(field: Field, array: Any) -> Values | None:
-    """Return lists as arrays; None where one does not make an array of the field's shape."""
+    """Return lists as arrays; None if a list does not have the field's shape."""
     lists, shape = _lists_of(array), field.shape or ()
     if lists is None or len(lists.lengths) != len(shape) or not lists.is_array.all():
         return None
@@ -343,7 +342,7 @@ def _arrays(field: Field, array: Any) -> Values | None:
 
 
 def _objects_of(array: Any, is_json: bool) -> list[Any]:
-    """Return the values of all rows: lists of numbers as arrays, unless they do not make one or become JSON."""
+    """Return the values of all rows. Regular lists of numbers become arrays, unless the field is JSON."""
     lists = None if is_json else _lists_of(array)
     if lists is None:
         return list(array.to_pylist())

@@ -1,6 +1,6 @@
-"""HDF5: datasets as columns, or every dataset or group of them as a record.
+"""Read HDF5: each dataset is a column, or each dataset or group of datasets is a record.
 
-Loaded only where HDF5 is read, as h5py is optional.
+Imported only to read HDF5, because h5py is optional.
 """
 
 import math
@@ -16,12 +16,12 @@ from ..arrays.schema import ITEM_BYTES
 from ..errors import FormatError
 from .reader import Batch, Reader, Rules, unsupported
 
-_BYTES, _ROWS = 8 << 20, 1024  # read at a time, unless a chunk has more
-_MOST_BYTES, _MOST_TIMES = 1 << 30, 100  # at once, and how many times what the file holds: compression has its limits
+_BYTES, _ROWS = 8 << 20, 1024  # the most to read at a time, unless a chunk has more
+_MOST_BYTES, _MOST_TIMES = 1 << 30, 100  # limits against decompression bombs: bytes, and times the stored size
 
 
 class Hdf5Reader(Reader):
-    """The records of some HDF5 files: rows of all datasets below a group, or each dataset in it and group below it."""
+    """Reads HDF5 files: a record is a row of all datasets in a group, or each dataset or group in it."""
 
     def __init__(self, paths: Sequence[str], records: str = "rows", group: str = "/") -> None:
         super().__init__(paths, "HDF5")
@@ -39,7 +39,7 @@ class Hdf5Reader(Reader):
 
     @contextmanager
     def _reading(self, path: str) -> Iterator[Any]:
-        """Open a file; yield the group that holds its records, and name the file in errors of h5py."""
+        """Open a file; yield the group with the records, and add the path to errors of h5py."""
         with self._naming(path), h5py.File(path, "r", rdcc_nbytes=_BYTES) as file:  # text is read in parts of a chunk
             root = file["/"]
             for name in filter(None, self._group.split("/")):
@@ -58,10 +58,10 @@ class Hdf5Reader(Reader):
 
 
 def _walk(group: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield the path and object of every dataset and group below a group; each group after all that it holds."""
+    """Yield the path and object of every dataset and group below a group; a group comes after its members."""
     seen = set() if seen is None else seen
     address = h5py.h5o.get_info(group.id).addr
-    if address in seen:  # few groups make many paths then, or a circle
+    if address in seen:  # hard links to groups make cycles, or exponentially many paths
         raise FormatError(
             f"{group.file.filename}: expected groups that have one name each, found another, {group.name!r}"
         )
@@ -79,7 +79,7 @@ def _datasets(root: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _member(group: Any, name: str) -> Any:
-    """Return what a group holds, and never what lies in another file, which its author may choose."""
+    """Return a member of a group; refuse links and data in other files, which could expose any file."""
     link = group.get(name, getlink=True)
     where = f"{group.file.filename}: {group.name.rstrip('/')}/{name}"
     if not isinstance(link, h5py.HardLink):
@@ -91,16 +91,16 @@ def _member(group: Any, name: str) -> Any:
 
 
 class _Part(NamedTuple):
-    """What becomes a field: a dataset or an attribute, or one of the parts of its compound type."""
+    """The source of a field: a dataset or attribute, or a part of its compound type."""
 
     place: str  # of the dataset or attribute, for messages
     field: str
-    within: tuple[str, ...]  # the parts of compounds that lead to it
-    dtype: Any  # of its elements, neither a compound nor an array type; None if NumPy has no such type
+    within: tuple[str, ...]  # path of names through compound types
+    dtype: Any  # of an element, not a compound or array type; None if NumPy lacks it
     axes: tuple[int, ...]  # the shape of the value in one record
 
     def type(self) -> Any:
-        """Return the type of the field as schemas have it; an error if array files have none."""
+        """Return the schema type of the field, or an error object if array files lack it."""
         dtype, axes = self.dtype, self.axes
         items = None if dtype is None else h5py.check_vlen_dtype(dtype)
         if dtype is None:
@@ -120,7 +120,7 @@ class _Part(NamedTuple):
         return unsupported(".".join((self.place, *self.within)), found)
 
     def values(self, data: Any) -> Any:
-        """Return one value a record, from what h5py read of them."""
+        """Return a value for each record, from the data that h5py has read."""
         for name in self.within:
             data = data[name]
         if h5py.check_string_dtype(self.dtype) is not None:
@@ -149,7 +149,7 @@ def _text(values: Any) -> Any:
 
 
 def _parts_of(place: str, field: str, found: Any, axes: tuple[int, ...]) -> list[_Part]:
-    """Return what becomes a field of a dataset or attribute: itself, or each part of a compound, "box.width"."""
+    """Return a dataset or attribute as the source of a field, or each part of its compound, such as "box.width"."""
     try:
         dtype = found.dtype
     except TypeError:
@@ -159,7 +159,7 @@ def _parts_of(place: str, field: str, found: Any, axes: tuple[int, ...]) -> list
 
 def _flat_parts(part: _Part) -> Iterator[_Part]:
     dtype, axes = part.dtype, part.axes
-    if dtype is not None and dtype.subdtype is not None:  # an array type
+    if dtype is not None and dtype.subdtype is not None:  # an array dtype
         dtype, inner = dtype.subdtype
         axes = (*axes, *inner)
     if dtype is None or not dtype.names:
@@ -170,22 +170,22 @@ def _flat_parts(part: _Part) -> Iterator[_Part]:
 
 
 def _parts_of_dataset(name: str, dataset: Any, first: int) -> list[_Part]:
-    """Return what becomes a field of a dataset whose axis `first` is the first one of a record's value."""
+    """Return the sources of fields in a dataset; the value of a record has the axes from `first` on."""
     return _parts_of(f"{dataset.file.filename}: dataset {dataset.name!r}", name, dataset, (dataset.shape or ())[first:])
 
 
 def _size_of(dataset: Any, rows: int | None = None) -> int:
-    """Return how many bytes some rows of a dataset take, or all of it; text and runs of numbers count as pointers."""
+    """Return the size of some rows of a dataset, or of all, in bytes; text and ragged arrays count as pointers."""
     if dataset.shape is None:
         return 0
     shape = dataset.shape if rows is None else (rows, *dataset.shape[1:])
-    return int(dataset.id.get_type().get_size() * math.prod(shape))  # of any type, also one that NumPy lacks
+    return int(dataset.id.get_type().get_size() * math.prod(shape))  # works for types that NumPy lacks
 
 
 def _check_sizes(where: str, datasets: Sequence[Any], rows: int | None) -> None:
-    """Raise FormatError where some rows of datasets, or all of them, are many times what the file holds.
+    """Raise FormatError if some rows of datasets, or all, decompress to many times their stored size.
 
-    A chunk is decompressed whole, also where it is larger than its dataset.
+    A chunk is decompressed as a whole, and may be larger than its dataset.
     """
     chunks = [math.prod(each.chunks) * each.id.get_type().get_size() for each in datasets if each.chunks]
     size = max(sum(_size_of(dataset, rows) for dataset in datasets), *chunks, 0)
@@ -204,7 +204,7 @@ def _check_sizes(where: str, datasets: Sequence[Any], rows: int | None) -> None:
 
 
 def _rows(path: str, root: Any, wanted: Container[str] | None) -> Iterator[list[dict[str, Any]]]:
-    """Yield row k of every dataset below a group as record k, some at a time; `wanted` has the fields, None for all."""
+    """Yield batches of records: record k is row k of every dataset below a group. `wanted` None means all fields."""
     columns = {}
     for name, dataset in _datasets(root):
         if parts := [part for part in _parts_of_dataset(name, dataset, 1) if wanted is None or part.field in wanted]:
@@ -219,14 +219,14 @@ def _rows(path: str, root: Any, wanted: Container[str] | None) -> Iterator[list[
             data = dataset[begin : begin + step]
             for part in parts:
                 found = part.values(data)
-                # Numbers of Python are written faster; those that are complex stay as they are.
+                # Python numbers are written faster than those of NumPy. Complex numbers stay arrays.
                 is_plain = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind != "c"
                 values[part.field] = found.tolist() if is_plain else found
         yield [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
 def _count_rows(path: str, datasets: Mapping[str, Any]) -> int:
-    """Return how many rows all datasets have; FormatError where one has a single value, or another number of rows."""
+    """Return the number of rows; FormatError if datasets differ, or one is a single value."""
     counts = {name: dataset.shape[0] if dataset.shape else None for name, dataset in datasets.items()}
     expected: int | None = next(iter(counts.values()), 0)
     for name, found in counts.items():
@@ -238,9 +238,9 @@ def _count_rows(path: str, datasets: Mapping[str, Any]) -> int:
 
 
 def _step(datasets: Sequence[Any], count: int) -> int:
-    """Return how many rows to read at a time: whole chunks, so that each is decompressed once."""
+    """Return how many rows to read at a time: whole chunks, so that each chunk is decompressed once."""
     row = sum(_size_of(dataset, 1) for dataset in datasets)
-    if any(dataset.dtype.hasobject for dataset in datasets):  # texts and runs of numbers lie elsewhere in the file
+    if any(dataset.dtype.hasobject for dataset in datasets):  # text and ragged arrays lie elsewhere in the file
         row += datasets[0].file.id.get_filesize() // max(count, 1)
     chunk: int = max((dataset.chunks[0] for dataset in datasets if dataset.chunks), default=1)
     fitting: int = min(_BYTES // max(row, 1), _ROWS) // chunk
@@ -251,8 +251,8 @@ def _step(datasets: Sequence[Any], count: int) -> int:
 
 
 def _groups(root: Any, wanted: Container[str] | None) -> Iterator[list[dict[str, Any]]]:
-    """Yield each dataset of a group as a record, and each group below it that has datasets, the innermost first."""
-    datasets: dict[str, dict[str, Any]] = {}  # of the groups around, by path
+    """Yield each dataset of a group as a record, and each subgroup that has datasets; innermost groups first."""
+    datasets: dict[str, dict[str, Any]] = {}  # of the enclosing groups, by path
     for path, found in _walk(root):
         above, _, name = path.rpartition("/")
         if isinstance(found, h5py.Group):
@@ -265,7 +265,7 @@ def _groups(root: Any, wanted: Container[str] | None) -> Iterator[list[dict[str,
 
 
 def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: Container[str] | None) -> dict[str, Any]:
-    """Return a record of datasets and of the attributes of `found`; a field that is not wanted is None."""
+    """Return a record of datasets and the attributes of `found`; unwanted fields are None."""
     record: dict[str, Any] = {"__key__": path}
     where = f"{found.file.filename}: {found.name!r}"
     held: list[tuple[Any, Callable[[], Any], list[_Part]]] = []

@@ -1,4 +1,4 @@
-"""Readers of a conversion: sources become batches of records, or of columns where the source has such."""
+"""Readers of a conversion: read sources as batches of records or columns."""
 
 import os
 from abc import ABC, abstractmethod
@@ -21,40 +21,40 @@ from ..formats.tar import Tar
 from ..storage.index_file import Index, open_stored
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath
 
-_REPORTED = 256  # samples between two calls of `progress`
+_REPORTED = 256  # samples of a batch, and between two calls of `progress`
 
 
 class Rules(NamedTuple):
-    """What is written of each record."""
+    """How to write each record."""
 
     described: Mapping[str, Any]  # the schema, as `Schema` takes it
-    length: str | None  # the field that token budgets are planned by
-    skip: bool  # records that lack a field
-    is_whole: bool  # records must not have fields beyond the schema
-    defaults: Mapping[str, Any]  # what stands for a field that is missing or null
-    max_bytes: int | None  # that records may have; None for any
+    length: str | None  # the field for token budgets
+    skip: bool  # skip records that lack a field
+    is_whole: bool  # refuse records with fields outside the schema
+    defaults: Mapping[str, Any]  # values for fields that are missing or null
+    max_bytes: int | None  # the largest size of all records together; None for no limit
 
     @property
     def schema(self) -> Schema:
-        """The fields to write; workers are sent its description, as it cannot be pickled."""
+        """The fields to write. Built on demand: a `Schema` cannot be pickled for workers."""
         return Schema(self.described)
 
 
 class Values(NamedTuple):
-    """The values of one field in some records, all arrays u64 of shape (records,)."""
+    """The values of one field in some records. All arrays are u64, shape (records,)."""
 
-    words: Sequence[Any] = ()  # in the tables, but sizes of runs: numbers as they are stored, lengths of ragged axes
-    data: Any = None  # the bytes of all records, one buffer; None for numbers
-    begins: Any = None  # where the bytes of each record begin in it
+    words: Sequence[Any] = ()  # numbers, or lengths of ragged axes, as the tables of records store them
+    data: Any = None  # one buffer with the bytes of all records; None for numbers
+    begins: Any = None  # where the bytes of each record begin in `data`
     sizes: Any = None  # how many bytes each record has
 
 
 class Batch(NamedTuple):
-    """Some records, one after another."""
+    """Consecutive records."""
 
     size: int
     records: Iterable[Mapping[str, Any]]
-    columns: Sequence[Values] | None = None  # of all fields of the schema; the records need not be looked at then
+    columns: Sequence[Values] | None = None  # all fields of the schema; then `records` may be ignored
 
 
 def unsupported(place: str, found: object) -> FormatError:
@@ -63,22 +63,22 @@ def unsupported(place: str, found: object) -> FormatError:
 
 
 class Reader(ABC):
-    """The records of some sources, one source after another; each is open only while it is read.
+    """Reads the records of some sources in order; each source is open only while it is read.
 
     Args:
       title: the format, for messages.
-      record: what messages call one.
+      record: the word for a record in messages, such as "row".
     """
 
     total: int | None = None
-    """How many records there are; None if only reading them shows it."""
+    """The number of records; None if it is unknown before reading."""
     schema: Mapping[str, Any] | None = None
-    """The type of each field, an error for one that array files lack; None if only the records show them."""
+    """The type of each field, or an error object if array files lack it; None if unknown before reading."""
 
     def __init__(self, paths: Sequence[str], title: str = "", record: str = "record") -> None:
         self._paths, self._title, self._record = paths, title, record
         self._types: dict[str, Any] = {}
-        self._firsts: list[int] = []  # number of the first record of each file, as far as they are read
+        self._firsts: list[int] = []  # number of the first record of each file that was opened
 
     @abstractmethod
     def _read(self, path: str, wanted: Container[str] | None, rules: Rules | None) -> Iterator[Batch]:
@@ -88,8 +88,8 @@ class Reader(ABC):
         """Yield all records.
 
         Args:
-          wanted: the fields to look at: any others may be None, or missing. None for all.
-          rules: the columns of a batch are those of its schema. Batches with nulls that have a default lack columns.
+          wanted: the fields to read, None for all; other fields may be None or missing.
+          rules: its schema has the columns of a batch. A batch with a null that has a default has no columns.
         """
         done, self._firsts = 0, []
         for path in self._paths:
@@ -99,12 +99,12 @@ class Reader(ABC):
                 yield batch
 
     def place(self, number: int) -> str:
-        """Return where a record that was yielded lies, as messages say it."""
+        """Return the place of a yielded record, for messages."""
         source = bisect_right(self._firsts, number) - 1
         return f"{self._paths[source]}: {self._record} {number - self._firsts[source]}"
 
     def _add_fields(self, path: str, fields: Iterable[tuple[str, Any]]) -> None:
-        """Add the fields of a file to the schema; numbers take a type that holds those of all files."""
+        """Add the fields of a file to the schema; a number gets a type that fits all files."""
         added = set()
         for name, found in fields:
             if name in added:
@@ -120,7 +120,7 @@ class Reader(ABC):
 
     @contextmanager
     def _naming(self, path: str) -> Iterator[None]:
-        """Name the file in errors of the library that reads it, also where it does not fit into memory."""
+        """Add the path to errors of the library that reads the file, out of memory included."""
         try:
             yield
         except Error:
@@ -135,7 +135,7 @@ class Reader(ABC):
 
 
 class IndexedReader(Reader):
-    """The decoded records of sources that are indexed in a hidden file, or of indexes, which are read as they are."""
+    """Reads the decoded records of given indexes, or of sources through a hidden index."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class IndexedReader(Reader):
         try:
             if not all(path.endswith(INDEX_SUFFIX) for path in paths):
                 build(paths, out=hidden, format=name, roots=roots, force=True, **options)
-                paths, roots = [hidden], Index(hidden).roots_needed()  # the user named these sources
+                paths, roots = [hidden], Index(hidden).roots_needed()  # allowed: the user named these sources
             samples = open_dataset(paths, decode=decode, access="sequential", roots=roots)
             self._samples = cast(IndexedDataset, samples)
             self.total = len(self._samples)
@@ -159,8 +159,8 @@ class IndexedReader(Reader):
             self.schema = _index_schema(index, self._samples.sources[0]) if decode is None else None
             self._as_record = _tar_record if index.format == Tar.name and decode is None else _record
         finally:
-            with suppress(OSError):  # none was built; or the next conversion removes it
-                os.unlink(hidden)  # its map stays
+            with suppress(OSError):  # no index was built, or the next conversion removes it
+                os.unlink(hidden)  # the open map stays valid
 
     def _read(self, path: str, wanted: Container[str] | None, rules: Rules | None) -> Iterator[Batch]:
         records, count = self._records(), len(self._samples)
@@ -182,12 +182,12 @@ class IndexedReader(Reader):
                 raise DecodeError(f"{self.place(number)}: {error}") from error
 
     def place(self, number: int) -> str:
-        """Return where a record lies, as messages say it."""
+        """Return the place of a record, for messages."""
         return self._samples.place(number)
 
 
 def _index_schema(index: Index, source: str) -> Mapping[str, Any] | None:
-    """Return the fields that all records have; None if the index does not say."""
+    """Return the fields of all records; None if the index does not store them."""
     if "schema" in index.parameters:
         return dict(index.parameters["schema"])
     if "dtype" not in index.parameters:
@@ -201,7 +201,7 @@ def _index_schema(index: Index, source: str) -> Mapping[str, Any] | None:
 
 
 def _record(sample: Any) -> dict[str, Any]:
-    """Return a sample as a dict; a list of one bytes object, as in a tf.train.Example, becomes that object."""
+    """Return a sample as a dict; a list of one bytes object (tf.train.Example) becomes that object."""
     if not isinstance(sample, dict):
         return {"data": sample}
     lists = {name: value for name, value in sample.items() if type(value) is list and len(value) == 1}
@@ -210,7 +210,7 @@ def _record(sample: Any) -> dict[str, Any]:
 
 
 def _tar_record(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return the decoded members of a tar's sample; images stay bytes, and each array of an npz becomes a field."""
+    """Return a tar sample with decoded members; images stay bytes, and each array of an npz becomes a field."""
     del sample["__url__"]
     payloads.decode_members(sample, image=bytes)
     for name in [name for name in sample if name.rpartition(".")[2] == "npz"]:

@@ -1,4 +1,4 @@
-"""How sources are read, and their records, fitted to a schema and written; and what may be written where."""
+"""Read sources, fit their records to a schema, and write them; choose and check the target."""
 
 import json
 import os
@@ -27,14 +27,14 @@ HDF5_OPTIONS: dict[str, tuple[type, str, str]] = {
     "group": (str, "PATH", "hdf5: the group that holds the records; default: the root"),
 }
 """The options of HDF5, by name: (type, placeholder, help), for the command line."""
-_PIECE = 1 << 20  # bytes of records that wait in memory
+_PIECE = 1 << 20  # bytes of the write buffer
 
 
 # ---- what is read ---------------------------------------------------------------------------------------------------
 
 
 class Reading(NamedTuple):
-    """How the records of sources are read, as `mmapds.convert.convert` takes it."""
+    """The arguments of `mmapds.convert.convert` for reading."""
 
     format_name: str | None
     decode: str | Decoder | None
@@ -42,7 +42,7 @@ class Reading(NamedTuple):
     options: Mapping[str, Any]
 
     def open(self, paths: list[str], target: str) -> Reader:
-        """Return the reader of some sources; an index may be made beside `target`."""
+        """Return a reader of some sources; it may build a hidden index beside `target`."""
         found = {self.format_name or formats.convertible(path) or "": path for path in paths}
         if len(found) > 1:
             shown = ", ".join(f"{path} ({name or 'to be indexed'})" for name, path in found.items())
@@ -55,12 +55,12 @@ class Reading(NamedTuple):
         if self.decode is not None:
             raise FormatError(f"decode = {self.decode!r}, expected None, as records of {chosen} have types")
         formats.check_options(chosen, HDF5_OPTIONS if chosen == "hdf5" else {}, self.options)
-        if line := given_twice(paths):  # building the index of others warns
+        if line := given_twice(paths):  # for indexed formats, `build` warns
             warn(line)
         return _file_reader(chosen, paths, self.options)
 
     def open_first(self, paths: list[str], target: str, records: int | None) -> Reader:
-        """Return the reader of all sources; or of the first ones with so many records, if all must be indexed."""
+        """Return a reader of all sources; with `records`, of enough indexed sources to have that many or a schema."""
         count = len(paths) if records is None or not self.is_indexing(paths) else 1
         reader = self.open(paths[:count], target)
         while count < len(paths) and reader.schema is None and (reader.total or 0) < (records or 0):
@@ -71,12 +71,12 @@ class Reading(NamedTuple):
         return reader
 
     def is_indexing(self, paths: list[str]) -> bool:
-        """Whether all of these are sources to be indexed in one format."""
+        """Return whether all paths are sources to index."""
         kinds = {self.format_name or formats.convertible(path) or "" for path in paths}
         return not kinds & formats.CONVERTIBLE.keys() and not any(path.endswith(INDEX_SUFFIX) for path in paths)
 
     def settled(self, paths: list[str]) -> "Reading":
-        """Return it with what all sources decide together, so that a task which has some of them reads them alike."""
+        """Return a copy with format and options settled by all sources, so that tasks with some of them agree."""
         roots = [os.path.abspath(root) for root in listed(self.roots)]
         if not self.is_indexing(paths):
             return self._replace(roots=roots)
@@ -117,7 +117,7 @@ class Wanted(NamedTuple):
     max_bytes: int | None
 
     def rules(self, reader: Reader, target: str) -> Rules:
-        """Return what is written of each record."""
+        """Return how to write each record."""
         found = reader.schema
         if found is None:
             found = self._inferred(reader) if self.schema is None else self.schema
@@ -138,17 +138,17 @@ class Wanted(NamedTuple):
             is_text = described[name] == "bytes" and isinstance(value, str)
             defaults[name] = value.encode() if is_text else value
             try:
-                json.dumps(value)  # other values have no text by which parts of clusters are known
+                json.dumps(value)  # the names of parts on clusters contain this text
                 pack(Schema({name: described[name]}), {name: defaults[name]}, bytearray())
             except (FormatError, TypeError, ValueError) as error:
                 raise FormatError(f"defaults[{name!r}]: {error}") from None
         length = self.length or _length_before(target, schema)
-        is_whole = self.schema is None and self.fields is None  # so that a field beyond the schema is an error
+        is_whole = self.schema is None and self.fields is None  # then a field outside the schema is an error
         return Rules(schema.describe(), length, self.skip, is_whole, defaults, self.max_bytes)
 
     def _inferred(self, reader: Reader) -> dict[str, Any]:
-        """Return the types that suit the first records; "json" for fields that are not wanted or have a type."""
-        # As JSON, the field of lengths would give none: its nulls are refused where they are met.
+        """Infer types from the first records; "json" for fields that are unwanted or typed by the user."""
+        # A JSON field has no lengths. So a null in the field of lengths does not make it JSON: writing refuses it.
         inference = Inference(nulls=not self.skip, defaults=[*self.defaults, *filter(None, [self.length])])
         known: dict[str, Any] = {}
         records = (record for batch in reader.batches(self.fields) for record in batch.records)
@@ -169,17 +169,17 @@ def _check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def _length_before(target: str, schema: Schema) -> str | None:
-    """Return the field of a schema that gives the lengths of the array file that will be replaced; None without one."""
+    """Return the field of a schema that has the lengths in the array file to be replaced; None without one."""
     try:
         expression = Head(target).columns.get("length")
-    except (Error, OSError):  # no file, or not one of arrays
+    except (Error, OSError):  # no file, or not an array file
         return None
     fields = [] if any(field.column == "length" for field in schema.fields) else schema.fields
     return next((field.name for field in fields if field.gives_lengths and field.expression == expression), None)
 
 
 def _fit(record: Mapping[str, Any], schema: Schema, rules: Rules) -> Mapping[str, Any] | None:
-    """Return the fields of a record that the schema names, arrays converted; None to leave the record out."""
+    """Return a record's fields of the schema, with arrays converted; None if the record is to be skipped."""
     fitted: dict[str, Any] = {}
     for field in schema.fields:
         value = record.get(field.name)
@@ -203,9 +203,9 @@ def _fit(record: Mapping[str, Any], schema: Schema, rules: Rules) -> Mapping[str
 
 
 def _converted(array: Any, field: Field) -> Any:
-    """Return an array as the dtype of a field; the array itself if that is impossible, which the writer refuses.
+    """Return an array in the dtype of a field; the array itself if it cannot be cast: the writer refuses it.
 
-    An array without entries also takes the shape of the field.
+    An empty array also gets the shape of the field.
     """
     if array.size == 0:
         array = array.reshape(with_axes_of(array.shape, field.shape or ()))
@@ -221,9 +221,9 @@ def _converted(array: Any, field: Field) -> Any:
 def copy_records(
     reader: Reader, rules: Rules, writer: Writer, progress: Callable[[int, int | None], object]
 ) -> tuple[int, int]:
-    """Write all records that a reader has, fitted to a schema; return how many it has, and how many are left out.
+    """Write all records of a reader, fitted to a schema; return the numbers of read and skipped records.
 
-    Errors have the place of the record.
+    Errors name the place of the record.
     """
     schema, done, skipped, begin = rules.schema, 0, 0, writer._at
     progress(0, reader.total)
@@ -251,11 +251,11 @@ def copy_records(
 
 
 def _append_columns(writer: Writer, schema: Schema, values: Sequence[Values], count: int) -> bool:
-    """Append records that are columns already; return False where a length is negative, as `write` says which."""
+    """Append records given as columns; return False if a length is negative, so that `write` names the record."""
     words: list[Any] = []
     runs: list[Any] = []
     arrays: list[Any] = []
-    numbers: list[tuple[int, memoryview]] = []  # the type of the cells of each column for its spool, and the cells
+    numbers: list[tuple[int, memoryview]] = []  # of each column: type of its cells, and the cells
     for field, found in zip(schema.fields, values, strict=True):
         if field.column:
             is_signed = field.number_type == NUMBER_I64 and found.words[0].view(np.int64).min(initial=0) < 0
@@ -289,7 +289,7 @@ def _append_columns(writer: Writer, schema: Schema, values: Sequence[Values], co
 
 
 def check_written(written: int, rules: Rules, place: Callable[[Any], str], last: Any) -> None:
-    """Raise FormatError if more bytes were written than may be; `place(last)` is where the last record lies."""
+    """Raise FormatError if more than `max_bytes` were written; `place(last)` is the place of the last record."""
     if rules.max_bytes is not None and written > rules.max_bytes:
         raise FormatError(
             f"{place(last)}: expected up to {rules.max_bytes} bytes of records, found {written}; write more with "
@@ -315,13 +315,13 @@ def target_of(paths: list[str], out: StrPath | None) -> str:
 
 
 def origin_of(target: str, paths: Sequence[str]) -> str:
-    """Return the path of the first source from the directory of the array file, so that both can move."""
+    """Return the path of the first source relative to the array file, so that both can move together."""
     return os.path.relpath(os.path.realpath(paths[0]), os.path.dirname(os.path.realpath(target)))
 
 
 @contextmanager
 def alone(target: str, paths: list[str]) -> Iterator[None]:
-    """Hold the lock of the file to write; refuse to replace one that is not of `paths`, if there are any."""
+    """Hold the lock of the file to write; refuse to replace a file that does not come from `paths`, if given."""
     with locked(target + INDEX_SUFFIX):
         if paths and os.path.exists(target) and os.path.getsize(target):  # now, as another conversion may have ended
             try:
@@ -338,6 +338,6 @@ def alone(target: str, paths: list[str]) -> Iterator[None]:
 
 
 def hidden_index(target: str) -> str:
-    """Return the path of the index of sources that are read to write a file."""
+    """Return the path of the hidden index of sources."""
     directory, name = os.path.split(target)
     return os.path.join(directory, f".{name}.sources{INDEX_SUFFIX}")
