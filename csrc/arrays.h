@@ -1,4 +1,4 @@
-/* arrays.h - records of named arrays: where their fields lie, and such records from columns. Part of mmapds.h. */
+/* arrays.h - records of named arrays: find their fields, and pack columns into records. Part of mmapds.h. */
 #ifndef MMAPDS_ARRAYS_H
 #define MMAPDS_ARRAYS_H
 
@@ -29,8 +29,7 @@ typedef struct {
 } mds_array_value;
 
 /* Find the fields of the record at `data`, of which n bytes may be read, and its size, which may be less. Returns 0
- * unless every field lies inside the record; *failed is then the field that does not, or `count` for the record
- * itself. */
+ * if a field lies outside the record; *failed is then this field, or `count` if the size of the record is wrong. */
 int mds_array_record(const mds_array_field *fields, size_t count, const uint8_t *data, uint64_t n,
                      mds_array_value *values, uint64_t *size, size_t *failed);
 
@@ -43,7 +42,7 @@ size_t mds_array_records(const mds_array_field *fields, size_t count, const mds_
 void mds_array_words(const mds_array_value *values, size_t stride, size_t n, uint64_t *out);
 void mds_array_shapes(const mds_array_value *values, size_t stride, size_t n, size_t dims, uint64_t *out);
 
-/* ---- array_pack.c: columns into such records -------------------------------------------------------------------- */
+/* ---- array_pack.c: columns into records ------------------------------------------------------------------------- */
 
 /* The bytes that a field has in each record: a run, or the elements of an array. Record k has sizes[k] bytes of `data`
  * from begins[k] on. */
@@ -64,8 +63,8 @@ typedef struct {
 
 typedef struct {
     size_t count;    /* how many records were written */
-    int is_bad;      /* the next one has a part outside its data, or is larger than a record can be */
-    uint64_t needed; /* what it takes, if it is not bad; less where all were written */
+    int is_bad;      /* the next record has a part outside its data, or is too large */
+    uint64_t needed; /* bytes for the next record, if it is not bad; less if all were written */
 } mds_array_packed;
 
 /* Write records first to n - 1, as many as `room` bytes hold, one after another, and where each ends in `out`. `ends`

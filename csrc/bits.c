@@ -1,4 +1,4 @@
-/* bits.c - the records of a selection: as bits, one for each that may be in it, with a directory of counts; as an array.
+/* bits.c - selections of records: as a bitmap with a directory of counts, or as an array of numbers.
  *
  * The directory has the number of ones before every block of 2,048 bits: 3 % of the size of the bits. A lookup is a
  * binary search there, and a count of the ones in at most 32 words. */
@@ -31,7 +31,7 @@ void mds_bits_count(const uint64_t *words, size_t n, uint64_t *before)
     before[(n + MDS_BITS_BLOCK - 1) / MDS_BITS_BLOCK] = count;
 }
 
-/* The place of one number in a word, which has more than `rank` ones. */
+/* The bit of the number with a rank in a word, which has more than `rank` ones. */
 static uint64_t place_in(uint64_t word, uint64_t rank)
 {
     while (rank--)
@@ -39,12 +39,12 @@ static uint64_t place_in(uint64_t word, uint64_t rank)
     return (uint64_t)__builtin_ctzll(word);
 }
 
-/* Not inlined: a function that jumps may come back to keeps its variables in memory. */
+/* Not inlined: a function with sigsetjmp keeps its variables in memory. */
 __attribute__((noinline)) static mds_status select_numbers(const mds_bits *bits, const int64_t *ranks, size_t n,
                                                            int64_t *out)
 {
     const size_t blocks = (bits->n + MDS_BITS_BLOCK - 1) / MDS_BITS_BLOCK;
-    size_t word = 0, end = 0;       /* of the block of the number before, from its word on */
+    size_t word = 0, end = 0;       /* of the block of the previous number, from its word on */
     uint64_t before = 0, after = 0; /* ones before that word, and before the end of the block */
     for (size_t k = 0; k < n; k++) {
         const uint64_t rank = (uint64_t)ranks[k];

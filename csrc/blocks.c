@@ -1,4 +1,4 @@
-/* blocks.c - records out of the blocks of a compressed source, which somebody else decodes. */
+/* blocks.c - copies records out of decoded blocks of a compressed source. */
 #include "mmapds.h"
 
 #include <string.h>

@@ -1,13 +1,12 @@
 /* bounds.c - bounds of records, packed into groups and back. */
 #include "mmapds.h"
 
-/* Pack one group from its bounds, one more than it has records; whether the width fits them. Inlined with a width that
- * is a constant. */
+/* Pack one group from the bounds of its records; return whether they fit the width. Inlined with a constant width. */
 static inline __attribute__((always_inline)) int pack(unsigned width, const uint64_t *bounds, uint8_t *group)
 {
     const unsigned records = mds_group_records(width);
     uint64_t all = 0;
-    memset(group + MDS_GROUP - MDS_GROUP_HEAD, 0, MDS_GROUP_HEAD); /* the rest behind the last number */
+    memset(group + MDS_GROUP - MDS_GROUP_HEAD, 0, MDS_GROUP_HEAD); /* the rest after the last number */
     memcpy(group, bounds, MDS_GROUP_HEAD);
     for (unsigned k = 0; k < records; k++) {
         const uint64_t distance = bounds[k + 1] - bounds[0];

@@ -10,7 +10,7 @@
  *     what is undecided, and more digits than 19        strtod of the digits without a point, which alone depends on the
  *                                                       locale
  *
- * Numbers of more than 19 digits lie between two numbers of 19: where both have one nearest double, it is that. */
+ * Numbers of more than 19 digits lie between two numbers of 19: if both have one nearest double, it is the result. */
 #include "json_values.h"
 #include "powers.h"
 
@@ -48,7 +48,7 @@ static int of_product(uint64_t mantissa, int64_t exponent, double *value)
     const uint64_t shifted = mantissa << zeros;
     const unsigned __int128 first = (unsigned __int128)shifted * power[0];
     uint64_t high = (uint64_t)(first >> 64), low = (uint64_t)first;
-    if ((high & 0x1ff) == 0x1ff) { /* what the rest of the power adds may carry into the bits that count */
+    if ((high & 0x1ff) == 0x1ff) { /* the rest of the power may carry into the significant bits */
         const uint64_t rest = (uint64_t)((unsigned __int128)shifted * power[1] >> 64);
         low += rest;
         high += low < rest;
@@ -96,12 +96,12 @@ static int of_19_digits(uint64_t mantissa, int64_t exponent, double *value)
 
 #define DIGITS 800 /* more than are needed to round any decimal correctly to a double */
 
-/* The significant digits of a text of digits and perhaps a point, read by strtod. *exponent is that of its last digit. */
+/* Read the significant digits of a text of digits and perhaps a point by strtod. *exponent is of its last digit. */
 static double of_text(const uint8_t *text, size_t size, int64_t exponent)
 {
     char digits[DIGITS + 24];
     size_t count = 0;
-    int beyond = 0; /* whether a digit that is left out is not 0 */
+    int beyond = 0; /* whether a digit that is cut off is not 0 */
     for (size_t k = 0; k < size; k++) {
         if (text[k] == '.' || (count == 0 && text[k] == '0'))
             continue;

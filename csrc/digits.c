@@ -1,7 +1,7 @@
 /* digits.c - runs of short integers, as lists of tokens have them: "17, 2, 40961, ".
  *
- * The portable variant finds the length of a number, and with it where the next one begins, by a look at its digits. AVX2
- * first finds all commas of a chunk, so that it knows where numbers begin and end, and then reads four at a time:
+ * The portable variant finds the length of a number, and with it where the next one begins, by a look at its digits.
+ * AVX2 first finds all commas of a chunk, so that it knows where numbers begin and end, and then reads four at a time:
  *
  *     text                 17, 2, 40961, 8
  *     comma                ..1..1......1..
@@ -11,10 +11,10 @@
  *     digits               00000017   00000002   00040961       what is not of the number, shifted out at the top
  *     numbers              pairs, then fours, then eights of digits added up, each digit times its power of ten
  *
- * With a vector of four, bench/bench_fields.py reads a list in half the time. AVX-512 does the same with eight, and packs the
- * places of commas by one instruction, which takes another fifth of the time away. Text that ends the run may be anything: a
- * byte that is not a digit, and a size that is not 1 to 8, end a run before the four or eight numbers that it is among, which the
- * variant below looks at again. */
+ * With a vector of four, bench/bench_fields.py reads a list in half the time. AVX-512 does the same with eight, and
+ * packs the places of commas by one instruction, which takes another fifth of the time away. Text that ends the run may
+ * be anything: a byte that is not a digit, and a size that is not 1 to 8, end a run before the four or eight numbers
+ * that it is among, which the variant below looks at again. */
 #include "json_values.h"
 
 #include <string.h>
@@ -42,7 +42,7 @@ size_t mds_short_numbers_portable(const uint8_t *data, size_t n, size_t gap, uin
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define AVX2 __attribute__((target("avx2,bmi,popcnt"))) /* processors that have the first have the others */
+#define AVX2 __attribute__((target("avx2,bmi,popcnt"))) /* processors with the first have the others */
 #define WORDS 8                                         /* of 64 bytes, in a chunk */
 
 /* Bytes of a chunk, a bit each, and one word more. */
@@ -62,7 +62,7 @@ static inline uint64_t commas_of(const chunk_masks *m, size_t w, size_t gap, int
     return m->comma[w] & (ends ? (ends & -ends) - 1 : UINT64_MAX);
 }
 
-/* A number that goes on behind the chunk is not read, nor is one that a comma at its end begins. */
+/* Exclude a number that crosses the end of the chunk, or begins after a comma at its end. */
 static inline void close_chunk(chunk_masks *m, size_t words)
 {
     m->comma[words] = 1;
@@ -77,10 +77,10 @@ AVX2 static uint64_t equal(__m256i low, __m256i high, char byte)
 }
 
 #define PLACES 12 /* more commas than most words have */
-#define BEHIND 16 /* entries that are written behind the places of a chunk, at most */
+#define BEHIND 16 /* the most entries written after the places of a chunk */
 
-/* Write the places of the bits of a mask, `base` added, and up to PLACES - 1 more entries; return how many bits there are.
- * Places beyond those are written without a look at how many there are, which would often be guessed wrong. */
+/* Write the places of the bits of a mask, plus `base`, and up to PLACES - 1 unused entries; return the number of bits.
+ * A fixed number of entries avoids a branch on the number of bits, which is hard to predict. */
 AVX2 static size_t write_places(uint64_t mask, int32_t base, int32_t *places)
 {
     const size_t count = (size_t)__builtin_popcountll(mask);
@@ -149,8 +149,8 @@ typedef size_t find_places(const uint8_t *data, size_t words, size_t gap, int32_
 /* Reads numbers that lie between ends, as read_four does. */
 typedef int read_numbers(const uint8_t *data, const int32_t *ends, size_t gap, uint32_t *out);
 
-/* Read numbers chunk by chunk, `at_once` at a time; return how many. Where this is inlined, the compiler knows both functions,
- * and inlines them too. */
+/* Read numbers chunk by chunk, `at_once` at a time; return how many. Where this is inlined, the compiler knows both
+ * functions, and inlines them too. */
 static inline __attribute__((always_inline)) size_t read_chunks(const uint8_t *data, size_t n, size_t gap,
                                                                 uint32_t *out, size_t capacity, size_t *consumed,
                                                                 find_places *find, read_numbers *read, size_t at_once)
@@ -184,7 +184,7 @@ AVX2 size_t mds_short_numbers_avx2(const uint8_t *data, size_t n, size_t gap, ui
     return count;
 }
 
-/* ---- AVX-512: places of commas are packed by one instruction, and eight numbers are read at a time ------------------- */
+/* ---- AVX-512: places of commas are packed by one instruction, and eight numbers are read at a time --------------- */
 
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi2,bmi,popcnt")))
 

@@ -1,10 +1,10 @@
 /* fields.c - reads fields of JSON records into arrays, in one pass over the bytes.
  *
- * A record is read from its first byte to its last, as by mds_json_skip, so that what orjson refuses is refused here. The
- * values of fields that are wanted are read by functions for their type of item; all others are skipped:
+ * A record is read from its first byte to its last, as by mds_json_skip, so that what orjson refuses is refused here.
+ * The values of wanted fields are read by functions for their type of item; other values are skipped:
  *
  *     read_object    the keys of an object, each compared with the next keys of the paths
- *     read_value     a value that is wanted; if it does not fit, it is skipped, and the field keeps what is wrong
+ *     read_value     a wanted value; if it does not fit, it is skipped, and the field keeps the error
  *     read_axis      an array and the arrays inside it
  *     mds_read_row   the items of the innermost one, in a loop made for each type: see json_items.c */
 #include "json_items.h"
@@ -20,7 +20,7 @@ typedef struct {
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
 
-/* The text is read twice, and a file may be written to meanwhile: nothing beyond what was counted is written. */
+/* The text is read twice, and the file may change in between: never write more than was counted. */
 static size_t read_text(reader *r, size_t i, mds_value *value, uint8_t *out)
 {
     size_t bytes, chars, at;
@@ -30,7 +30,7 @@ static size_t read_text(reader *r, size_t i, mds_value *value, uint8_t *out)
     if (end == 0)
         return mds_refuse(&r->text, MDS_WANTED_TYPE, i);
     value->count = bytes;
-    if (bytes == end - i - 2) { /* no escapes, each of which takes more bytes than what it stands for */
+    if (bytes == end - i - 2) { /* no escapes: these are longer than their text */
         memcpy(out, r->text.p + i + 1, bytes);
         return end;
     }
@@ -52,7 +52,7 @@ static size_t read_text(reader *r, size_t i, mds_value *value, uint8_t *out)
     return out == limit ? end : mds_refuse(&r->text, MDS_WANTED_TYPE, i);
 }
 
-/* Note the length of an axis, which is the same in all arrays there. */
+/* Note the length of an axis; 0 if it differs from that of earlier arrays. */
 static int agree(uint64_t *length, uint64_t found)
 {
     if (*length == MDS_NONE)
@@ -169,7 +169,7 @@ static size_t read_wanted(reader *r, size_t f, size_t i)
     return end && !fits(field, value) ? mds_refuse(&r->text, MDS_WANTED_SHAPE, i) : end;
 }
 
-/* Read the value of field f that begins at p[i], in the place of one that was read before. */
+/* Read the value of field f at p[i]; it replaces an earlier one. */
 static size_t read_value(reader *r, size_t f, size_t i, size_t around)
 {
     mds_value *value = &r->values[f];
@@ -197,7 +197,7 @@ typedef struct {
     size_t first, end; /* fields whose paths agree as far as they were compared */
 } range;
 
-/* Of some fields, those whose next key is the one that is written in [begin, end). */
+/* The fields in `among` whose next key is written in [begin, end). */
 static range with_key(const reader *r, range among, size_t level, size_t begin, size_t end, int plain)
 {
     const mds_wanted *fields = r->fields;
@@ -218,7 +218,7 @@ static range with_key(const reader *r, range among, size_t level, size_t begin, 
 
 static size_t read_object(reader *r, size_t i, size_t level, range among);
 
-/* Read a value that some fields lie at or in. */
+/* Read a value at which, or in which, some fields lie. */
 static size_t read_member(reader *r, size_t i, size_t level, range among)
 {
     if (r->fields[among.first].segments == level + 1)
@@ -290,7 +290,7 @@ static mds_wanted_status read_record(reader *r, size_t count)
     return r->text.at == r->text.n ? MDS_WANTED_OK : MDS_WANTED_INVALID;
 }
 
-/* Read the fallback of a field, which the record lacks. */
+/* Read the fallback of a field that the record lacks. */
 static void fall_back(reader *r, size_t f)
 {
     const mds_wanted *field = &r->fields[f];
@@ -331,8 +331,7 @@ int mds_fields_read(const mds_kernels *kernels, const mds_wanted *fields, size_t
 
 /* ---- batches --------------------------------------------------------------------------------------------- */
 
-#define COUNTED                                                                                                        \
-    (64 << 10) /* bytes of a record above which its commas are counted, rather than room for as many taken */
+#define COUNTED (64 << 10) /* a larger record has its commas counted, to take less room */
 #define MASKS 64
 
 static uint64_t count_commas(const mds_kernels *kernels, const uint8_t *data, uint64_t n)
@@ -359,7 +358,7 @@ uint64_t mds_fields_most(const mds_kernels *kernels, const mds_wanted *field, co
     return most > fallback / 2 + 1 ? most : fallback / 2 + 1;
 }
 
-/* Whether all items have room for those of another record; if not, sets the room they need. */
+/* Return whether all items have room for another record; if not, set the room to take. */
 static int have_room(const mds_kernels *kernels, mds_fields_batch *batch, const uint8_t *data, uint64_t n)
 {
     int all = 1;
@@ -369,7 +368,7 @@ static int have_room(const mds_kernels *kernels, mds_fields_batch *batch, const 
         const uint64_t taken = items->used > items->rows ? items->used : items->rows;
         batch->wanted[f] = items->room;
         if (items->room - taken > n && items->room - taken > batch->fields[f].fallback_size)
-            continue; /* enough, whatever the record is */
+            continue; /* enough for any record */
         const uint64_t wanted = taken + mds_fields_most(kernels, &batch->fields[f], data, n);
         if (wanted > items->room) {
             batch->wanted[f] = wanted;

@@ -1,16 +1,16 @@
 /* guard.c - reads of maps whose files may become shorter.
  *
- * A read beyond the new end of a file is answered with SIGBUS, whoever made the map. The signal comes on the thread that
- * reads, at the instruction that reads. So a handler may jump out of it as long as that code holds no lock and has
- * nothing half done: memcpy, scans and lookups, which is all that runs under a guard. A SIGBUS without a guard goes on
- * to the handler that was set before ours.
+ * A read beyond the new end of a file raises SIGBUS, in the thread and at the instruction that reads. A handler may
+ * jump out of code that holds no lock and leaves nothing half done. Only such code runs under a guard: memcpy, scans
+ * and lookups. A SIGBUS without a guard goes to the previous handler.
  *
  * Another library may set its handler later, as torch does in its workers; then `mds_guard_install` sets ours again.
- * Such a library may have kept ours as the handler before its own, and passes signals back to it. A signal that comes
- * back gets the system's answer, which ends the process.
+ * That library may pass signals back to our handler, as the previous one. A signal that comes back gets the default
+ * action, which ends the process.
  *
- * All of this is safe in a handler: it calls only what POSIX allows there, and takes no lock. Its thread-local variables
- * lie in the block that every thread has from its beginning (initial-exec), so that no access allocates memory. */
+ * All of this is safe in a handler: it calls only what POSIX allows there, and takes no lock. Its thread-local
+ * variables lie in the block that every thread has from its beginning (initial-exec), so that no access allocates
+ * memory. */
 #define _GNU_SOURCE /* siginfo of SIGBUS */
 #include "mmapds.h"
 
@@ -18,7 +18,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-#ifdef __GLIBC__ /* else the handler's first access to one could allocate memory */
+#ifdef __GLIBC__ /* so that the first access in the handler allocates no memory */
 #define THREAD_LOCAL __attribute__((tls_model("initial-exec"))) static _Thread_local
 #else
 #define THREAD_LOCAL static _Thread_local
@@ -26,12 +26,12 @@
 THREAD_LOCAL mds_guard *volatile current;
 THREAD_LOCAL volatile uintptr_t passing; /* the frame of a call that passes a signal on; 0 without one */
 
-static struct sigaction before; /* who handled SIGBUS when our handler was set last */
+static struct sigaction before; /* the previous handler of SIGBUS */
 static atomic_int installed;    /* in this process, since it was forked */
 static atomic_flag watches_forks = ATOMIC_FLAG_INIT;
 
-/* Leave SIGBUS to the system. The instruction runs again when the handler returns, and then ends the process; a signal
- * that a process sent does not come again by itself. */
+/* Restore the default action. The instruction runs again when the handler returns, and then ends the process. A signal
+ * that a process sent must be raised again. */
 static void end(int number, int is_sent)
 {
     const struct sigaction standard = {.sa_handler = SIG_DFL};
@@ -53,7 +53,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
         before.sa_flags & SA_SIGINFO || (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN);
     if (!is_handler && is_sent && before.sa_handler == SIG_IGN)
         return;
-    /* A handler that jumped out leaves `passing` set, so only a call below that frame is one that came back. */
+    /* A handler that jumped out leaves `passing` set. So the signal came back only if this frame is below it. */
     if (!is_handler || here < passing) {
         end(number, is_sent);
         return;

@@ -1,10 +1,11 @@
 /* inflate.c - the content of gzip members, decoded from the first byte on.
  *
- * A decoder of deflate can begin at any block of a member, if it is given the 32 KiB of content before. Libraries do not
- * say where blocks begin, so this one does. The formats are RFC 1951 and RFC 1952.
+ * A decoder of deflate can begin at any block of a member, if it is given the 32 KiB of content before. Libraries do
+ * not say where blocks begin, so this one does. The formats are RFC 1951 and RFC 1952.
  *
- * A code is looked up by its first bits; longer ones have a second table. Three literals and a match take up to 56 bits,
- * which is what a buffer of 64 has at least after it was filled, so that it is filled twice for them and not five times. */
+ * A code is looked up by its first bits; longer ones have a second table. Three literals and a match take up to 56
+ * bits, which is what a buffer of 64 has at least after it was filled, so that it is filled twice for them and not five
+ * times. */
 #include "mmapds.h"
 
 #include <string.h>
@@ -19,10 +20,10 @@
 #define END_OF_BLOCK 256
 #define TRAILER 8 /* bytes */
 
-/* Where a decoder is. */
+/* The state of a decoder. */
 enum { BETWEEN_MEMBERS, BEFORE_BLOCK, IN_STORED, IN_CODES };
 
-/* Entries of a table: how many bits a code has, how many bits follow it, flags, and a base. No code has an entry of 0. */
+/* Entries of a table: bits of a code, bits that follow it, flags, and a base. No code has an entry of 0. */
 #define CODE_BITS(entry) ((entry) & 31)
 #define MORE_BITS(entry) ((entry) >> 5 & 31)
 #define IS_END (UINT32_C(1) << 10)
@@ -31,18 +32,18 @@ enum { BETWEEN_MEMBERS, BEFORE_BLOCK, IN_STORED, IN_CODES };
 #define BASE(entry) ((entry) >> 16)
 #define ENTRY(base, more) ((uint32_t)(base) << 16 | (uint32_t)(more) << 5)
 
-enum { GO_ON = -1, ENDED = -2 }; /* what steps say besides a status: go on, and that the block has ended */
+enum { GO_ON = -1, ENDED = -2 }; /* results of a step besides a status: continue, and the end of a block */
 
 /* ---- bits ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const uint8_t *begin, *at, *end;
     uint64_t buffer;
-    unsigned count; /* bits in the buffer; others in it are those that follow, or 0 */
-    unsigned over;  /* zeros that were taken for bytes after the end */
+    unsigned count; /* valid bits in the buffer; bits above are those that follow, or 0 */
+    unsigned over;  /* zeros read in place of bytes after the end */
 } bits;
 
-/* Have 56 bits or more in the buffer. */
+/* Fill the buffer to 56 bits or more. */
 static inline void fill(bits *in)
 {
     if (in->end - in->at >= 8) {
@@ -62,7 +63,7 @@ static inline void fill(bits *in)
     }
 }
 
-/* Whether bits after the end were taken. */
+/* Return whether bits after the end were consumed. */
 static inline int is_over(const bits *in)
 {
     return in->over * 8 > in->count;
@@ -81,13 +82,13 @@ static uint64_t position(const bits *in)
     return ((uint64_t)(in->at - in->begin) + in->over) * 8 - in->count;
 }
 
-/* Go on at a byte. */
+/* Continue at a byte. */
 static void go_to(bits *in, const uint8_t *at)
 {
     *in = (bits){.begin = in->begin, .at = at, .end = in->end};
 }
 
-/* Pass over the rest of a byte; return the next one. */
+/* Skip the rest of the current byte; return the next byte. */
 static const uint8_t *next_byte(bits *in)
 {
     take(in, in->count & 7);
@@ -131,13 +132,13 @@ static int first_codes(const uint8_t *lengths, unsigned n, unsigned *next)
         if (counts[length])
             longest = length;
     }
-    return left == 0 || longest <= 1 ? 0 : -1; /* where there is one code, or none, others may be missing */
+    return left == 0 || longest <= 1 ? 0 : -1; /* an incomplete code is valid only with one symbol or none */
 }
 
 /* Make the table of the codes of n symbols.
  *
- * lengths: of the codes, 0 for symbols without one. entries: of the symbols, without the bits of their codes; 0 for those
- * that must not occur. */
+ * lengths: of the codes, 0 for symbols without one. entries: of the symbols, without the bits of their codes; 0 for
+ * those that must not occur. */
 static int make_table(const uint8_t *lengths, unsigned n, const uint32_t *entries, unsigned root, uint32_t *table)
 {
     unsigned next[LONGEST + 1], codes[LITERALS], used = 1U << root;
@@ -204,7 +205,7 @@ static int make_distances(const uint8_t *lengths, unsigned n, uint32_t *table)
     return make_table(lengths, n, entries, DISTANCE_ROOT, table);
 }
 
-/* Take the next code; return its entry, 0 if no code begins so. */
+/* Read the next code; return its entry, 0 for an invalid code. */
 static inline uint32_t next_entry(bits *in, const uint32_t *table, unsigned root)
 {
     uint32_t entry = table[in->buffer & ((1U << root) - 1)];
@@ -214,7 +215,7 @@ static inline uint32_t next_entry(bits *in, const uint32_t *table, unsigned root
     return entry;
 }
 
-/* Read the lengths of the codes of a block, which other codes say. */
+/* Read the code lengths of a block, which are encoded themselves. */
 static int read_lengths(bits *in, const uint8_t *code_lengths, unsigned n, uint8_t *lengths)
 {
     uint32_t entries[LENGTHS], table[1 << LENGTH_ROOT];
@@ -279,7 +280,7 @@ static void set_fixed_codes(mds_inflate_state *state)
 
 typedef struct {
     uint8_t *data;
-    size_t at, limit; /* no symbol begins behind the limit */
+    size_t at, limit; /* no symbol begins after the limit */
 } output;
 
 /* Repeat bytes from `distance` before; writes up to 7 bytes more. */
@@ -393,7 +394,7 @@ static int begin_block(bits *in, mds_inflate_state *state)
     return GO_ON;
 }
 
-/* Read what stands behind the last block of a member. */
+/* Read the checksum and size after the last block of a member. */
 static int end_member(bits *in, mds_inflate_state *state)
 {
     const uint8_t *trailer = next_byte(in);
@@ -406,7 +407,7 @@ static int end_member(bits *in, mds_inflate_state *state)
     return MDS_INFLATE_MEMBER;
 }
 
-/* Where a text that ends with a zero ends; NULL if it does not. */
+/* Return the byte after a zero-terminated text; NULL without the zero. */
 static const uint8_t *after_text(const uint8_t *at, const uint8_t *end)
 {
     const uint8_t *zero = at ? memchr(at, 0, (size_t)(end - at)) : NULL;
@@ -437,8 +438,8 @@ static const uint8_t *after_header(const uint8_t *at, const uint8_t *end)
     return at;
 }
 
-/* Whether a header is what its checksum says, which is in its last two bytes: the lower half of its CRC-32. Hardly any
- * header has one, so this takes a bit at a time. */
+/* Check a header against its last two bytes, the lower half of its CRC-32. Few headers have one, so a slow loop over
+ * bits is enough. */
 static int is_as_checked(const uint8_t *at, const uint8_t *end)
 {
     uint32_t crc = UINT32_MAX;
@@ -457,7 +458,7 @@ static int are_zeros(const uint8_t *at, const uint8_t *end)
     return at == end;
 }
 
-/* Pass over the header of the next member, or over the zeros behind the last one. */
+/* Skip the header of the next member, or the zeros after the last one. */
 static int begin_member(bits *in, mds_inflate_state *state)
 {
     static const uint8_t magic[] = {0x1f, 0x8b, 8};
@@ -466,7 +467,7 @@ static int begin_member(bits *in, mds_inflate_state *state)
         go_to(in, in->end);
         return MDS_INFLATE_END;
     }
-    if (memcmp(in->at, magic, known) != 0 || (left > 3 && in->at[3] & 0xe0)) /* the flags have bits that are reserved */
+    if (memcmp(in->at, magic, known) != 0 || (left > 3 && in->at[3] & 0xe0)) /* reserved flags are set */
         return MDS_INFLATE_NOT_MEMBER;
     const uint8_t *blocks = after_header(in->at, in->end);
     if (!blocks)
@@ -479,7 +480,7 @@ static int begin_member(bits *in, mds_inflate_state *state)
     return GO_ON;
 }
 
-/* Decode what is left of a block; with the last one, end the member. */
+/* Decode the rest of a block; after the last block, end the member. */
 static int go_on_with_block(bits *in, mds_inflate_state *state, output *out)
 {
     const size_t before = out->at;

@@ -1,8 +1,8 @@
 /* json_items.c - reads the items of JSON arrays into memory: integers, floats and booleans of any size.
  *
- * Integers mostly come in runs of short ones, which digits.c reads. Others of up to 7 digits take one load: of the eight
- * bytes from the first digit on, the first that is not a digit says how long it is, and three multiplications give its
- * value. See json_values.h. */
+ * Integers mostly come in runs of short ones, which digits.c reads. Others of up to 7 digits take one load: of the
+ * eight bytes from the first digit on, the first that is not a digit says how long it is, and three multiplications
+ * give its value. See json_values.h. */
 #include "json_items.h"
 
 #include <math.h>
@@ -129,10 +129,10 @@ ALWAYS_INLINE int store_numbers(const uint32_t *numbers, size_t count, uint64_t 
     return largest <= high;
 }
 
-#define AT_ONCE 256 /* numbers that are read at a time where items have another size than they */
+#define AT_ONCE 256 /* numbers to read at a time if items have another size */
 
 /* Read numbers from p[i] on while they are short and a comma and `gap` - 1 spaces follow each; move *out behind them.
- * Returns where the next begins. Leaves those to the caller of which one is above `high`. */
+ * Returns where the next begins. Stops before a group of numbers if one is above `high`. */
 ALWAYS_INLINE size_t read_short(const mds_json_text *r, size_t i, size_t gap, uint64_t high, unsigned size,
                                 uint8_t **out, const uint8_t *end)
 {
@@ -156,10 +156,10 @@ ALWAYS_INLINE size_t read_short(const mds_json_text *r, size_t i, size_t gap, ui
     return i;
 }
 
-#define RUN 16 /* short numbers one after another, after which more are expected */
+#define RUN 16 /* after so many short numbers in a row, more are expected */
 
-/* Each of these reads the items from p[i] on, one or more, into [out, end), and returns the place after the bracket. There
- * is room for all, but for a file that is written to after the room was chosen. */
+/* Each of these reads the items from p[i] on, one or more, into [out, end), and returns the place after the bracket.
+ * There is room for all, unless the file was changed after the room was chosen. */
 ALWAYS_INLINE size_t read_ints(mds_json_text *r, size_t i, uint8_t *out, const uint8_t *end, uint64_t *count,
                                int is_signed, unsigned size)
 {

@@ -4,17 +4,17 @@
 
 #include "json_values.h"
 
-/* A text that is read, and why what was read last does not fit. */
+/* A text, and the reason why the last value does not fit. */
 typedef struct {
     const mds_kernels *kernels;
     const uint8_t *p;
     size_t n;
     mds_wanted_status status;
-    size_t at; /* the byte that shows it, or that the text is not JSON */
+    size_t at; /* the byte of the error */
 } mds_json_text;
 
-/* Say what is wrong and where; returns 0, as all of these do then. A text that is not JSON may be called one of another
- * type: the caller, who then skips the value, finds out. */
+/* Note an error and its place; return 0, as all functions here do after an error. Invalid JSON may be reported as a
+ * wrong type: the caller finds out when it skips the value. */
 size_t mds_refuse(mds_json_text *text, mds_wanted_status status, size_t at);
 
 /* Read one item at p[i] into `out`, and return the place after it. */

@@ -141,14 +141,14 @@ int mds_json_same_key(const uint8_t *raw, size_t size, const uint8_t *key, size_
 typedef struct {
     uint64_t mantissa; /* its first significant digits */
     unsigned digits;   /* of these, how many */
-    uint64_t left_out; /* digits that follow them */
-    uint8_t last;      /* the last of those */
+    uint64_t left_out; /* number of digits after them */
+    uint8_t last;      /* the last of those digits */
     int inexact;       /* whether one of those is not 0 */
 } digit_reader;
 
 static const uint64_t powers_of_10[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
 
-/* How many digits a number below 10^8 has; 0 has none that is significant. */
+/* The number of significant digits of a number below 10^8; none for 0. */
 static unsigned count_digits(uint64_t number)
 {
     unsigned count = 0;
@@ -187,7 +187,7 @@ static size_t read_digits(const uint8_t *p, size_t i, size_t n, digit_reader *r)
     return i;
 }
 
-/* Read the digits of an exponent, cut off where it is far beyond what a double holds; return the place after them. */
+/* Read the digits of an exponent, clipped to a value far outside of doubles; return the place after them. */
 static size_t read_exponent(const uint8_t *p, size_t i, size_t n, int64_t *exponent)
 {
     const int down = i < n && p[i] == '-';
@@ -258,7 +258,7 @@ size_t mds_json_number(const uint8_t *p, size_t i, size_t n, mds_number *number,
     if (integer && as_integer(&reader, negative, number ? number : &ignored))
         return i;
     if (!number && (int64_t)(end - first) + exponent < LARGEST_POWER)
-        return i; /* it is finite, and nobody asks which number it is */
+        return i; /* it is finite, and the caller does not want the number */
     const mds_decimal_text text = {p + first,       end - first,     exponent - fraction,
                                    reader.mantissa, reader.left_out, reader.inexact};
     const double magnitude = mds_decimal(&text);

@@ -1,4 +1,4 @@
-/* kernels.c - which variants of the kernels this machine can run; the best is chosen once. */
+/* kernels.c - finds the variants of the kernels that this machine can run; the best is chosen once. */
 #include "kernels.h"
 
 #include <string.h>

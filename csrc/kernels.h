@@ -1,13 +1,13 @@
 /* kernels.h - the inner loops that come in a variant for each kind of processor. Private to the core.
  *
- * kernels.c picks one row of this table; masks.c, permute.c, crc.c and digits.c hold the functions. To add a variant: write the
- * function, declare it below, put it in the table of kernels.c. The tests compare every row with "portable". */
+ * kernels.c picks one row of this table; masks.c, permute.c, crc.c and digits.c hold the functions. To add a variant:
+ * write the function, declare it below, put it in the table of kernels.c. Tests compare every row with "portable". */
 #ifndef MMAPDS_KERNELS_H
 #define MMAPDS_KERNELS_H
 
 #include "mmapds.h"
 
-/* Write for each 64-byte word of `data` a mask with bit b set where byte b equals `byte`. */
+/* Write a mask for each 64-byte word of `data`: bit b is set if byte b equals `byte`. */
 typedef void mds_mask_bytes_fn(const uint8_t *data, size_t words, uint8_t byte, uint64_t *masks);
 
 /* Where a 64-byte block has the bytes that give JSON its structure, inside strings or not: bit b stands for byte b. */
@@ -41,9 +41,9 @@ typedef void mds_permute_rounds_fn(const mds_permutation *p, uint32_t *left, uin
 /* Continue a CRC32C over data[0..n): `crc` is that of the bytes before, 0 if there are none. */
 typedef uint32_t mds_crc32c_fn(uint32_t crc, const uint8_t *data, size_t n);
 
-/* Read integers of 1 to 8 digits from data[0..n), each followed by a comma and `gap` - 1 spaces, 0 or 1; return how many,
- * at most `capacity`. Stops at the first number that is written in any other way, sign and needless zero included, or
- * begins in the last 15 bytes; *consumed is where it begins. May write anything to the rest of `out`. */
+/* Read integers of 1 to 8 digits from data[0..n), each followed by a comma and `gap` - 1 spaces, 0 or 1; return how
+ * many, at most `capacity`. Stops at the first number in any other form, such as a sign or a leading zero, or in the
+ * last 15 bytes; *consumed is where it begins. May write anything to the rest of `out`. */
 typedef size_t mds_short_numbers_fn(const uint8_t *data, size_t n, size_t gap, uint32_t *out, size_t capacity,
                                     size_t *consumed);
 

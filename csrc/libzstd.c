@@ -1,14 +1,14 @@
-/* libzstd.c - zstd's own library, where the system has it.
+/* libzstd.c - zstd's own library, if the system has it.
  *
- * It decodes whole frames from memory to memory, without a window and without a copy of the text in between, which the
- * codec of Python's standard library cannot. bench/bench_compressed.py has what that is worth. */
+ * It decodes whole frames from memory to memory, without a window and a second copy of the text. The codec of Python's
+ * standard library cannot. bench/bench_compressed.py measures the gain. */
 #include "mmapds.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
 #define OLDEST 10400 /* 1.4.0: the first whose format is RFC 8878 and whose decoder has been fuzzed for long */
-#define FRAMES 64    /* that are walked at a time */
+#define FRAMES 64    /* to walk at a time */
 
 /* Find a function; a pointer to data is not one to code in C, though dlsym returns both. */
 static int find(void *handle, const char *name, void *function)
@@ -41,7 +41,7 @@ void mds_libzstd_close(mds_libzstd *library)
     *library = (mds_libzstd){.handle = NULL};
 }
 
-/* Whether all is frames that may be decoded, none of which claims text beyond `size`. */
+/* Return whether the data are valid frames, none of which claims more text than `size`. */
 static int is_sound(const uint8_t *data, size_t n, uint64_t max_window, size_t size)
 {
     const mds_map map = {.data = data, .size = n};

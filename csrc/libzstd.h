@@ -15,13 +15,13 @@ typedef struct {
     unsigned (*is_error)(size_t found);
 } mds_libzstd;
 
-/* Load the library by the name of its file; 0 unless it is there and has what is needed. */
+/* Load the library from a file name; 0 if it or one of the functions is missing. */
 int mds_libzstd_open(const char *name, mds_libzstd *library);
 void mds_libzstd_close(mds_libzstd *library);
 
 /* Decode frames one after another, data[0..n), which hold `size` bytes of text, into `out`. Returns 0 if they hold
- * another number, or if mds_zstd_walk refuses a frame: so the library sees current frames alone, whose bounds are
- * checked, without dictionaries and with windows up to `max_window`. */
+ * another size, or if mds_zstd_walk refuses a frame. So the library gets only checked frames of the current format,
+ * without dictionaries, and with windows up to `max_window`. */
 int mds_libzstd_decode(const mds_libzstd *library, void *context, const uint8_t *data, size_t n, uint64_t max_window,
                        uint8_t *out, size_t size);
 

@@ -14,8 +14,8 @@ static int is_blank(uint8_t byte)
     return byte == ' ' || byte == '\t' || byte == '\r';
 }
 
-/* A line that starts at data[p] has no byte that settles it at once. Look on, within data[0..n), for one that does:
- * report the line if it is a record, forget it if it is blank, leave it pending if the data end first. */
+/* Decide whether the line at data[p], which may begin with white space, is blank: search data[0..n) for another byte.
+ * Report the line if it is a record, drop it if it is blank, and leave it pending if the data end first. */
 static size_t settle(const uint8_t *data, size_t n, size_t p, uint64_t start, mds_lines *state, uint64_t *starts)
 {
     while (p < n && is_blank(data[p]))
@@ -31,8 +31,8 @@ static size_t settle(const uint8_t *data, size_t n, size_t p, uint64_t start, md
     return 1;
 }
 
-/* Newlines are found before the bytes behind them are looked at. A mapped file may be written to in between, and then seem
- * to have more lines than fit it. */
+/* `room` is checked: newlines are found before the bytes after them are read. A write to a mapped file in between may
+ * show more lines than the file can hold. */
 size_t mds_lines_scan(const mds_kernels *kernels, const uint8_t *data, size_t n, uint64_t base, mds_lines *state,
                       uint64_t *starts, size_t room)
 {

@@ -1,4 +1,4 @@
-/* map.c - regular files that are read at any byte: mapped, or by pread where a map is not wanted or not to be had. */
+/* map.c - regular files that are read at any byte: mapped, or by pread without a map. */
 #define _GNU_SOURCE /* CLOCK_MONOTONIC_COARSE */
 #include "mmapds.h"
 
@@ -23,8 +23,8 @@
 #define st_mtim st_mtimespec
 #endif
 
-/* Whether there is room to keep a descriptor. Systems give out the lowest number that is free, so the number tells how
- * many are in use; three quarters are left to the program, as torch passes tensors between processes by descriptors. */
+/* Return whether to keep a descriptor. Systems assign the lowest free number, so the number shows how many are in use.
+ * Three quarters are left to the program: torch passes tensors between processes by descriptors. */
 static int may_keep(int fd)
 {
     struct rlimit limit;
@@ -115,7 +115,7 @@ void mds_map_close(mds_map *map)
     *map = (mds_map){NULL, 0, 0, NULL};
 }
 
-/* The descriptor of the file, which is opened again if none was kept; -1 with errno. */
+/* Return the descriptor of the file, or open it again; -1 with errno. */
 static int descriptor(const mds_file *file)
 {
     if (file->fd >= 0)
@@ -127,7 +127,7 @@ static int descriptor(const mds_file *file)
     if (fstat(fd, &st) == 0 && (uint64_t)st.st_dev == file->device && (uint64_t)st.st_ino == file->inode)
         return fd;
     close(fd);
-    errno = ESTALE; /* another file has taken its place */
+    errno = ESTALE; /* the file was replaced */
     return -1;
 }
 
@@ -142,7 +142,7 @@ mds_status mds_map_check(const mds_map *map)
     struct stat st;
     mds_guard_install(); /* for the reads to come */
     atomic_store_explicit(&map->file->checked, mds_now(), memory_order_relaxed);
-    /* Nobody reaches a file that was removed or replaced, to cut it short. */
+    /* No process can truncate a file that was removed or replaced. */
     if (map->file->fd >= 0 ? fstat(map->file->fd, &st) : stat(map->file->path, &st))
         return MDS_OK;
     if ((uint64_t)st.st_dev != map->file->device || (uint64_t)st.st_ino != map->file->inode)
@@ -150,8 +150,8 @@ mds_status mds_map_check(const mds_map *map)
     return (uint64_t)st.st_size < map->size ? MDS_SHRANK : MDS_OK;
 }
 
-/* The system fills the last page of a file with zeros. So where the page that holds the last byte of a range goes on
- * with anything else, the file did not end before. This holds for pages of any larger size too. */
+/* The system fills the last page of a file with zeros. So if a byte other than 0 follows the range in its last page,
+ * the file still reached the end of the range. This holds for larger pages too. */
 #define SMALLEST_PAGE 4096
 
 mds_status mds_map_check_zeros(const mds_map *map, uint64_t end)
@@ -159,7 +159,7 @@ mds_status mds_map_check_zeros(const mds_map *map, uint64_t end)
     const uint64_t page_end = ((end - 1) | (SMALLEST_PAGE - 1)) + 1;
     uint64_t next = 0, last = 0;
     if (page_end - end >= sizeof next) {             /* the whole page is mapped */
-        memcpy(&next, map->data + end, sizeof next); /* as a rule in the cache, and enough */
+        memcpy(&next, map->data + end, sizeof next); /* usually in the cache, and enough */
         if (!next)
             memcpy(&last, map->data + (page_end - sizeof last), sizeof last);
     }
@@ -225,7 +225,7 @@ mds_status mds_map_count_above(const mds_map *map, uint64_t begin, uint64_t coun
     return MDS_OK;
 }
 
-/* Without a map, the advice is on what the system reads ahead into its cache. */
+/* Without a map, advise the system about its readahead of the file. */
 static void advise_file(const mds_map *map, uint64_t begin, uint64_t end, mds_advice advice)
 {
 #ifdef POSIX_FADV_WILLNEED

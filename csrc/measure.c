@@ -66,8 +66,8 @@ uint64_t mds_cells_largest(const uint64_t *cells, size_t n)
 }
 
 /* Append a number to a column, and widen the type of the column if it does not hold the number. A non-negative number
- * below 2^63 also fits signed integers. *rounded becomes the first row of an integer that is rounded thereby, unless
- * there is one. */
+ * below 2^63 also fits signed integers. *rounded becomes the first row whose integer is rounded, unless it is set
+ * already. */
 static void append(uint64_t *cells, size_t n, mds_number_type *type, mds_number number, uint64_t *rounded)
 {
     if (number.type == *type) {
@@ -127,14 +127,14 @@ static mds_json_status measure_record(const mds_kernels *kernels, const mds_text
         }
         numbers[c] = number;
     }
-    for (size_t c = 0; c < measuring->columns && status == MDS_JSON_OK; c++) /* a record that is left out widens none */
+    for (size_t c = 0; c < measuring->columns && status == MDS_JSON_OK; c++) /* skipped records must not widen a type */
         append(measured->cells[c], row, &measured->types[c], numbers[c], &measured->rounded[c]);
     measured->failed = begin;
     measured->at = begin + where;
     return status;
 }
 
-/* Measure the record in [begin, end), and keep it or leave it out. */
+/* Measure the record in [begin, end), and keep or skip it. */
 static mds_json_status take_record(const mds_kernels *kernels, const mds_text *text, const mds_measuring *measuring,
                                    uint64_t begin, uint64_t end, uint64_t *starts, mds_measured *measured)
 {
@@ -177,7 +177,7 @@ mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_text *te
                                   const mds_measuring *measuring, mds_lines *state, uint64_t *starts,
                                   mds_measured *measured)
 {
-    uint64_t open = MDS_NONE; /* start of the record whose end is not known yet */
+    uint64_t open = MDS_NONE; /* start of the record whose end is unknown yet */
     mds_json_status status = MDS_JSON_OK;
     measured->records = measured->kept = measured->bad = 0;
     const uint64_t line = blank_line_start(text, begin);
@@ -193,7 +193,7 @@ mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_text *te
         for (size_t k = 0; k < count; k++) {
             const uint64_t next = fresh[k];
             if (at == begin && k == 0 && next == begin && mid_line)
-                continue; /* the block before measures it */
+                continue; /* the previous block measures it */
             if (open != MDS_NONE)
                 status = take_record(kernels, text, measuring, open, next, starts, measured);
             if (status != MDS_JSON_OK)

@@ -48,17 +48,17 @@ uint32_t mds_crc32c(const mds_kernels *kernels, uint32_t crc, const uint8_t *dat
 
 /* ---- guard.c: reads of maps whose files may become shorter ----------------------------------------------------- */
 
-/* A read of a map beyond the end of its file, where it was cut short meanwhile, ends the process. A guard turns it into
- * a status. HowTo, in a function that holds no lock and allocates nothing while it reads:
+/* A read beyond the end of a mapped file that became shorter ends the process. A guard turns it into a status instead.
+ * HowTo, in a function that holds no lock and allocates nothing while it reads:
  *
  *     mds_guard guard;
  *     if (MDS_GUARD(&guard))
  *         return MDS_SHRANK;
- *     read the map; locals that change here have no value above, unless they are volatile
+ *     read the map; after a jump, locals that changed here are undefined unless they are volatile
  *     mds_guard_leave();
  *
  * Guards do not nest. Only this part of the core keeps a state: a thread's guard, and the handler of SIGBUS.
- * A bus error without a guard goes on to the handler before. */
+ * The previous handler gets bus errors without a guard. */
 typedef struct {
     sigjmp_buf jump;
 } mds_guard;
@@ -68,24 +68,24 @@ typedef struct {
 void mds_guard_enter(mds_guard *guard);
 void mds_guard_leave(void);
 
-/* Make our handler the first again, in case another library has set one since: call it now and then. */
+/* Set our handler again, in case another library has replaced it: call it now and then. */
 void mds_guard_install(void);
 
 /* ---- map.c: regular files, mapped or read by pread ----------------------------------------------------------- */
 
-/* How to find an open file again. It has a descriptor while few are open, so that ten thousand shards can be. */
+/* How to open a file again. Only some files keep a descriptor, so that ten thousand shards can be open. */
 typedef struct {
-    const char *path; /* of the caller; it must stay valid, and mean the same file from any directory */
+    const char *path; /* owned by the caller; an absolute path that must stay valid */
     int fd;           /* -1 if none is kept */
     uint64_t device, inode;
-    _Atomic int64_t checked; /* when its size was last asked for */
+    _Atomic int64_t checked; /* time of the last check of its size */
 } mds_file;
 
 typedef struct {
     const uint8_t *data; /* NULL if size is 0, or if the file is not mapped */
-    uint64_t size;       /* when the file was opened */
+    uint64_t size;       /* at the time of opening */
     int64_t mtime_ns;    /* the same */
-    mds_file *file;      /* NULL for memory that is not a file's */
+    mds_file *file;      /* NULL for memory without a file */
 } mds_map;
 
 typedef enum {
@@ -95,10 +95,10 @@ typedef enum {
     MDS_ADVISE_POPULATE, /* map all pages now, rather than one fault after another */
 } mds_advice;
 
-/* How the bytes of a file are had. */
+/* How to read the bytes of a file. */
 typedef enum {
     MDS_IO_MAP,
-    MDS_IO_PREAD, /* map.data is NULL: mds_map_read copies what is wanted */
+    MDS_IO_PREAD, /* map.data is NULL: mds_map_read copies bytes */
     MDS_IO_COPY,  /* all of it is read into memory: for scans of files that cannot be mapped */
 } mds_io;
 
@@ -106,24 +106,24 @@ typedef enum {
 mds_status mds_map_open(const char *path, mds_io io, mds_map *map, mds_file *file);
 void mds_map_close(mds_map *map);
 
-/* Copy bytes [begin, begin + n), however the file is read. Returns MDS_CORRUPT if they are not in it, MDS_SHRANK if the
- * file ends before them by now. */
+/* Copy bytes [begin, begin + n) in any mode. Returns MDS_CORRUPT if the opened file does not have them, MDS_SHRANK if
+ * it has become shorter. */
 mds_status mds_map_read(const mds_map *map, uint64_t begin, size_t n, uint8_t *out);
 
-/* Return MDS_SHRANK if the file of a map, which must have one, is shorter than it was. A file that was removed or replaced
- * stays as it was. */
+/* Return MDS_SHRANK if the file of a map is shorter than at the time of opening. Needs map->file. A removed or replaced
+ * file counts as whole. */
 mds_status mds_map_check(const mds_map *map);
 
-/* The same, after bytes up to `end` were read from the map. It asks the system only if these bytes may be the zeros that
- * follow the end of a file, or if it has not asked for 10 ms, so that it may follow each read; `now` is mds_now. Reads
- * the map: call it under the same guard. */
+/* The same, after a read of bytes up to `end`; cheap enough after each read. It calls the system only if these bytes
+ * may be the zeros behind the end of a file, or if the last check is 10 ms old. `now` is mds_now. Reads the map: call
+ * it under the same guard. */
 static inline mds_status mds_map_was_whole(const mds_map *map, uint64_t end, int64_t now);
 
 int64_t mds_now(void); /* nanoseconds of a clock that is cheap to read */
 
-#define MDS_CHECK_AGAIN_NS 10000000 /* how long a file that was rewritten in place, shorter, may go unnoticed */
+#define MDS_CHECK_AGAIN_NS 10000000 /* a file that became shorter may stay unnoticed for so long */
 
-mds_status mds_map_check_zeros(const mds_map *map, uint64_t end); /* the part of it for bytes that end with 0 */
+mds_status mds_map_check_zeros(const mds_map *map, uint64_t end); /* the part for bytes that end with 0 */
 
 static inline mds_status mds_map_was_whole(const mds_map *map, uint64_t end, int64_t now)
 {
@@ -134,25 +134,25 @@ static inline mds_status mds_map_was_whole(const mds_map *map, uint64_t end, int
     return end && !map->data[end - 1] ? mds_map_check_zeros(map, end) : MDS_OK;
 }
 
-/* Find how many of `count` words of 32 bits, which fall, are above `wanted`; they lie from byte `begin` on. Reads one word
- * a step, as mds_map_read does, and returns its status. */
+/* Count the words above `wanted` among `count` descending 32-bit words from byte `begin` on, by binary search. Reads
+ * single words, and returns the status of mds_map_read. */
 mds_status mds_map_count_above(const mds_map *map, uint64_t begin, uint64_t count, uint32_t wanted, uint64_t *above);
 
-/* Advise the system about [begin, end) of the file, clipped to it and widened to pages. If the system refuses, reads are
- * slower but correct, so there is no status. */
+/* Advise the system about [begin, end) of the file, clipped to it and widened to pages. If the system refuses, reads
+ * are slower but correct, so there is no status. */
 void mds_map_advise(const mds_map *map, uint64_t begin, uint64_t end, mds_advice advice);
 
 /* ---- pages.c: memory for blocks ------------------------------------------------------------------------------ */
 
-/* Bytes of the pages that hold `size` bytes: what the others are given. */
+/* Round `size` up to whole pages: the sizes of the functions below. */
 size_t mds_pages_round(size_t size);
 
 /* Take pages, 1 byte or more; NULL if the system has none. */
 uint8_t *mds_pages_take(size_t size);
 void mds_pages_free(uint8_t *data, size_t size);
 
-/* Make pages more or fewer; their bytes are not kept. Returns where they are now; NULL, and they are free, if the system
- * has no more. */
+/* Grow or shrink pages without keeping their bytes; they may move. Returns NULL, with the pages freed, if the system
+ * has no memory. */
 uint8_t *mds_pages_resize(uint8_t *data, size_t from, size_t to);
 
 /* ---- lines.c: where records start in newline-delimited text ----------------------------------------------------- */
@@ -164,9 +164,9 @@ uint8_t *mds_pages_resize(uint8_t *data, size_t from, size_t to);
  *
  *     count = mds_lines_scan(kernels, piece, n, base, &state, starts, MDS_LINES_CAPACITY(n));
  *
- * A scan may also begin in the middle of a file, at byte `base`, with pending = base. If the line there goes on with a
- * byte that is not blank, `base` is its first start; only the caller, who knows what comes before, can decide whether
- * a record starts there. This is how to scan pieces in parallel. */
+ * To scan pieces in parallel, begin in the middle of a file, at byte `base`, with pending = base. If the rest of the
+ * line there is not blank, the first start is `base`. Only the caller knows the bytes before, and whether a record
+ * starts there. */
 typedef struct {
     uint64_t pending;  /* start of the current line if it has been blank so far, else MDS_NONE */
     uint64_t newlines; /* how many were found so far */
@@ -207,7 +207,7 @@ typedef struct {
     const mds_map *map;
     const mds_map *index;   /* holds the bounds; NULL if all records have one size, or if no file holds them */
     uint64_t bounds_at;     /* the byte of the index where the bounds begin */
-    const uint8_t *bounds;  /* groups, untrusted; NULL if the index is not mapped, or there are none */
+    const uint8_t *bounds;  /* groups, untrusted; NULL without bounds or if the index is not mapped */
     unsigned width;         /* of the numbers in a group */
     uint64_t first, stride; /* without bounds: where record 0 begins, and the size of every record; untrusted */
     uint64_t count;
@@ -215,10 +215,10 @@ typedef struct {
 } mds_source;
 
 /* Find the bytes of record i, framing included. Needs i < source->count. Returns MDS_CORRUPT if they are not in the
- * source; `span` then holds the wrong bounds. Reads the index only; returns the status of that where it cannot. */
+ * source; `span` then holds the wrong bounds. Reads only the index; returns the status of a failed read. */
 mds_status mds_record_span(const mds_source *source, uint64_t i, mds_span *span);
 
-/* The payload inside the bytes of a record, which mds_record_span has found. Reads the few that frame it. */
+/* The payload inside the bytes of a record, which mds_record_span has found. Reads only the framing. */
 mds_span mds_record_payload(mds_framing framing, const uint8_t *record, uint64_t size);
 
 /* Widen [*smallest, *largest] to the sizes of the records that begin at starts[0..n). Each ends where the next begins;
@@ -233,38 +233,38 @@ typedef struct {
     const uint8_t *data; /* output: these bytes in memory */
 } mds_request;
 
-/* Find the bytes of n records. With `ask`, asks the system for all index pages, and then for all data pages, before the
- * first is touched: the disk then works on one deep queue instead of one page at a time.
+/* Find the bytes of n records. With `ask`, asks the system for all index pages, and then for all data pages, before it
+ * touches the first: the disk then works on one deep queue instead of one page at a time.
  *
  * *room becomes the memory that records of sources without a map need. `order` is scratch for n pointers. If the status
  * is not MDS_OK, *failed is the request that is wrong. */
 mds_status mds_records_locate(mds_request *requests, mds_request **order, size_t n, int ask, uint64_t *room,
                               size_t *failed);
 
-/* Bring the payloads into memory: those without a map into `room`, the others by touching their pages, and small ones
- * into the cache. Page faults then happen here, where the caller holds no lock, and not while it copies. If the payloads
- * are not copied next, `check` that the sources are whole. */
+/* Bring the payloads into memory: copy unmapped ones into `room`, touch the pages of mapped ones, and prefetch small
+ * ones into the cache. So page faults happen here, where the caller holds no lock, and not in its copies. Set `check`
+ * if no copy follows: then check here that the sources are whole. */
 mds_status mds_records_load(mds_request *requests, size_t n, uint8_t *room, int check, size_t *failed);
 
 /* Copy the payloads, each to its own memory. */
 mds_status mds_records_copy(const mds_request *requests, size_t n, uint8_t *const *out, size_t *failed);
 
-/* Whether the sources were whole while memory under requests[k].data was read; under the guard of those reads. */
+/* Return whether the sources were whole during reads of requests[k].data. Call it under the guard of those reads. */
 mds_status mds_records_were_whole(const mds_request *requests, size_t n, volatile size_t *failed);
 
-/* Whether to ask the next time. Asking takes a system call a record, more than a record in memory costs, so `cold` is
- * MDS_COLD after a batch that had to wait for the disk, and counts down with each batch that did not. `reads` is
- * mds_disk_reads before the batch. */
+/* Decide whether to `ask` for the next batch. Asking costs a system call a record, more than to read a record from
+ * memory. So `cold` is MDS_COLD after a batch that waited for the disk, and counts down with each other batch. `reads`
+ * is mds_disk_reads before the batch. */
 long mds_disk_reads(void);
 unsigned mds_next_cold(unsigned cold, long reads);
 
 #define MDS_COLD 16
 
-/* Notices reads in file order on a map that expects random ones, and asks for the bytes that come next. Begin with all
+/* Detects sequential reads of a map that is advised for random ones, and requests the bytes ahead. Begin with all
  * zeros, and note the payload of each read. */
 typedef struct {
     const mds_source *source;
-    uint64_t next, ahead; /* where the last payload ends; bytes before this one were asked for */
+    uint64_t next, ahead; /* end of the last payload; end of the requested bytes */
     unsigned run;         /* reads in order, up to a few */
 } mds_readahead;
 
@@ -272,18 +272,19 @@ void mds_readahead_note(mds_readahead *readahead, const mds_source *source, mds_
 
 /* ---- blocks.c: records out of decoded blocks --------------------------------------------------------------------- */
 
-/* A record that is wanted of the content of a compressed source. */
+/* A requested record of a compressed source. */
 typedef struct {
     const mds_request *request; /* its span is in the content */
-    uint8_t *out;               /* where its bytes go */
-    uint64_t left;              /* how many have not come yet */
+    uint8_t *out;               /* memory for its bytes */
+    uint64_t left;              /* bytes that are missing */
 } mds_block_record;
 
 /* The first of n records, sorted by where they begin, that does not end before `begin`; ends rise, unless the index is
  * damaged. */
 size_t mds_blocks_first(const mds_block_record *records, size_t n, uint64_t begin);
 
-/* Copy what a piece of the content, bytes [begin, end), has of n records, which are sorted by where they begin. */
+/* Copy the part of n records that lies in a piece of the content, bytes [begin, end). Records are sorted by their
+ * begin. */
 void mds_blocks_copy(mds_block_record *records, size_t n, uint64_t begin, uint64_t end, const uint8_t *piece);
 
 /* ---- frames.c: records that begin with their size --------------------------------------------------------------- */
@@ -318,12 +319,12 @@ typedef struct {
 mds_frames_status mds_frames_scan(const mds_kernels *kernels, const mds_map *map, mds_framing framing, uint64_t end,
                                   mds_frames *state, uint64_t *starts, uint64_t *sizes, size_t capacity, size_t *count);
 
-/* Check all CRCs of the TFRecords that begin in [state->at, end). Sets *count to how many records are right. */
+/* Check all CRCs of the TFRecords that begin in [state->at, end). Sets *count to the number of good records. */
 mds_frames_status mds_frames_verify(const mds_kernels *kernels, const mds_map *map, uint64_t end, mds_frames *state,
                                     uint64_t *count);
 
-/* The payload inside the bytes of a frame. Its size is already known, so that only a varint is read. The payload is empty if the
- * framing has no sizes or is longer than the frame. */
+/* The payload inside the bytes of a frame. Its size is already known, so that only a varint is read. The payload is
+ * empty if the framing has no sizes or is longer than the frame. */
 mds_span mds_frame_payload(mds_framing framing, const uint8_t *frame, uint64_t size);
 
 /* How many varints end in data[0..n). */
@@ -346,7 +347,7 @@ typedef enum {
     MDS_TAR_SPARSE,    /* a sparse member: its bytes do not lie in the file one after another */
     MDS_TAR_ZEROS,     /* one block of zeros, and then something else */
     MDS_TAR_DUPLICATE, /* two members of a sample have the same extension */
-    MDS_TAR_MORE,      /* what is at hand of the archive ends before the member */
+    MDS_TAR_MORE,      /* the available bytes of the archive end before the member */
 } mds_tar_status;
 
 #define MDS_TAR_BLOCK 512
@@ -356,8 +357,8 @@ typedef struct {
     uint64_t header;       /* where the member's first block begins, extended headers included */
     uint64_t begin, end;   /* its bytes */
     uint64_t next;         /* where the next header begins */
-    uint64_t held, needed; /* after MDS_TAR_MORE: to go on, the bytes at hand must reach to `held` at least, and those
-                               * that came to `needed` */
+    uint64_t held, needed; /* after MDS_TAR_MORE: continue when available bytes reach `held`, and those that have come
+                               * reach `needed` */
     const uint8_t *name;   /* in the archive, or in `joined`; NULL while unknown */
     uint64_t name_size;    /* bytes of the name */
     uint64_t key_size;     /* bytes at the front of the name that are the key of its sample; 0: not in a sample */
@@ -367,23 +368,24 @@ typedef struct {
     uint8_t block[MDS_TAR_BLOCK];   /* the header, if it was read from the file and not from the map */
 } mds_tar_member;
 
-/* What is at hand of an archive. One that is mapped is all there; of one that is decoded as it is scanned, some bytes are:
- * the bytes of its members are not needed. */
+/* The available bytes of an archive: all of them if it is mapped. An archive that is decoded during the scan has some
+ * bytes; those of its members are not needed. */
 typedef struct {
     const uint8_t *data; /* bytes [begin, end) of the archive */
     uint64_t begin, end;
-    uint64_t size;      /* how large the archive is, or the part of it that came so far */
-    int is_whole;       /* whether all of it came */
+    uint64_t size;      /* of the archive, or of its part that has come so far */
+    int is_whole;       /* whether the whole archive has come */
     int fd;             /* its file, or -1: headers that lie far apart are read from it, as a page fault costs more */
     const uint8_t *key; /* that of the open sample, if it began before `begin` */
 } mds_tar_archive;
 
 /* Read the member at byte `at` of an archive data[0..n). Reads nothing outside, and returns no offset outside, whatever
  * the archive says. On failure, member->next is the byte that shows it; on MDS_TAR_TRUNCATED the name may be known. To
- * read all members, begin with at = 0 and go on at member->next until the status is not MDS_TAR_OK. */
+ * read all members, begin with at = 0 and continue at member->next until the status is not MDS_TAR_OK. */
 mds_tar_status mds_tar_next(const uint8_t *data, uint64_t n, uint64_t at, mds_tar_member *member);
 
-/* Whether two members have the same key, or the same extension, in which ASCII letters of either case are equal. */
+/* Return whether two members have the same key, or the same extension, ignoring the case of ASCII letters in the
+ * latter. */
 int mds_tar_same_key(const mds_tar_member *one, const mds_tar_member *other);
 int mds_tar_same_extension(const mds_tar_member *one, const mds_tar_member *other);
 
@@ -401,9 +403,9 @@ uint32_t mds_tar_hash(const uint8_t *key, size_t n);
  *     use the first `count` of begins, sizes and hashes, whatever the status
  *
  * A good archive ends with MDS_TAR_END. On MDS_TAR_TRUNCATED all complete samples were returned, and state.end is where
- * the last of them ends. The state is all that the caller keeps of an archive that is mapped. Of another one, the caller
- * also keeps the bytes from state.at up to member.held, and the key of the open sample; after MDS_TAR_MORE, it goes on once
- * they are there, and all bytes up to member.needed came or the archive has no more. */
+ * the last of them ends. The state is all that the caller keeps of an archive that is mapped. Of another one, the
+ * caller also keeps the bytes from state.at up to member.held, and the key of the open sample; after MDS_TAR_MORE, it
+ * continues when these are available, and all bytes up to member.needed or the end of the archive have come. */
 typedef struct {
     uint64_t at;      /* the next header; after a failure, the byte that shows it */
     uint64_t samples; /* samples returned so far */
@@ -424,8 +426,8 @@ typedef struct {
 
 /* Write, for each sample that is found: where its first header begins, how many bytes lie from there to the next sample
  * (for the last: to the end of its last member), and the hash of its key. Returns MDS_TAR_OK when `capacity` samples
- * were found or MDS_TAR_HEADERS headers were read. `member` becomes the last one that was read; after MDS_TAR_DUPLICATE,
- * it is the second of the two. */
+ * were found or MDS_TAR_HEADERS headers were read. `member` becomes the last one that was read; after
+ * MDS_TAR_DUPLICATE, it is the second of the two. */
 mds_tar_status mds_tar_scan(const mds_tar_archive *archive, mds_tar *state, uint64_t *begins, uint64_t *sizes,
                             uint64_t *hashes, size_t capacity, size_t *count, mds_tar_member *member);
 
@@ -464,10 +466,10 @@ typedef struct {
     size_t key_sizes[MDS_PATH];
     int escaped;   /* what mds_field_escaped says */
     int is_sum;    /* add up the measures of all elements of the array at these keys; 0 without elements */
-    size_t inside; /* keys from an element on, which follow the others, as b in a[*].b; MDS_PATH or fewer together */
+    size_t inside; /* keys inside an element, after the `segments` others: b in a[*].b; at most MDS_PATH together */
 } mds_field;
 
-/* Whether a key of the path has to be escaped in JSON, so that it is not there byte by byte. */
+/* Return whether JSON must escape a key of the path, so that a search for its bytes fails. */
 int mds_field_escaped(const mds_field *field);
 
 /* How to read the 64 bits of a number. A column has one type for all its numbers: the first of these that holds
@@ -487,9 +489,9 @@ typedef enum {
 } mds_json_status;
 
 /* Measure a field of the record data[0..n). May read up to data[0..readable), readable >= n, which saves a copy of the
- * last block. The last of duplicate keys counts, as in orjson. Only brackets, strings and what could be the key are
- * looked at, so that a record which is not JSON may pass: see mds_json_valid.
- * In a sum, one element of another type counts before any that lacks the value. Integers are added exactly, and are
+ * last block. The last of duplicate keys counts, as in orjson. It reads only brackets, strings
+ * and possible keys, so an invalid record may pass: see mds_json_valid.
+ * In a sum, an element of another type is reported before one that lacks the value. Integers are added exactly, and are
  * rounded to a double if 64 bits do not hold their sum; others are added as doubles. */
 mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t readable,
                                  const mds_field *field, mds_number *number, size_t *at);
@@ -510,20 +512,20 @@ typedef struct {
     mds_missing missing;     /* what to do with a record that lacks a field */
     mds_number fill;         /* for MDS_MISSING_FILL */
     int validate;            /* check every record with mds_json_valid */
-    int skip_bad;            /* leave out bad records: not JSON, for which all must be validated, or of another type */
+    int skip_bad;            /* skip bad records: of another type, or, with `validate`, not JSON */
 } mds_measuring;
 
 #define MDS_BAD_LISTED 20
 
-/* HowTo: cut a file into blocks, and measure them in any order, also in parallel. The text of a block goes from the line
- * before it, or from enough of its bytes to see that they are not all blank, to the end of its last line. Each block
- * begins with its own state.pending = begin, types[c] = MDS_U64, filled[c] = 0 and rounded[c] = MDS_NONE; `starts` and each cells[c] have room for MDS_LINES_CAPACITY(end -
- * begin):
+/* HowTo: cut a file into blocks, and measure them in any order, also in parallel. The text of a block goes from the
+ * line before it, or from so much of this line that a byte is not blank, to the end of its last line. Each block begins
+ * with its own state.pending = begin, types[c] = MDS_U64, filled[c] = 0 and rounded[c] = MDS_NONE. `starts` and each
+ * cells[c] have room for MDS_LINES_CAPACITY(end - begin):
  *
  *     status = mds_measure_lines(kernels, &text, begin, end, &measuring, &state, starts, &measured);
  *     if MDS_JSON_OK: starts[0..kept) and cells[c][0..kept) are the records of the block
  *
- * Blocks may differ in the type of a column: mds_cells_convert makes them alike. */
+ * Blocks may differ in the type of a column: convert them with mds_cells_convert. */
 typedef struct {
     const uint8_t *data;
     size_t size;
@@ -533,20 +535,20 @@ typedef struct {
 typedef struct {
     uint64_t *const *cells; /* cells[c] receives the numbers of column c */
     mds_number_type *types; /* the type of each column so far */
-    size_t *filled;         /* of each column, how many records lack it and got `fill` */
+    size_t *filled;         /* of each column, the number of records that got `fill` */
     uint64_t *rounded;      /* of each column, the first record whose integer was rounded to a double, or MDS_NONE */
     size_t records;         /* records that begin in the block */
-    size_t kept;            /* those of them that were not skipped; before the one that cannot be measured */
+    size_t kept;            /* number of kept records, before the first that cannot be measured */
     size_t bad;             /* bad records that were skipped */
     uint64_t bad_starts[MDS_BAD_LISTED]; /* where the first of them begin */
-    uint64_t failed;                     /* where the record begins that cannot be measured */
-    uint64_t at;                         /* the byte of the file that shows it */
-    size_t column;                       /* the column that cannot be, or `columns` if the record is not JSON */
+    uint64_t failed;                     /* begin of the record that cannot be measured */
+    uint64_t at;                         /* the byte of the error in the file */
+    size_t column;                       /* the column that failed, or `columns` if the record is not JSON */
 } mds_measured;
 
-/* Find the records that begin in [begin, end), which lies in the text, as mds_lines_scan does, and measure each of them
- * to its end, which may lie behind the block. The record that goes on from the block before is left to that block. Stops at the first record
- * that cannot be measured. */
+/* Find the records that begin in the block [begin, end) of the text, as mds_lines_scan does, and measure each as a
+ * whole, even if it ends after the block. A record that begins in an earlier block belongs to that block. Stops at the
+ * first record that cannot be measured. */
 mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_text *text, uint64_t begin, uint64_t end,
                                   const mds_measuring *measuring, mds_lines *state, uint64_t *starts,
                                   mds_measured *measured);
@@ -566,8 +568,8 @@ typedef struct {
     size_t size;
 } mds_piece;
 
-/* Write pieces[i] at out + begins[i], and `fill`, over and over, between them and up to `total` bytes. Writes every byte
- * of `out` once. Needs pieces that mds_pieces_follow, and that do not overlap `out`.
+/* Write pieces[i] at out + begins[i], and `fill`, over and over, between them and up to `total` bytes. Writes every
+ * byte of `out` once. Needs pieces that mds_pieces_follow, and that do not overlap `out`.
  *
  * To fill with an element of 1, 2, 4 or 8 bytes, repeat it until it is a `fill` of 8 bytes. Sizes, begins and total are
  * then whole numbers of elements, so that an element is never cut. */

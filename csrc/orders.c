@@ -5,7 +5,7 @@
 #define STREAM_MIX (UINT64_C(1) << 62)
 #define STREAM_MEMBER (UINT64_C(1) << 61)
 
-#define NOBODY UINT32_MAX /* a list of members ends */
+#define NOBODY UINT32_MAX /* end of a list of members */
 
 /* How many of sorted[0..n) are <= value. */
 static size_t count_up_to(const uint64_t *sorted, size_t n, uint64_t value)
@@ -25,7 +25,7 @@ static size_t count_up_to(const uint64_t *sorted, size_t n, uint64_t value)
 
 /* ---- chunks ------------------------------------------------------------------------------------------------- */
 
-/* Position at which a slot begins: every slot before it is full, but for what short chunks miss. */
+/* Position at which a slot begins: all earlier slots are full, except short chunks. */
 static uint64_t slot_begin(const mds_chunks *c, uint64_t slot)
 {
     const size_t before = slot ? count_up_to(c->short_slots, c->short_chunks, slot - 1) : 0;
@@ -64,7 +64,7 @@ void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_pe
             current = mix_at(c, position);
             mds_permutation_init(&inside, current.end - current.begin, c->seed, c->epoch, STREAM_MIX | current.number);
         }
-        /* Take all positions that follow in the same mix, up to a batch: permuting many at once is faster. */
+        /* Take the next positions in the same mix, up to a batch: permuting many at once is faster. */
         size_t n = 0;
         for (; n < BATCH && done + n < count; n++) {
             const uint64_t p = (uint64_t)positions[done + n];
@@ -96,7 +96,7 @@ void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_pe
  * shares whenever that can be done, and it always can: R. Tijdeman, "The chairman assignment problem", 1980; S. Baruah
  * et al., "Proportionate progress", 1996, who schedule tasks so. */
 
-/* Whether a member must have its next position before another one; of those that must have it at once, the first. */
+/* Return whether a member must have its next position before another member; ties go to the first. */
 static int is_sooner(const mds_claim *claims, uint32_t one, uint32_t other)
 {
     const uint64_t a = claims[one].deadline, b = claims[other].deadline;
@@ -125,8 +125,8 @@ static uint32_t pop_claim(mds_claim *claims, size_t n)
     return first;
 }
 
-/* Let a member wait in the list of the position at which it deserves its next one; until a position is given, rank[p] is
- * the first member in its list. */
+/* Let a member wait in the list of the position at which it deserves its next one; until a position is given, rank[p]
+ * is the first member in its list. */
 static void await(mds_claim *claims, uint32_t member, uint64_t position, uint32_t *rank)
 {
     claims[member].next = rank[position];

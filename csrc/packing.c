@@ -8,8 +8,8 @@
  * steps a distinct length, however many sequences there are. That packing needs no more than the histogram is due to
  * M. M. Krell et al., "Efficient Sequence Packing without Cross-contamination", arXiv 2107.02027, 2021.
  *
- * An epoch is a keyed permutation of the sequences of each length over the slots that the plan has for that length, so
- * nothing is planned again, and sequences get other mates. */
+ * An epoch is a keyed permutation of the sequences of each length over the slots of that length in the plan. So nothing
+ * is planned again, and sequences share packs with others. */
 #include "kernels.h"
 
 #define STREAM_LENGTH 0x7061636bULL /* separates the permutations of lengths from all others of the seed */
@@ -59,7 +59,7 @@ size_t mds_pack_lengths(const uint64_t *values, const uint64_t *counts, size_t d
                         mds_filled *rows, uint32_t *heaps, size_t capacity)
 {
     heap roomy = {rows, heaps, 0, 0};              /* packs with room for the length at hand, the fullest first */
-    heap waiting = {rows, heaps + capacity, 0, 1}; /* packs with room for shorter ones only */
+    heap waiting = {rows, heaps + capacity, 0, 1}; /* packs with room for shorter sequences only */
     size_t count = 0;
     for (size_t v = 0; v < distinct; v++) {
         while (waiting.n && rows[waiting.items[0]].space >= values[v])

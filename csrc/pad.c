@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* Nearly every fill is 0 or -1, for which memset uses the widest stores of the machine. The loop for the others is one
- * that compilers turn into vector stores. */
+/* Nearly every fill is 0 or -1, for which memset uses the widest stores of the machine. Compilers turn the loop for
+ * other fills into vector stores. */
 static void fill_bytes(uint8_t *out, size_t n, uint64_t fill)
 {
     if (fill == 0x0101010101010101ULL * (fill & 0xff)) {

@@ -1,7 +1,7 @@
-/* pages.c - memory for blocks: whole pages from the system, which go back to it when they are given back.
+/* pages.c - memory for blocks: whole pages from the system, which it gets back when they are freed.
  *
- * Blocks come and go for as long as a process reads, in sizes that are alike and never equal. In an allocator's memory
- * they leave gaps, which no later block fills. */
+ * A process allocates and frees blocks all the time, in similar but different sizes. With malloc, they would leave gaps
+ * that no later block fills. */
 #define _GNU_SOURCE /* mremap */
 #include "mmapds.h"
 

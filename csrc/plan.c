@@ -4,9 +4,8 @@
  * bucket, so records may trade places inside it without any batch exceeding the budget. An epoch is therefore a keyed
  * permutation inside each bucket, and nothing is planned again.
  *
- * Where a bucket holds few batches, its records would have the same few mates in every epoch. So every other epoch cuts
- * in the middle of those buckets: of two records that share a bucket in one epoch, half the pairs do not in the
- * next. */
+ * In a bucket of few batches, the same records would meet in every epoch. So every second epoch cuts these buckets in
+ * the middle: half of the pairs of records in a bucket are in different buckets in the next epoch. */
 #include "mmapds.h"
 
 #include <string.h>
@@ -28,7 +27,7 @@ uint64_t mds_batch_size(const mds_budget *budget, uint64_t length)
     return size ? size : 1;
 }
 
-/* What is cut: where the next bucket begins. */
+/* The state of cutting: where the next bucket begins. */
 typedef struct {
     const uint64_t *values, *counts;
     uint64_t multiple;
@@ -45,7 +44,7 @@ static cutting begin_cutting(const mds_budget *budget, const uint64_t *values, c
     return c;
 }
 
-/* Add a bucket; where less than one batch is left, a batch of that, or of as many as the multiple allows. */
+/* Add a bucket; if less than a batch is left, one batch of the rest, or of the largest allowed multiple. */
 static void add_bucket(cutting *c, uint64_t batches, uint64_t size, mds_bucket *buckets)
 {
     if (batches > c->left / size)

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* Find the bounds of record i in a map. Those from the last page of an index that was cut short are zeros: look whether
- * the number that was read last, or what follows it, is more than that. Inlined with a width that is a constant. */
+/* Find the bounds of record i in a map. In the last page of an index that became shorter, bounds are zeros: so check
+ * that the last number or the bytes after it are not 0. Inlined with a constant width. */
 static inline __attribute__((always_inline)) mds_status find_bounds(const mds_source *source, unsigned width,
                                                                     uint64_t i, mds_span *span)
 {
@@ -132,7 +132,7 @@ static int compare(const void *a, const void *b)
     return x->i < y->i ? -1 : x->i > y->i;
 }
 
-/* Bytes between two wanted ranges that are cheaper to read than to start another request for. */
+/* The largest gap between two ranges for which one request is cheaper than two. */
 #define MERGE_GAP 4096
 
 static void will_need_data(mds_request **order, size_t n)
@@ -165,7 +165,7 @@ static void will_need_bounds(mds_request **order, size_t n)
     }
 }
 
-/* What a guarded step on a batch works on. A step says where it is by *at, which is read after a bus error. */
+/* The data of a guarded step on a batch. *at is the current request; it is read after a bus error. */
 typedef struct {
     mds_request *requests;
     mds_request **order;
@@ -231,7 +231,7 @@ mds_status mds_records_locate(mds_request *requests, mds_request **order, size_t
 /* Cache lines to ask for per record; longer ones stream well enough once their first lines are there. */
 #define PREFETCH_BYTES 1024
 #define SMALLEST_PAGE 4096
-/* Of a record that is only viewed; its user may want little of it. A copy is made of what was touched. */
+/* The most bytes to touch of a record that is viewed, because its user may read few of them. */
 #define MOST_TOUCHED (UINT64_C(64) << 20)
 
 static inline void prefetch(mds_request *request)
@@ -318,8 +318,8 @@ mds_status mds_records_copy(const mds_request *requests, size_t n, uint8_t *cons
     return guarded(copy, &(batch){.requests = (mds_request *)requests, .n = n, .out = out}, failed);
 }
 
-/* Reads from a disk that this thread has caused so far. A page that was asked for and has not arrived does not count as
- * a major fault, and a file system may not count blocks, so look at both. */
+/* Disk reads of this thread so far. Adds two counters: a requested page that has not arrived is not a major fault, and
+ * some file systems count no blocks. */
 long mds_disk_reads(void)
 {
     struct rusage usage;
@@ -337,12 +337,12 @@ unsigned mds_next_cold(unsigned cold, long reads)
 }
 
 #define READAHEAD_WINDOW (UINT64_C(2) << 20)
-#define READAHEAD_GAP 4096 /* bytes between payloads: framing, blank lines, or a few records that were passed over */
-#define READAHEAD_RUN 4    /* reads that are near the one before by chance hardly come in such a row */
+#define READAHEAD_GAP 4096 /* bytes between payloads: framing, blank lines, or a few skipped records */
+#define READAHEAD_RUN 4    /* random reads are rarely so close so often in a row */
 
 void mds_readahead_note(mds_readahead *readahead, const mds_source *source, mds_span span)
 {
-    const uint64_t gap = span.begin - readahead->next; /* huge where the read goes back */
+    const uint64_t gap = span.begin - readahead->next; /* huge for a read backwards */
     if (gap > READAHEAD_GAP || readahead->source != source) {
         readahead->source = source;
         readahead->ahead = span.end;

@@ -1,8 +1,8 @@
-/* runs.c - numbers that lie in many files, read as one array; and the length order of many indexes, made of theirs. */
+/* runs.c - numbers in many files, read as one array; and the merged length order of many indexes. */
 #include "mmapds.h"
 #include "words.h"
 
-#define TOGETHER 64 /* numbers whose addresses are found, and asked for, before the first of them is read */
+#define TOGETHER 64 /* addresses to find and prefetch before the first number is read */
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
@@ -26,7 +26,7 @@ typedef struct {
     const mds_numbers *piece;
 } run;
 
-/* Look up the run of a position; 0 where the tables contradict one another. */
+/* Look up the run of a position; 0 if the tables are inconsistent. */
 static int look_up(const mds_runs *r, uint64_t position, run *found)
 {
     const size_t at = run_at(r, position);
@@ -66,9 +66,9 @@ mds_status mds_runs_at(const mds_runs *r, const int64_t *positions, size_t n, ui
     return MDS_OK;
 }
 
-/* ---- merging length orders ------------------------------------------------------------------------------------------ */
+/* ---- merging length orders --------------------------------------------------------------------------------------- */
 
-/* The place of a length in values[from..distinct), which fall, or `distinct`. It is near `from` as a rule. */
+/* The place of a length in the descending values[from..distinct), or `distinct`. It is usually near `from`. */
 static size_t place_of(const uint64_t *values, size_t distinct, size_t from, uint64_t length)
 {
     size_t step = 1, low = from, high = from; /* values[low - 1] > length where low > from */

@@ -2,15 +2,15 @@
  *
  * A tar is a chain: only a header says where the next one is, so a scan reads one block a member and skips the rest. It
  * reads ustar (POSIX.1-1988), pax (POSIX.1-2001), GNU's long names and base-256 numbers, and the older format without a
- * magic number. Where these leave open which of two names counts, we do as Python's tarfile, with which WebDataset
- * reads. */
+ * magic number. If two names are possible, the result is that of Python's tarfile, which WebDataset
+ * uses. */
 #include "mmapds.h"
 
 #include <string.h>
 #include <unistd.h>
 
-/* Where headers lie more than FAR apart, averaged over a WINDOW, we read them by pread: a page fault there takes as
- * long as several calls (bench/bench_tar.py). */
+/* If headers are more than FAR apart, averaged over a WINDOW, read them by pread: a page fault costs as much as several
+ * calls (bench/bench_tar.py). */
 #define WINDOW (1u << 20)
 #define FAR (8u << 10)
 
@@ -28,8 +28,8 @@ enum {
     PREFIX_SIZE = 155,
 };
 
-/* Parse an octal number with blanks around it, or a number in base 256, which its first bit marks. Return 0 for
- * anything else. */
+/* Parse an octal number with blanks around it, or a number in base 256, marked by its first bit. Return 0 for any other
+ * text. */
 static int parse_number(const uint8_t *field, size_t n, uint64_t *number)
 {
     uint64_t value = 0;
@@ -211,7 +211,7 @@ static uint64_t find_key(const uint8_t *name, uint64_t n)
     if (!before)
         return dot;
     uint64_t slash = before;
-    while (slash + 1 < base && name[slash] != '/') /* there is one at base - 1, unless the name changed meanwhile */
+    while (slash + 1 < base && name[slash] != '/') /* a slash is at base - 1, unless the file has changed */
         slash++;
     return slash + 1 < dot && !memchr(name, '\n', (size_t)slash) ? dot : 0;
 }
@@ -253,7 +253,7 @@ static mds_tar_status read_end(const mds_tar_archive *archive, uint64_t at, mds_
     return fail(member, !size || all_zeros(byte_at(archive, next), size) ? MDS_TAR_END : MDS_TAR_ZEROS, at);
 }
 
-/* Whether the archive has no header at byte `at`, and why: it ends there, or what came of it does. */
+/* Return whether there is no header at byte `at`, and why: the archive, or its available part, ends there. */
 static int ends(const mds_tar_archive *archive, uint64_t at, mds_tar_member *member, mds_tar_status *status)
 {
     const int first = at == member->header;
@@ -316,7 +316,7 @@ static mds_tar_status next_member(const mds_tar_archive *archive, int far, uint6
         read_name(block, &told, member);
         if (type == 'S')
             return fail(member, MDS_TAR_SPARSE, header);
-        /* Before there were directories, a slash at the end of a name meant one. */
+        /* In the oldest format, a slash at the end of a name marks a directory. */
         const uint64_t named = text_size(block, NAME_SIZE);
         const int folder = type == 0 && named && block[named - 1] == '/';
         const int regular = (type == 0 || type == '0' || type == '7') && !folder;
@@ -329,7 +329,7 @@ static mds_tar_status next_member(const mds_tar_archive *archive, int far, uint6
             member->extension_size = member->name_size - member->key_size - (member->key_size > 0);
             member->extension = member->name + member->name_size - member->extension_size;
         }
-        /* A file that ends inside the padding was cut, too: it may lack any number of members, and tarfile refuses it. */
+        /* A file that ends inside the padding is truncated too: members may be missing, and tarfile refuses it. */
         const uint64_t blanks = -size % MDS_TAR_BLOCK;
         if (size > n - at || blanks > n - at - size)
             return archive->is_whole ? fail(member, MDS_TAR_TRUNCATED, header) : want(member, at, at + size + blanks);
@@ -492,7 +492,7 @@ mds_tar_status mds_tar_sample_next(const uint8_t *data, uint64_t n, mds_tar_samp
         const mds_tar_status status = mds_tar_next(data, n, sample->at, next);
         sample->at = next->next;
         if (status != MDS_TAR_OK) {
-            next->key_size = 0; /* a member that cannot be read gives no key */
+            next->key_size = 0; /* an unreadable member has no key */
             return status;
         }
     } while (!next->key_size);

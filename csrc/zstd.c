@@ -1,7 +1,7 @@
 /* zstd.c - the frames of a zstd file, found without decoding them.
  *
- * A frame has its size nowhere: it is a header and blocks, each behind 3 bytes that say how large it is. So a walk reads
- * these alone, a cache line for every 128 KiB of text. The format is RFC 8878. */
+ * A frame does not store its size: it is a header and blocks, each after 3 bytes with its size. So a walk reads only
+ * these, a cache line for every 128 KiB of text. The format is RFC 8878. */
 #include "mmapds.h"
 
 #include <string.h>
@@ -51,7 +51,7 @@ static mds_zstd_status read_header(const uint8_t *p, uint64_t left, uint64_t max
     return MDS_ZSTD_OK;
 }
 
-/* Begin the frame at state->at, or pass over a skippable one. */
+/* Begin the frame at state->at, or skip a skippable frame. */
 static mds_zstd_status begin_frame(const mds_map *map, uint64_t max_window, mds_zstd *state)
 {
     const uint8_t *p = map->data + state->at;
@@ -74,7 +74,7 @@ static mds_zstd_status begin_frame(const mds_map *map, uint64_t max_window, mds_
     return status;
 }
 
-/* Pass over a block, and after the last one over the checksum. */
+/* Skip a block, and the checksum after the last block. */
 static mds_zstd_status next_block(const mds_map *map, mds_zstd *state)
 {
     const uint64_t left = map->size - state->at;
@@ -116,6 +116,6 @@ mds_zstd_status mds_zstd_walk(const mds_map *map, uint64_t end, uint64_t max_win
         }
     }
     if (status == MDS_ZSTD_OK && state->is_open && state->at >= map->size)
-        status = MDS_ZSTD_CUT; /* at the seam of two blocks, or behind the header */
+        status = MDS_ZSTD_CUT; /* between two blocks, or after the header */
     return status;
 }

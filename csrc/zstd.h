@@ -13,7 +13,7 @@ typedef enum {
     MDS_ZSTD_RESERVED,   /* a reserved bit or type of block */
     MDS_ZSTD_DICTIONARY, /* the frame needs a dictionary: state.found is its number */
     MDS_ZSTD_WINDOW,     /* the window is larger than allowed: state.found bytes */
-    MDS_ZSTD_CONTENT,    /* the header claims other text than the blocks can hold: state.found bytes */
+    MDS_ZSTD_CONTENT,    /* the header claims a size of text that the blocks cannot hold: state.found bytes */
 } mds_zstd_status;
 
 /* HowTo: begin with all zeros, and call until the status is not MDS_ZSTD_OK or state.at reaches `end`:
@@ -26,16 +26,16 @@ typedef enum {
 typedef struct {
     uint64_t at;      /* where the walk is: at a frame, or at a block of the open one */
     uint64_t frame;   /* where the open frame begins, or the last one */
-    uint64_t content; /* bytes of its text by its header; MDS_NONE if it does not say */
+    uint64_t content; /* bytes of its text by its header; MDS_NONE if unknown */
     uint64_t room;    /* bytes of text that its blocks so far can hold, at most */
     uint64_t has_checksum;
     uint64_t is_open; /* whether the walk is inside it */
     uint64_t found;
 } mds_zstd;
 
-/* Write where frames begin and how much text they have by their headers (MDS_NONE for those that do not say), at most
- * `capacity` of them, in [state->at, end). Skippable frames are passed over. A walk may stop inside a frame, which the
- * next call goes on with; each frame that is written ends inside the map. */
+/* Write the begins of up to `capacity` frames in [state->at, end), and the sizes of their text by their headers
+ * (MDS_NONE if unknown). Skips skippable frames. A walk may stop inside a frame, and the next call continues there.
+ * Each written frame ends inside the map. */
 mds_zstd_status mds_zstd_walk(const mds_map *map, uint64_t end, uint64_t max_window, mds_zstd *state, uint64_t *begins,
                               uint64_t *contents, size_t capacity, size_t *count);
 
