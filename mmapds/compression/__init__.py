@@ -1,1 +1,1 @@
-"""What lies between a compressed file and its text; nothing here knows what a record is."""
+"""Decode compressed files. No module here knows what a record is."""

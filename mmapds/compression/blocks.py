@@ -1,4 +1,4 @@
-"""The blocks of compressed sources as an index holds them: where each begins, and what decoding it there needs."""
+"""The blocks of compressed sources in an index: where each begins, and what a decoder needs to begin there."""
 
 import struct
 import zlib
@@ -15,28 +15,28 @@ from ..storage.numbers import BY_DTYPE, U32, U64
 from ..storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS, BLOCK_SECTIONS, POINT_BOUNDS, POINTS, WINDOW, Compression
 from ..storage.writer import SectionWriter
 
-SMALLEST = 64 << 10  # bytes of content that a block has at least, unless it is the last one
-BITS = {"zstd": 1, "gzip": 8}  # parts of a byte that blocks begin at, by codec
-RANGE = struct.Struct("<QQ")  # where some bytes of the content begin and end
+SMALLEST = 64 << 10  # bytes of content in a block, at least; the last one may have fewer
+BITS = {"zstd": 1, "gzip": 8}  # units of a byte in which blocks begin, by codec: gzip counts bits
+RANGE = struct.Struct("<QQ")  # begin and end of a range of the content
 _NUMBERS = BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS
-_CRC = 4  # bytes of an access point before its window
-_LARGEST_POINT = _CRC + WINDOW + 64  # bytes: deflate adds less to what it cannot make smaller
-_LEVEL = 1  # of the compression of access points
-_PIECE = 1 << 17  # numbers that are copied at a time
-_PAGE = 1 << 10  # blocks whose bounds are held in memory, to find some of them
+_CRC = 4  # bytes before the window in an access point
+_LARGEST_POINT = _CRC + WINDOW + 64  # bytes: deflate expands a window by less than 64
+_LEVEL = 1  # compression level of access points
+_PIECE = 1 << 17  # numbers copied at a time
+_PAGE = 1 << 10  # blocks whose bounds are cached for lookups
 
 
 class BlockError(Exception):
-    """A block cannot be decoded; its message is the reason."""
+    """A block cannot be decoded; the message is the reason."""
 
 
 def not_decoded(path: str, block: int, begin: int, codec: str, error: BlockError) -> FormatError:
-    """Return the error to raise for a block that begins at a byte of the file."""
+    """Return the error for a block that cannot be decoded; `begin` is its byte in the file."""
     return FormatError(f"{path}: block {block} (byte {begin}): not {codec}: {error}; copy the file again")
 
 
 def pieces_of(content: Iterable[bytes], size: int | None) -> Iterator[bytes]:
-    """Yield the pieces of a block; raise BlockError unless they have so many bytes, if that is known."""
+    """Yield the pieces of a block; raise BlockError unless they have `size` bytes in all, if that is known."""
     found = 0
     for piece in content:
         found += len(piece)
@@ -50,9 +50,9 @@ def pieces_of(content: Iterable[bytes], size: int | None) -> Iterator[bytes]:
 class BlockStart(NamedTuple):
     """Where a block begins."""
 
-    file: int  # byte of the file; of gzip, bit
+    file: int  # byte of the file; for gzip, bit
     content: int  # byte of the content
-    point: bytes = b""  # its access point, see `packed_point`; empty if it begins with a frame or a member
+    point: bytes = b""  # its access point, see `packed_point`; empty at the begin of a frame or a member
 
 
 class Place(NamedTuple):
@@ -70,21 +70,21 @@ class Place(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """How a block of gzip is cut off from those beside it, where it does not begin and end with a member."""
+    """What a block of gzip needs at its edges if it begins or ends inside a member."""
 
-    window: bytes = b""  # the member's content before it, 1 to `WINDOW` bytes; none if it begins with a member
-    crc: int = 0  # CRC-32 of the member's content before it
+    window: bytes = b""  # the member's content before the block, 1 to `WINDOW` bytes; none at the begin of a member
+    crc: int = 0  # CRC-32 of the member's content before the block
     bit: int = 0  # where it begins in its first byte, from 0 for the lowest bit
-    end_crc: int | None = None  # CRC-32 of the member's content up to its end; None if it ends with a member
+    end_crc: int | None = None  # CRC-32 of the member's content up to the end of the block; None at the end of a member
 
 
 def packed_point(crc: int, window: "bytes | memoryview") -> bytes:
-    """Return an access point as an index holds it."""
+    """Pack an access point for an index."""
     return crc.to_bytes(_CRC, "little") + zlib.compress(window, _LEVEL)
 
 
 def unpacked_point(packed: bytes) -> tuple[int, bytes] | None:
-    """Return the checksum and the window of an access point as an index holds it; None if it is damaged."""
+    """Return the checksum and the window of a packed access point; None if it is damaged."""
     decoder = zlib.decompressobj()
     try:
         window = decoder.decompress(packed[_CRC:], WINDOW + 1)
@@ -95,7 +95,7 @@ def unpacked_point(packed: bytes) -> tuple[int, bytes] | None:
 
 
 class BlockTable:
-    """The blocks of one source; numbers are read and checked when they are used, as the file may be cut short.
+    """The blocks of one source. Numbers are read and checked on use, as the file may be cut short.
 
     Args:
       number: of the source, a compressed one.
@@ -108,28 +108,28 @@ class BlockTable:
         assert compression is not None
         self._index, self._number, self._compression = index, number, compression
         self.count, self._bits = compression.blocks, BITS[compression.codec]
-        self._page = 0, memoryview(b""), 0, 0  # the first block whose bound is held, the bounds, and their ends
+        self._page = 0, memoryview(b""), 0, 0  # cached: first block, bounds, and their first and last value
         if (found := self.bounds(self.count)[0]) != compression.size:
             raise index.damaged(
                 f"blocks of {index.source_path(number)}: expected {compression.size} bytes of content, found {found}"
             )
 
     def bounds(self, begin: int, count: int = 1, name: str = BLOCK_BOUNDS) -> "memoryview[Any]":
-        """Return a copy of where some blocks begin in the content, or of other numbers: u32 or u64, shape (count,)."""
+        """Return a copy of `count` numbers from block `begin` on, by default content bounds: u32 or u64."""
         section = self._index.sections[name]
         kind = BY_DTYPE[section.dtype]
         first = self._index.start("block_bounds", self._number) + begin
         return memoryview(self._index.read(section.offset + first * kind.width, count * kind.width)).cast(kind.code)
 
     def starts(self) -> Iterator[BlockStart]:
-        """Yield where the blocks begin, and where the last one ends, as the table has them."""
+        """Yield where each block begins, then where the last one ends, unchecked."""
         for begin in range(0, self.count + 1, _PIECE):
             count = min(_PIECE, self.count + 1 - begin)
             points = map(self._point, range(begin, begin + count))
             yield from map(BlockStart, self.bounds(begin, count, BLOCK_BEGINS), self.bounds(begin, count), points)
 
     def find(self, offset: int) -> int:
-        """Return the block that holds a byte of the content; any block where the table is damaged."""
+        """Return the block that holds a byte of the content; any block if the table is damaged."""
         first, bounds, begin, end = self._page
         if not begin <= offset < end:
             firsts = range(0, max(self.count, 1), _PAGE)
@@ -139,7 +139,7 @@ class BlockTable:
         return first + max(min(bisect_right(bounds, offset), len(bounds) - 1) - 1, 0)
 
     def find_all(self, wanted: bytes) -> Sequence[int]:
-        """Return the blocks that have some of the wanted bytes, ascending.
+        """Return the blocks that hold any of the wanted bytes, ascending.
 
         Args:
           wanted: bounds of ranges of the content, uint64 in pairs, ascending.
@@ -147,7 +147,7 @@ class BlockTable:
         if len(wanted) == RANGE.size:
             begin, end = RANGE.unpack(wanted)
             return range(self.find(begin), self.find(end - 1) + 1) if begin < end else ()
-        import numpy as np  # batches alone need it
+        import numpy as np  # start-up time: only batches need it
 
         begins, ends = np.frombuffer(wanted, np.uint64).reshape(-1, 2).T
         begins, ends = begins[begins < ends], ends[begins < ends]
@@ -155,7 +155,7 @@ class BlockTable:
             return ()
         self.find(int(begins[0]))
         first, page, page_begin, page_end = self._page
-        if page_begin <= begins[0] and ends.max() <= page_end:  # another thread may have read another page meanwhile
+        if page_begin <= begins[0] and ends.max() <= page_end:  # another thread may have replaced the page
             bounds = np.asarray(page)
             firsts, stops = bounds.searchsorted(begins, "right") - 1, bounds.searchsorted(ends, "left")
         else:
@@ -169,7 +169,7 @@ class BlockTable:
         return [first + block for block in sorted(blocks)]
 
     def place(self, block: int) -> Place:
-        """Return where a block lies; raise FormatError where that is not in the source."""
+        """Return where a block lies; raise FormatError if that is outside the source."""
         (begin, end), (content, content_end) = self.bounds(block, 2, BLOCK_BEGINS), self.bounds(block, 2)
         size, largest = self._compression.size, self._compression.largest
         place = Place(begin // self._bits, -(-end // self._bits), content, content_end)
@@ -179,7 +179,7 @@ class BlockTable:
         return place
 
     def edges(self, block: int) -> Edges:
-        """Return how a block is cut off from those beside it; raise FormatError where the table is damaged."""
+        """Return the edges of a block; raise FormatError if the table is damaged."""
         packed, after = self._point(block), self._point(block + 1)
         end_crc = int.from_bytes(after[:_CRC], "little") if after else None
         if not packed:
@@ -191,7 +191,7 @@ class BlockTable:
         return Edges(window, crc, self.bounds(block, 1, BLOCK_BEGINS)[0] % self._bits, end_crc)
 
     def _point(self, block: int) -> bytes:
-        """Return what the index has of the access point of a block; nothing behind the last one."""
+        """Return the packed access point of a block; empty after the last one."""
         points = self._compression.points
         if not points or block == self.count:
             return b""
@@ -203,20 +203,20 @@ class BlockTable:
         return self._index.read(first + begin, end - begin)
 
     def damaged(self, block: int, expected: str) -> FormatError:
-        """Return the error to raise for what the table has of a block."""
+        """Return the error for a damaged entry of the table."""
         return self._index.damaged(f"block {block} of {self._index.source_path(self._number)}: expected {expected}")
 
 
 class BlocksWriter:
-    """Writes the sections of blocks, once all sources are written; they stay on the side until then."""
+    """Writes the sections of blocks. Spools hold them until all sources are written."""
 
     def __init__(self, writer: SectionWriter) -> None:
         self._writer = writer
         self._spools = {name: writer.spool() for name in BLOCK_SECTIONS}
-        self._count = self._largest = self._content = self._points = 0  # of the source at hand
+        self._count = self._largest = self._content = self._points = 0  # of the current source
 
     def append(self, starts: Sequence[BlockStart]) -> None:
-        """Append where the next blocks of the source at hand begin."""
+        """Append where the next blocks of the current source begin."""
         if not starts:
             return
         contents = [start.content for start in starts]
@@ -229,25 +229,25 @@ class BlocksWriter:
         self._count += len(starts)
 
     def finish(self, codec: str, size: int, content: int) -> Compression:
-        """End the source at hand, which has so many bytes, and bytes of content; return what the index says of it."""
-        self.append((BlockStart(size * BITS[codec], content),))  # where the last one ends
+        """End the current source, of `size` bytes and `content` bytes of text; return its compression for the index."""
+        self.append((BlockStart(size * BITS[codec], content),))  # the end of the last block
         found = Compression(codec, content, self._count - 1, self._largest, self._points)
         self._count = self._largest = self._content = self._points = 0
         return found
 
     def copy(self, index: Index, sources: range) -> None:
-        """Append the blocks of sources of another index, which are neighbours there."""
+        """Append the blocks of consecutive sources of another index."""
         for name in BLOCK_SECTIONS:
             what = "points" if name == POINTS else "block_bounds"
             begin, end = (index.start(what, number) for number in (sources.start, sources.stop))
-            kind, pieces = U32, partial(_zeros, end - begin)  # which all point bounds are where there are no points
+            kind, pieces = U32, partial(_zeros, end - begin)  # without points, all point bounds are zero
             if name in index.sections:
                 kind = BY_DTYPE[index.sections[name].dtype]
                 pieces = partial(index.pieces, name, begin * kind.width, end * kind.width)
             self._spools[name].append_stored(kind, end - begin, pieces)
 
     def write(self) -> None:
-        """Append the sections, if a source is compressed; those of access points if there are some."""
+        """Append the sections, if any source is compressed; those of access points only if there are points."""
         for name, spool in self._spools.items():
             if spool.count and (name != POINT_BOUNDS or self._spools[POINTS].count):
                 self._writer.write_spool(name, spool)

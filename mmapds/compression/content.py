@@ -1,7 +1,7 @@
-"""The content of a file, compressed or not: in parts, which formats scan, or from its first byte on, as a stream.
+"""Read the content of a file, compressed or not: in parts, for scans of formats, or as a stream from its first byte.
 
-A part of a plain file is read through a small window, or mapped. One of a compressed file is decoded: where headers say
-how much content each block has, by whichever thread takes the part; else in the order of the file.
+A part of a plain file is mapped, or read through a small window. A part of a compressed file is decoded. If headers
+give the content size of each block, threads decode parts in parallel; otherwise in the order of the file.
 """
 
 import gzip as standard_gzip
@@ -20,10 +20,10 @@ from ..storage.workers import ahead, in_order
 from . import gzip, zstd
 from .blocks import BITS, BlockError, BlockStart, not_decoded, pieces_of
 
-STEP = 1 << 20  # bytes of content that fit the cache of a processor while they are decoded and scanned
-WINDOW = 256 << 10  # bytes of a plain file that are read at once: they stay in the second-level cache while scanned
+STEP = 1 << 20  # bytes of content: fits the cache of a processor while decoded and scanned
+WINDOW = 256 << 10  # bytes of a plain file read at once: fits the second-level cache while scanned
 _WORTH_A_THREAD = 256 << 10  # bytes of a compressed file
-_READ = 4 << 20  # bytes that are read at a time of a file which cannot be mapped, or is read from its beginning
+_READ = 4 << 20  # bytes read at a time from a file that is a stream or cannot be mapped
 
 Data = bytes | memoryview
 
@@ -39,9 +39,9 @@ class Part(NamedTuple):
     scanned: int  # bytes of the file that it covers; the parts of a source cover all of it
     starts: tuple[BlockStart, ...]  # the blocks that begin in it
     is_last: bool
-    pieces: int  # in how many pieces the content comes, at most
+    pieces: int  # pieces of its content, at most
     load: Callable[[memoryview], Iterable[Data]]
-    """Yields the content, given memory of `WINDOW` bytes, where a piece may lie until the next one; for any thread.
+    """Yields the content, on any thread. A piece may use the given memory of `WINDOW` bytes until the next one.
 
     Raises FormatError for a damaged source, and EOFError for one that became shorter.
     """
@@ -49,8 +49,8 @@ class Part(NamedTuple):
 
 
 _Item = tuple[BlockStart | None, int, Callable[[], bytes], int]
-"""Content of a compressed source: where its block begins, unless it continues the one before; bytes; what decodes them;
-up to which byte the file was read for it, 0 if the begin of the next block alone says that."""
+"""Content of a compressed source: the start of its block (None: it continues the last block); its bytes; the function
+that decodes it; the byte up to which the file was read (0: the begin of the next block says that)."""
 
 
 def parts_of(
@@ -59,8 +59,8 @@ def parts_of(
     """Yield the parts of a source, in order.
 
     Args:
-      workers: threads that decode, where that must be done here.
-      step: bytes in a part of a plain file; `least` is how many a part of a compressed source has at least.
+      workers: threads that decode, if parts cannot be decoded independently.
+      step: bytes in a part of a plain file; a part of a compressed source has `least` or more.
       largest_window: bytes of content that a decoder of zstd may keep.
     """
     if not source.codec:
@@ -138,7 +138,7 @@ def _parts(source: Source, items: Iterable[_Item], least: int) -> Iterator[Part]
     held: list[Callable[[], bytes]] = []
     for start, size, load, read_for_it in items:
         if end - begin >= least:
-            # What a block has in the file counts once the next one begins; that of a large one as it is read.
+            # Bytes of a block in the file count when the next block begins; those of a large block as they are read.
             now = max(scanned, read) if start is None else start.file // BITS[source.codec]
             yield Part(begin, end, now - scanned, tuple(starts), False, len(held), partial(_load, held))
             begin, scanned, starts, held = end, now, [], []
@@ -156,7 +156,7 @@ _Task = tuple[int, zstd.FileBlock]
 
 
 def _zstd(source: Source, workers: int, largest_window: int) -> Generator[_Item, None, None]:
-    """Yield blocks; where headers do not say how much content each has, or one is large, they are decoded here."""
+    """Yield blocks. Large blocks, and blocks whose headers do not give the content size, are decoded here."""
     file, module = open_source(source), zstd.codec(source.path)
     frames = zstd.walk(file, source.path, largest_window=largest_window)
 
@@ -170,7 +170,7 @@ def _zstd(source: Source, workers: int, largest_window: int) -> Generator[_Item,
             raise not_decoded(source.path, number, block.begin, "zstd", error) from None
 
     def decoded(task: _Task) -> bytes:
-        """Return the content of a block; nothing where it is too much to be decoded at once."""
+        """Return the content of a block; empty if it is too large to be decoded at once."""
         found, size = [], 0
         for piece, _ in () if task[1].is_large else pieces(task):
             size += len(piece)
@@ -204,11 +204,11 @@ def _zstd(source: Source, workers: int, largest_window: int) -> Generator[_Item,
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """Open a file to read its content from its first byte on, whatever it is compressed by.
+    """Open a file as a stream of its content, decompressed if needed.
 
     Raises:
       SourceError: it is missing, unreadable, or not a regular file.
-      FormatError: what is read of it is damaged.
+      FormatError: it is damaged; raised while it is read.
     """
     damage: tuple[type[Exception], ...] = EOFError, zlib.error, standard_gzip.BadGzipFile
     with open_regular(path) as file:
@@ -230,7 +230,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 def head_of(path: str, size: int) -> bytes:
-    """Return the first bytes of the content of a file, and none of a damaged one."""
+    """Return the first bytes of the content of a file; b"" for a damaged file."""
     with suppress(FormatError), opened(path) as file:
         return file.read(size)
     return b""

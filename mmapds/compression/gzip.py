@@ -1,10 +1,10 @@
-"""gzip: the content of a file with the places where blocks begin, and what decodes blocks. The GIL is left to others.
+"""gzip: find the blocks of a file while it is decoded, and decode single blocks. Decoding releases the GIL.
 
-A block is a member, several where they are small, or a part of a large one. No library says where blocks of deflate
-begin, so the core decodes a file that is indexed (csrc/inflate.c); blocks are read by another decoder, isal or zlib.
+A block is a member, several small members, or a part of a large one. Other libraries do not report where blocks of
+deflate begin, so the core decodes a file for the index (csrc/inflate.c). Reading a block uses isal or zlib.
 
-A block that begins inside a member begins at any bit of a byte, while decoders begin at the first. They are given empty
-blocks of deflate before it, which end at that bit, and as their dictionary the content before it.
+A block inside a member may begin at any bit of a byte, but decoders begin at the first bit. So a decoder first gets
+empty blocks of deflate that end at that bit. Its dictionary is the content before the block.
 """
 
 import zlib as standard_zlib
@@ -18,9 +18,9 @@ from ..storage.sections import WINDOW
 from ..storage.sources import piped
 from .blocks import SMALLEST, BlockError, BlockStart, Edges, Place, not_decoded, packed_point
 
-SPACING = 1 << 20  # bytes of content between access points, at least: the next block of deflate then begins a block
-_HELD = 256 << 10  # bytes of content of small members that are yielded at once
-_STEP = SPACING + _HELD + _native.INFLATE_SLACK  # bytes that there is room for
+SPACING = 1 << 20  # bytes of content between access points, at least: then the next deflate block begins a new block
+_HELD = 256 << 10  # bytes of content of small members yielded together
+_STEP = SPACING + _HELD + _native.INFLATE_SLACK  # bytes of free room that a call needs
 _ROOM = 2 * _STEP
 _CUT, _NOT_MEMBER = "a member is truncated", "something that is not a member"
 _WRONG = {
@@ -28,17 +28,17 @@ _WRONG = {
     _native.INFLATE_NOT_MEMBER: _NOT_MEMBER,
     _native.INFLATE_DAMAGED: "a block of deflate is damaged",
 }
-_FIRST = 4 << 10  # bytes of a member that are decoded first; as a decoder copies what is behind, tiny ones want few
-_READ = 256 << 10  # bytes of a file that are read at a time
-_PIECE = 2 << 20  # bytes of content that are decoded at a time: most blocks at once
-_RAW = -15  # what zlib calls blocks of deflate without a header
-_HEADER = 10  # bytes of the header of a member, without what its flags say that follows
-_CHECKED, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16  # these flags, in byte 3
-_TRAILER = 8  # bytes behind the blocks of a member: its checksum, and its size
+_FIRST = 4 << 10  # bytes of a member decoded first; few, as a decoder copies the bytes after a tiny member
+_READ = 256 << 10  # bytes of a file read at a time
+_PIECE = 2 << 20  # bytes of content decoded at a time: covers most blocks
+_RAW = -15  # zlib's wbits for raw deflate
+_HEADER = 10  # bytes of the header of a member, without its optional fields
+_CHECKED, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16  # flags for the optional fields, in byte 3
+_TRAILER = 8  # bytes after the blocks of a member: its checksum and size
 
 
 def inflater() -> ModuleType:
-    """Return the module that inflates: isal's, which is several times faster, or the standard library's."""
+    """Return isal's module to inflate, which is several times faster, or else the standard library's."""
     try:
         from isal import isal_zlib  # optional: the extra mmapds[gzip]
     except ModuleNotFoundError:
@@ -48,19 +48,19 @@ def inflater() -> ModuleType:
 
 
 def content_of(path: str, file: _native.Map) -> Iterator[tuple[BlockStart | None, bytes]]:
-    """Yield the content of a file in pieces, each with where its block begins; None if that is the one before.
+    """Yield the content of a file in pieces, each with the start of its block; None if it continues the last block.
 
-    Raises FormatError where it cannot be decoded or has another checksum, EOFError where the file became shorter.
+    Raises FormatError if the file is damaged or a checksum differs, EOFError if the file became shorter.
     """
     decoder, crc32 = _native.Inflater(file), inflater().crc32
     out = memoryview(bytearray(_ROOM))
-    filled = taken = 0  # bytes of content there, and of those how many were yielded
-    content = size = crc = 0  # bytes of content so far, and of the block; of the member, its checksum
-    begin, number, whole = 0, 0, 0  # of the block, its bit and its number; bytes of whole members
-    start: BlockStart | None = BlockStart(0, 0)  # of the block, until it has content
+    filled = taken = 0  # bytes of content in the memory, and how many of them were yielded
+    content = size = crc = 0  # bytes of content so far; of the current block; checksum of the current member
+    begin, number, whole = 0, 0, 0  # bit and number of the block; bytes of whole members
+    start: BlockStart | None = BlockStart(0, 0)  # the start of the block, until its first piece is yielded
     status = _native.INFLATE_FULL
     while status != _native.INFLATE_END:
-        if filled > _ROOM - _STEP:  # move what is needed to the front: what waits to be yielded, and the window
+        if filled > _ROOM - _STEP:  # move the window and the bytes not yet yielded to the front
             kept = min(taken, filled - WINDOW)
             out[: filled - kept] = out[kept:filled]
             filled, taken = filled - kept, taken - kept
@@ -70,7 +70,7 @@ def content_of(path: str, file: _native.Map) -> Iterator[tuple[BlockStart | None
         content += filled - before
         try:
             rest = file.read(whole, min(_READ, file.size - whole)) if status == _native.INFLATE_NOT_MEMBER else b""
-            if rest[:1] == b"\0" and rest.lstrip(b"\0").startswith(b"\x1f\x8b\x08"):  # Python's own passes over them
+            if rest[:1] == b"\0" and rest.lstrip(b"\0").startswith(b"\x1f\x8b\x08"):  # Python's own gzip skips them
                 way = piped(path, "python -m gzip -d -")
                 raise FormatError(f"{path}: expected no zeros between members, found some at byte {whole}; run: {way}")
             if status in _WRONG:
@@ -96,11 +96,11 @@ def content_of(path: str, file: _native.Map) -> Iterator[tuple[BlockStart | None
 
 
 def text_of(zlib: ModuleType, file: _native.Map, place: Place, edges: Edges) -> Iterator[bytes]:
-    """Yield the content of a block in order, with one byte more if it has more; raise BlockError for damage."""
+    """Yield the content of a block in order, plus one byte if it is too long; raise BlockError for damage."""
     packed = _Packed(file, place.begin, place.end)
-    most = place.size + 1  # bytes of content: memory of one size is used again, and not given back to the system
+    most = place.size + 1  # bytes of content; one size, so that memory is reused instead of returned to the system
     decoder: Any = zlib.decompressobj(_RAW, zdict=edges.window) if edges.window else None  # in a member
-    crc, step = edges.crc, _READ  # of the content of the member so far; bytes that the decoder is given next
+    crc, step = edges.crc, _READ  # CRC of the member's content so far; bytes to give the decoder next
     if edges.bit and packed.reach(1):
         head, last = _PREAMBLES[edges.bit]
         first = last | packed.data[0] >> edges.bit << edges.bit
@@ -114,7 +114,7 @@ def text_of(zlib: ModuleType, file: _native.Map, place: Place, edges: Edges) -> 
         except zlib.error as error:
             check_memory(error)
             raise BlockError(str(error)) from None
-        # At the end of a member zlib has the same bytes in both.
+        # At the end of a member, zlib returns the same bytes in both attributes.
         packed.give_back(stop, decoder.unused_data if decoder.eof else decoder.unconsumed_tail)
         crc = zlib.crc32(piece, crc)
         if piece:
@@ -123,7 +123,7 @@ def text_of(zlib: ModuleType, file: _native.Map, place: Place, edges: Edges) -> 
         if decoder.eof:
             _check(crc, int.from_bytes(packed.take(_TRAILER)[:4], "little"))
             decoder, crc, step = None, 0, _FIRST
-        elif not piece and not has_more:  # isal may still have had content that was not asked for
+        elif not piece and not has_more:  # isal may have held back content before
             if edges.end_crc is None:
                 raise BlockError(_CUT)
             _check(crc, edges.end_crc)
@@ -131,14 +131,14 @@ def text_of(zlib: ModuleType, file: _native.Map, place: Place, edges: Edges) -> 
 
 
 class _Packed:
-    """The bytes of a block, which are read as they are needed."""
+    """The bytes of a block, read on demand."""
 
     def __init__(self, file: _native.Map, begin: int, end: int) -> None:
         self._file, self._next, self._end = file, begin, end
-        self.data, self.at = b"", 0  # what was read, and how much of it is decoded
+        self.data, self.at = b"", 0  # bytes read, and how many of them are decoded
 
     def reach(self, size: int) -> bool:
-        """Read until so many bytes are there that are not decoded; return whether they are."""
+        """Read until `size` bytes are available to decode; return whether they are."""
         while len(self.data) < self.at + size:
             more = self._file.read(self._next, min(_READ, self._end - self._next))
             if not more:
@@ -148,24 +148,24 @@ class _Packed:
         return True
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes, which no decoder needs."""
+        """Return the next bytes, and skip them."""
         if not self.reach(size):
             raise BlockError(_CUT)
         self.at += size
         return self.data[self.at - size : self.at]
 
     def give_back(self, end: int, back: bytes) -> None:
-        """Go on behind what a decoder was given, which ends at a byte, but for what it gives back."""
+        """Move past the bytes that a decoder got, up to `end`, without those that it returned unused."""
         end = min(end, len(self.data))
-        if len(back) > end:  # isal gives back bytes that it was given before, too
+        if len(back) > end:  # isal also returns bytes of earlier calls
             self.data, end = back + self.data[end:], len(back)
         self.at = end - len(back)
 
     def begin_member(self) -> bool:
-        """Pass over the header of the next member; return whether there is one. Zeros may fill the end of a file.
+        """Skip the header of the next member; return whether there is one. Zeros may fill the end of a file.
 
-        It is not given to decoders: isal 1.9 misreads one that is cut anywhere. Its checksum was compared when the file
-        was indexed.
+        Decoders do not get the header: isal 1.9 misreads one that arrives in pieces. Indexing has compared its
+        checksum.
         """
         if not self.reach(1) or not self.data[self.at]:
             return False
@@ -190,18 +190,18 @@ def _check(crc: int, expected: int) -> None:
 
 
 _EMPTY_FIXED = "010" + "0000000"
-"""A block of fixed codes: its kind, and the end of the block."""
+"""An empty block of fixed codes: its type, and the end-of-block code."""
 _EMPTY_DYNAMIC = (
-    "001" + "0000000000" + "0111"  # its kind; 257 literals, one distance, and the lengths of 18 codes of lengths
-    "000000100" + 14 * "000" + "100"  # which are 1 for that of many zeros, and for that of 1
+    "001" + "0000000000" + "0111"  # its type; 257 literals, one distance, and the lengths of 18 length codes
+    "000000100" + 14 * "000" + "100"  # 1 for the code of many zeros, and for the code of length 1
     "11111111" + "10101011"  # 138 zeros, and 117
-    "0001"  # three codes of 1 bit, and the end of the block
+    "0001"  # three codes of 1 bit, and the end-of-block code
 )
-"""A block of codes of its own, of 91 bits: one for 255, one for the end of the block, and one distance."""
+"""An empty block of dynamic codes, of 91 bits: codes for 255, for end-of-block, and for one distance."""
 
 
 def _preamble(bit: int) -> tuple[bytes, int]:
-    """Return empty blocks that end before a bit of a byte: whole bytes, and the begin of the next one."""
+    """Return empty blocks that end before a bit of a byte: whole bytes, and the low bits of the next one."""
     bits = _EMPTY_DYNAMIC * (bit % 2)
     while len(bits) % 8 != bit:
         bits += _EMPTY_FIXED

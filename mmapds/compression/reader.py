@@ -1,4 +1,4 @@
-"""Random access into a compressed source: the blocks that hold some bytes of its content, from the cache or decoded."""
+"""Random access into a compressed source: get the blocks that hold wanted bytes, from the cache or by decoding."""
 
 import os
 import threading
@@ -19,18 +19,18 @@ from . import gzip, zstd
 from .blocks import RANGE, BlockError, BlockTable, Place, not_decoded, pieces_of
 
 CACHE = 64 << 20  # bytes of a cache, by default
-PIECE = 1 << 20  # bytes of content of a large block that are kept as one; it ends with a smaller piece
-_WORTH_THREADS = 4  # blocks to decode
+PIECE = 1 << 20  # bytes of content in a piece of a large block; its last piece is smaller
+_WORTH_THREADS = 4  # blocks to decode, at least
 _MOST_THREADS = 4
-_MOST_KNOWN = 1 << 10  # blocks whose places are kept
-_MOST_FORWARD = 4  # large blocks of a source at a time whose decoders are kept, each with its window
+_MOST_KNOWN = 1 << 10  # blocks whose places are cached
+_MOST_FORWARD = 4  # decoders of large blocks kept for a source, each with its window
 
 Block = bytes | _native.Block
-"""The content of a block, or a piece of it, as the cache keeps it."""
+"""The content of a block, or of a piece of it, in the cache."""
 
 
 _live: "WeakSet[BlockCache | BlockReader]" = WeakSet()
-"""What a forked child begins anew: its parent's locks may be held, and its parent's blocks cost memory."""
+"""Objects that a forked child resets: the parent may hold their locks, and its blocks cost memory."""
 
 
 def _begin_anew() -> None:
@@ -45,10 +45,10 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 class BlockCache:
-    """Decoded blocks; the least recently used ones are dropped.
+    """A least-recently-used cache of decoded blocks.
 
     Args:
-      limit: bytes of memory that they take at most, but that the last one is always kept.
+      limit: bytes of memory for all blocks; a larger block is kept until the next one.
     """
 
     def __init__(self, limit: int = CACHE) -> None:
@@ -57,20 +57,20 @@ class BlockCache:
         _live.add(self)
 
     def begin(self) -> None:
-        """Begin without blocks."""
+        """Drop all blocks, and make new locks."""
         self._lock = threading.Lock()
         self._blocks: OrderedDict[Hashable, Block] = OrderedDict()
         self._turns: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
-        """Locks of blocks that a thread decodes; others wait for it."""
+        """A lock for each block that a thread is decoding; other threads wait for it."""
         self.size = 0
         """Bytes of memory that the blocks take."""
         self.decoded = 0
-        """Blocks, and pieces of large blocks, that were decoded."""
+        """How many blocks, and pieces of large blocks, were decoded."""
         self.memory = _native.BlockMemory()
-        """What blocks are made in: the memory of those that were dropped is used again."""
+        """Allocates the memory of blocks; it reuses that of dropped blocks."""
 
     def find(self, keys: Sequence[Hashable]) -> list[Block | None]:
-        """Return those of some blocks that are there, and None for others."""
+        """Return the cached block of each key, or None."""
         with self._lock:
             found = list(map(self._blocks.get, keys))
             for key, block in zip(keys, found, strict=True):
@@ -79,14 +79,14 @@ class BlockCache:
         return found
 
     def get(self, key: Hashable, decode: Callable[[], Block], size: int = 0) -> Block:
-        """Return a block; where it is not there, decode it, or wait for a thread that does. Raises what that raises.
+        """Return a block: cached, decoded now, or decoded by another thread meanwhile. Raises the errors of `decode`.
 
         Args:
-          size: of the block, for which room is made first: it then gets the memory of those that are dropped.
+          size: bytes of the block. Older blocks are dropped first, so that it reuses their memory.
         """
         with self._lock:
             turn = self._turns.setdefault(key, threading.Lock())
-        with turn:  # and no event: an interrupt at any place lets the next one go on
+        with turn:  # a lock instead of an event: after an interrupt at any place, the next thread proceeds
             (block,) = self.find([key])
             if block is None:
                 with self._lock:
@@ -96,7 +96,7 @@ class BlockCache:
             return block
 
     def put(self, key: Hashable, block: Block) -> None:
-        """Keep a block that was decoded."""
+        """Add a decoded block."""
         size = _memory_of(block)
         with self._lock:
             self.decoded += 1
@@ -106,11 +106,11 @@ class BlockCache:
                 self.size += size
 
     def _drop(self, more: int) -> None:
-        """Make room for a block of so many bytes."""
+        """Drop old blocks to make room for `more` bytes."""
         while self._blocks and self.size > self.limit - more:
             key, block = next(iter(self._blocks.items()))
             size = _memory_of(block)
-            # No call between the two: a signal may raise after any, and the block would still be counted.
+            # No call between these two lines: a signal handler may raise after a call, and the count would be wrong.
             del self._blocks[key]
             self.size -= size
 
@@ -120,7 +120,7 @@ def _memory_of(block: Block) -> int:
 
 
 def out_of_order(path: str, block: int, size: int) -> Error:
-    """Return the error to raise where a record of a large block lies behind those that are decoded."""
+    """Return the error for a record of a large block that lies before the decoder's position."""
     return Error(
         f"{path}: expected records in the order of the file, as block {block} has {size} bytes of content, found one "
         f"that lies behind; run: {tool('seekable')} {quoted(path)}"
@@ -128,23 +128,23 @@ def out_of_order(path: str, block: int, size: int) -> Error:
 
 
 class Forward:
-    """A block that is read in order, by one process.
+    """A large block, read in order by one process.
 
     Args:
-      begin: begins to decode it.
-      cache: keeps its pieces, by `key` and their numbers.
+      begin: starts to decode the block.
+      cache: keeps its pieces, by `key` and piece number.
     """
 
     def __init__(self, begin: Callable[[], Iterator[bytes]], cache: BlockCache, key: tuple[int, int]) -> None:
         self._begin, self._cache, self._key = begin, cache, key
         self._lock = threading.Lock()
         self._pieces: Iterator[bytes] | None = None
-        self._next, self._last = 0, b""  # the piece that is decoded next, and the one before, whatever the cache keeps
+        self._next, self._last = 0, b""  # number of the next piece; the last piece, even if no longer cached
 
     def piece(self, number: int) -> Block | None:
-        """Return a piece, empty behind the end; None if it lies behind, and is not kept.
+        """Return a piece, empty after the end; None if it is before the decoder's position and no longer cached.
 
-        The first one can be read again at any time.
+        Piece 0 is always available: decoding starts again.
         """
         with self._lock:
             (kept,) = self._cache.find([(*self._key, number)])
@@ -155,7 +155,7 @@ class Forward:
             if number < self._next - 1:
                 return None
             while self._next <= number:
-                pieces, self._pieces = self._pieces, None  # after an error, or a signal that raises, begin anew
+                pieces, self._pieces = self._pieces, None  # after an error, or a handler that raises, start again
                 assert pieces is not None
                 self._last = next(pieces, b"")
                 self._cache.put((*self._key, self._next), self._last)
@@ -164,14 +164,14 @@ class Forward:
 
 
 def _of_one_size(content: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield content in pieces of `PIECE` bytes; the last one, which may be empty, only when the content has ended."""
+    """Yield content in pieces of `PIECE` bytes. The last one, perhaps empty, is yielded after the content has ended."""
     held, size = list[bytes](), 0
     for piece in content:
         held.append(piece)
         size += len(piece)
         while size > PIECE:
             whole = b"".join(held)
-            held, size, whole = [whole[PIECE:]], size - PIECE, whole[:PIECE]  # what waits for the next holds no more
+            held, size, whole = [whole[PIECE:]], size - PIECE, whole[:PIECE]  # keep only the bytes of the next piece
             yield whole
     yield b"".join(held)
 
@@ -180,12 +180,12 @@ def _of_one_size(content: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class BlockReader:
-    """The content of a compressed source, as the core's `Records` reads it.
+    """The content of a compressed source, for the core's `Records`.
 
     Args:
       number: of the source in the index.
-      file: the source, which was compared with the one that was indexed.
-      cache: of blocks; `key` tells those of this source from others.
+      file: the source, already checked against the index.
+      cache: of blocks; `key` identifies this source there.
       lost: raises the error for a source that was cut short (0), or cannot be read (errno).
     """
 
@@ -206,15 +206,15 @@ class BlockReader:
         self._codec = compression.codec
         self._zstd = zstd.codec(self._path) if self._codec == "zstd" else None
         self._library = zstd.library() if self._codec == "zstd" else None
-        self._last = 0, Place(0, 0, 0, 0)  # where the last read was, as the next one is often there too
-        self._place = lru_cache(_MOST_KNOWN)(self._table.place)  # the next batch is often of the same blocks
+        self._last = 0, Place(0, 0, 0, 0)  # the block of the last read: the next one is often there too
+        self._place = lru_cache(_MOST_KNOWN)(self._table.place)  # the next batch often needs the same blocks
         self.size = compression.size
         """Bytes of content."""
         self.begin()
         _live.add(self)
 
     def begin(self) -> None:
-        """Begin without decoders of large blocks."""
+        """Drop the decoders of large blocks."""
         self._forward: dict[int, Forward] = {}
 
     def read(self, begin: int, size: int) -> bytes:
@@ -224,7 +224,7 @@ class BlockReader:
         return b"".join(block[max(begin - at, 0) : end - at] for at, block in sorted(found, key=itemgetter(0)))
 
     def blocks(self, wanted: bytes) -> Iterator[tuple[int, Block]]:
-        """Yield where each block with some of the wanted bytes begins in the content, and its content; in any order.
+        """Yield each block with wanted bytes, in any order: where it begins in the content, and its content.
 
         Args:
           wanted: bounds of ranges, uint64 in pairs, ascending.
@@ -241,7 +241,7 @@ class BlockReader:
                 yield from self._in_order(block, place, memoryview(wanted).cast("Q").tolist())
             else:
                 missing.append((block, place))
-        kept, found = [], None  # a block that the cache drops gives its memory to the next
+        kept, found = [], None  # a dropped block gives its memory to the next
         workers = min(len(missing), 1 if is_worker() else min(cores(), _MOST_THREADS))
         if len(missing) < _WORTH_THREADS or workers < 2:
             for each in missing:
@@ -250,7 +250,7 @@ class BlockReader:
             yield from in_order(self._get, missing, workers=workers, slots=list(range(workers + 1)))
 
     def _places(self, wanted: bytes) -> list[tuple[int, Place]]:
-        """Return the blocks that have some bytes, ascending, and where they lie: no byte of the content is in two."""
+        """Return the blocks with wanted bytes, ascending, and their places; check that blocks do not overlap."""
         if len(wanted) == RANGE.size:
             begin, end = RANGE.unpack(wanted)
             place = self._last[1]
@@ -269,7 +269,7 @@ class BlockReader:
         return found
 
     def _in_order(self, block: int, place: Place, ranges: Sequence[int]) -> Iterator[tuple[int, Block]]:
-        """Yield the pieces of a large block that have some bytes; see `blocks`."""
+        """Yield the pieces of a large block with bytes of some ranges; see `blocks`."""
         known = self._forward
         forward = known.get(block)
         if forward is None:
@@ -302,7 +302,7 @@ class BlockReader:
                 )
                 if found is not None:
                     return found
-            return self._cache.memory.copy(tuple(self._decoding(block, place)))  # which says what is wrong
+            return self._cache.memory.copy(tuple(self._decoding(block, place)))  # its errors are precise
 
     def _decoding(self, block: int, place: Place) -> Iterator[bytes]:
         """Yield the content of a block in pieces."""
@@ -313,9 +313,9 @@ class BlockReader:
 
     @contextmanager
     def _naming(self, block: int, place: Place) -> Iterator[None]:
-        """Raise the error for a block that cannot be decoded, or for a source that was cut short."""
+        """Turn errors of decoding into FormatError, and errors of a source that was cut short into those of `lost`."""
         try:
-            if place.end > self._file.size:  # it was not compared when it was opened
+            if place.end > self._file.size:  # with check="none", its size was not compared
                 raise EOFError
             yield
         except BlockError as error:

@@ -1,6 +1,6 @@
-"""zstd: frames one after another, the blocks that they make, and what decodes them. Decoding leaves the GIL to others.
+"""zstd: find the frames of a file, group them into blocks, and decode blocks. Decoding releases the GIL.
 
-A file is by one writer or several. Skippable frames, in which tools keep what is not text, may lie between frames.
+Several writers may have appended to one file. Between frames there may be skippable frames, with data of tools.
 """
 
 import sys
@@ -16,15 +16,15 @@ from ..errors import Error, FormatError, check_memory, quoted, tool
 from ..storage.sections import LARGEST_BLOCK
 from .blocks import SMALLEST, BlockError
 
-UNKNOWN = 2**64 - 1  # the text of a frame where nothing says how much it is
-LARGEST_WINDOW = 128 << 20  # bytes of text that a decoder keeps at most, by default: as `zstd` without `--long`
-_PIECE = 32 << 10  # bytes of text that are decoded at a time: as many as the codec decodes without joining pieces
-_ROOM = 1 << 14  # frames that a step of a walk finds at most
-_STEP = 256 << 20  # bytes that it goes on at most: between two of them, signals are handled
+UNKNOWN = 2**64 - 1  # text size of a frame whose header does not give it
+LARGEST_WINDOW = 128 << 20  # bytes of text that a decoder keeps, at most; the default of `zstd` without `--long`
+_PIECE = 32 << 10  # bytes of text decoded at a time: as many as the codec decodes without joining pieces
+_ROOM = 1 << 14  # frames found by one step of a walk, at most
+_STEP = 256 << 20  # bytes walked by one step, at most: signals are handled between steps
 _STATE = 7  # words
-_FIRST = 4 << 10  # bytes of a frame that are decoded first; as a decoder copies what is behind, tiny ones want few
-_READ = 256 << 10  # bytes that are read at a time
-_RATIO = 4  # the text of a frame that does not say how much it is, in times of its bytes
+_FIRST = 4 << 10  # bytes of a frame decoded first; few, as a decoder copies the bytes after a tiny frame
+_READ = 256 << 10  # bytes read at a time
+_RATIO = 4  # guessed ratio of text to bytes, for a frame that does not give its text size
 _LIBRARIES = "libzstd.so.1", "libzstd.1.dylib", "/opt/homebrew/lib/libzstd.1.dylib", "/usr/local/lib/libzstd.1.dylib"
 
 
@@ -32,7 +32,7 @@ _LIBRARIES = "libzstd.so.1", "libzstd.1.dylib", "/opt/homebrew/lib/libzstd.1.dyl
 
 
 def codec(path: str) -> ModuleType:
-    """Return `compression.zstd`, or its backport before Python 3.14, for a file: most processes need neither."""
+    """Return `compression.zstd`, or its backport before Python 3.14; Error names the file if both are missing."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd as module
@@ -45,7 +45,7 @@ def codec(path: str) -> ModuleType:
 
 @cache
 def library() -> _native.Zstd | None:
-    """Return zstd's own library, which decodes a block in one call; None where the system has none."""
+    """Return libzstd, which decodes a block in one call; None if the system lacks it."""
     for name in _LIBRARIES:
         try:
             return _native.Zstd(name)
@@ -58,19 +58,19 @@ def library() -> _native.Zstd | None:
 
 
 class Frames(NamedTuple):
-    """Frames, each with what follows it and has no text, in the order of the file: arrays, as there may be millions."""
+    """Frames in the order of the file, each with any skippable frames after it. Arrays: there may be millions."""
 
-    begins: "array[int]"  # u64: where each begins in the file, and where the last one ends
-    contents: "array[int]"  # u64: bytes of text in each, or `UNKNOWN`: claims, which who decodes them must check
+    begins: "array[int]"  # u64: where each begins in the file, then where the last one ends
+    contents: "array[int]"  # u64: bytes of text in each, or `UNKNOWN`; untrusted: a decoder must check them
 
 
 def walk(file: _native.Map, path: str, *, largest_window: int = LARGEST_WINDOW) -> Frames:
-    """Return all frames of a zstd file but skippable ones, by the headers of their blocks.
+    """Return all frames of a zstd file except skippable ones, by the headers of their blocks.
 
     Seek tables are not read: walking costs little beside decoding.
 
     Raises:
-      FormatError: something is not a frame, or one that cannot be read, or that claims more text than it can hold.
+      FormatError: a frame is damaged or cannot be read, or claims more text than it can hold.
       EOFError: the file became shorter while it was read.
     """
     begins, contents = array("Q"), array("Q")
@@ -89,7 +89,7 @@ def walk(file: _native.Map, path: str, *, largest_window: int = LARGEST_WINDOW) 
 def _refused(
     file: _native.Map, path: str, frame: int, state: "array[int]", status: int, largest_window: int
 ) -> FormatError:
-    """Return the error to raise for a frame at which a walk ended."""
+    """Return the error for the frame at which a walk ended."""
     begin, found = state[1], state[-1]
     head = file.read(begin, min(4, file.size - begin)).hex(" ")
     expected = {
@@ -110,16 +110,16 @@ def _refused(
 
 
 class FileBlock(NamedTuple):
-    """Where a block lies in the file: one frame or, where frames are small, several."""
+    """Where a block lies in the file: one frame, or several small ones."""
 
     begin: int
     end: int
-    content: int  # bytes of text, by the headers of its frames; or `UNKNOWN`
-    is_large: bool  # whether it has, or may have, so much text that it is decoded in pieces
+    content: int  # bytes of text, from the headers of its frames; or `UNKNOWN`
+    is_large: bool  # whether it is, or may be, so large that it is decoded in pieces
 
 
 def blocks_of(frames: Frames) -> Iterator[FileBlock]:
-    """Yield the blocks that frames make: each of the fewest frames with `SMALLEST` bytes of text."""
+    """Group frames into blocks, each of the fewest frames with `SMALLEST` bytes of text; yield the blocks."""
     with_text = ((begin, size) for begin, size in zip(frames.begins, frames.contents, strict=False) if size)
     first, content, is_known = 0, 0, True
     for (begin, size), (end, _) in pairwise(chain(with_text, [(frames.begins[-1], 0)])):
@@ -139,18 +139,18 @@ def _block(begin: int, end: int, content: int, is_known: bool) -> FileBlock:
 
 
 class Stream:
-    """The text of the block from byte `begin` to `end` of a file, in pieces and in order; BlockError for damage."""
+    """Iterate over the text of the block from byte `begin` to `end` of a file, in pieces; BlockError for damage."""
 
     def __init__(
         self, module: ModuleType, file: _native.Map, begin: int, end: int, largest_window: int = LARGEST_WINDOW
     ) -> None:
         self._module, self._file, self._end, self._largest_window = module, file, end, largest_window
         self.at = begin
-        """The byte of the file that is read next."""
+        """The next byte of the file to read."""
 
     def __iter__(self) -> Iterator[bytes]:
         options = {self._module.DecompressionParameter.window_log_max: (self._largest_window - 1).bit_length()}
-        data, given = memoryview(b""), 0  # what was read last, and how much of it a decoder was given
+        data, given = memoryview(b""), 0  # bytes read last, and how many of them a decoder got
         decoder: Any = None
         is_open = False  # inside a frame
         while True:

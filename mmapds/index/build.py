@@ -1,6 +1,6 @@
-"""From sources to an index: a look at what is there, a plan of what to scan, and the writing.
+"""From sources to an index: inspect the sources, plan what to scan, write the index.
 
-docs/checks.md says which sources are kept, and where the scan of one begins that grew.
+docs/checks.md says which sources are kept, and where the scan of a grown source begins.
 """
 
 import json
@@ -41,13 +41,13 @@ from .write import Grown, Job, Plan, Report, Scan, Stored, written
 _NAMED = 3  # sources in a warning
 
 Complete = Callable[[str, str, Plan], object]
-"""What adds columns to an index. It is called with its place, and with the path of the file that has all the rest: a
-new one that is not there yet, or the index itself; and with where its records came from. It puts the whole index into
-its place."""
+"""A function that adds columns to an index and moves the whole index to its place. Its arguments: that place, the path
+of a file with everything but these columns (a new temporary file, or the index itself), and the plan of its
+records."""
 
 
 class Request(NamedTuple):
-    """How indexes are to be built; None where the user left it open. See `mmapds.build` for what is not said here."""
+    """How to build indexes; None means that the user gave no value. `mmapds.build` describes the other fields."""
 
     format: str | Format | None = None
     options: Mapping[str, Any] = {}  # of the format
@@ -63,15 +63,15 @@ class Request(NamedTuple):
     grown: bool = False
     fresh: bool = False  # ignore the index that is there: keep neither its options nor its columns
     by_sample: bool = False
-    """A source of the same time is the same, and one of another time if its fingerprint is. By default, a source is the
-    same if both are, and is scanned again otherwise."""
+    """Take a source as unchanged if its time or its fingerprint is the same. By default, both must be the same;
+    otherwise the source is scanned again."""
     roots: Roots | None = None
     engine: Engine | None = None
     workers: int | None = None
     report: Report = lambda _: None
 
     def measuring(self, before: Index | None, held: Mapping[str, str] | None = None) -> Measuring:
-        """Return what a scan measures: what is asked for, and what the index before has and the sources hold."""
+        """Return what a scan measures: columns of the request, of the previous index, and of the sources."""
         known = before.measuring if before else NOTHING
         held_before = before.parameters.get("columns", {}) if before else {}
         kept = {name: text for name, text in known["expressions"].items() if held_before.get(name) != text}
@@ -89,11 +89,11 @@ class Summary(NamedTuple):
     """What an index covers."""
 
     path: str
-    size: int  # bytes in the sources, as they lie on the disk
-    content: int  # bytes of their content: as many, except of compressed sources
-    smallest: int  # bytes in the smallest record, with what lies between it and the next; 0 without records
+    size: int  # bytes in the sources, on disk
+    content: int  # bytes of their content; differs from `size` for compressed sources
+    smallest: int  # bytes in the smallest record, with any gap before the next; 0 without records
     largest: int
-    skipped: int  # records that were left out
+    skipped: int  # records that were skipped
     bad: int  # how many of them are bad lines
     first_bad: str  # the place of the first one
     empty: tuple[str, ...]  # the sources that have no record
@@ -136,12 +136,12 @@ class BuildResult(NamedTuple):
 
     summary: Summary
     fresh: bool  # false when the index was up to date and is kept
-    reused: str = ""  # what was taken from the index before, and what was not; empty where all was scanned
-    remarks: Sequence[str] = ()  # warnings of sources that were scanned now: see `End.remark`
+    reused: str = ""  # what was copied from the previous index, and what was scanned; empty if all was scanned
+    remarks: Sequence[str] = ()  # warnings about the sources that were scanned: see `End.remark`
 
 
 def complaints(results: Sequence[BuildResult]) -> list[str]:
-    """Return warnings of what indexes lack that somebody may miss."""
+    """Return warnings about bad lines, remarks and empty sources of indexes."""
     lines = [
         f"{each.first_bad}: expected JSON with fields of the right type, found a bad line "
         f"({counted(each.bad, 'such line')} left out of {each.path})"
@@ -158,7 +158,7 @@ def complaints(results: Sequence[BuildResult]) -> list[str]:
 
 
 def build_and_warn(paths: list[str], request: Request, out: StrPath | None = None) -> list[BuildResult]:
-    """Build indexes as `build_each` does; warn of what they lack, also where a later one cannot be built."""
+    """Build indexes as `build_each` does; warn about them, also if a later one fails."""
     built: list[BuildResult] = []
     try:
         built.extend(build_each(paths, request, out))
@@ -175,9 +175,9 @@ def check_workers(workers: int | None) -> None:
 
 
 def build_each(paths: list[str], request: Request, out: StrPath | None = None) -> Iterator[BuildResult]:
-    """Build the indexes of expanded paths one after another, or one of all of them at `out`; yield each as it is done.
+    """Build one index for each expanded path, or a single one at `out`; yield each result when it is done.
 
-    An index that is up to date is left as it is, without a lock. Others are built by one process at a time.
+    An index that is up to date is kept, and takes no lock. One process at a time builds an index.
     """
     check_workers(request.workers)
     if out is not None:
@@ -188,7 +188,7 @@ def build_each(paths: list[str], request: Request, out: StrPath | None = None) -
 
 
 def _built(request: Request, place: str, given: str | list[str]) -> BuildResult:
-    """Return an index that is up to date, or build it of its sources; or of its one source, or of its own path."""
+    """Return an index that is up to date, or build it. `given` is its sources, its only source, or its own path."""
     job, plan = _planned(request, place, given)
     if not (os.path.exists(place) and _is_current(request, job, plan)):
         with locked(place):
@@ -203,7 +203,7 @@ def _built(request: Request, place: str, given: str | list[str]) -> BuildResult:
 
 
 def _is_current(request: Request, job: Job, plan: Plan) -> bool:
-    """Whether the index that is there has all that a job wants, of sources that are the same."""
+    """Whether the existing index has everything that a job wants, and its sources are unchanged."""
     before = job.before
     if before is None or plan != [Stored(before, range(len(before.sources)))] or before.parameters != job.parameters:
         return False
@@ -211,10 +211,10 @@ def _is_current(request: Request, job: Job, plan: Plan) -> bool:
 
 
 def _planned(request: Request, place: str, given: str | list[str]) -> tuple[Job, Plan]:
-    """Return what is to be at a place, and where its records come from.
+    """Return the job for an index at a place, and the plan of where its records come from.
 
-    For one source, and for an index that is given itself, the format and the options that are left open are those of
-    the index there. For such an index, so are the sources.
+    For a single source or a given index, the existing index supplies the format and the options that the user did not
+    give. A given index also supplies the sources.
     """
     is_index = isinstance(given, str) and given.endswith(INDEX_SUFFIX)
     members = [given] if isinstance(given, str) else given
@@ -224,7 +224,7 @@ def _planned(request: Request, place: str, given: str | list[str]) -> tuple[Job,
         before = None
     if isinstance(given, str) and before is not None and name in (None, before.format):
         name = before.format
-        if options.keys() <= {"truncated"}:  # which says nothing of how records are framed
+        if options.keys() <= {"truncated"}:  # which does not change how records are framed
             kept = _inherited(before, is_same=not request.force and (is_index or before.covers(given)))
             options = {**kept, **options}
     if is_index and before is not None:
@@ -243,7 +243,7 @@ def _planned(request: Request, place: str, given: str | list[str]) -> tuple[Job,
 
 
 def _inherited(before: Index, *, is_same: bool) -> dict[str, Any]:
-    """Return the options of an index; `truncated` only while its sources are what they were."""
+    """Return the options of an index; `truncated` only while its sources are unchanged."""
     options = {name: before.parameters[name] for name in formats.of_index(before).options if name in before.parameters}
     with suppress(SourceError, StaleIndexError):
         if is_same and "truncated" in options:
@@ -254,7 +254,7 @@ def _inherited(before: Index, *, is_same: bool) -> dict[str, Any]:
 
 
 def format_of(paths: list[str], name: str | Format | None) -> Format:
-    """Return the format of this name, or else the one that all sources have."""
+    """Return the format of this name or, without a name, the format of all sources."""
     if name is not None:
         return name if isinstance(name, Format) else formats.by_name(name)
     found = {formats.for_path(path).name: path for path in paths}
@@ -265,7 +265,7 @@ def format_of(paths: list[str], name: str | Format | None) -> Format:
 
 
 def readable_index(index_path: str, roots: Roots | None = None) -> Index | None:
-    """Return an index; None where there is none, or none that can be read. Raise FormatError for a saved view."""
+    """Return an index; None if it is missing or unreadable. Raise FormatError for a saved view."""
     try:
         return Index(index_path, roots)
     except SavedViewFoundError:
@@ -277,7 +277,7 @@ def readable_index(index_path: str, roots: Roots | None = None) -> Index | None:
 def _build(request: Request, job: Job, plan: Plan) -> BuildResult:
     """Build an index; the caller holds its lock."""
     before, place, workers, engine = job.before, job.index_path, request.workers or cores(), request.engine
-    if before is not None and request.format is None:  # the format is that of the index, and this may be another file
+    if before is not None and request.format is None:  # the format came from the index, and this may be another file
         for source in job.sources:
             if job.chosen.is_text and named(source.path, job.chosen.suffixes):
                 formats.for_path(source.path)
@@ -311,11 +311,11 @@ def _build(request: Request, job: Job, plan: Plan) -> BuildResult:
     return BuildResult(summarise(Index(place)), True, described(plan), [*done.remarks, *dropped])
 
 
-# ---- what is known of the sources --------------------------------------------------------------------------------
+# ---- what is known about the sources --------------------------------------------------------------------------------
 
 
 def new_plan(job: Job, request: Request) -> Plan:
-    """Return how to write an index with what the index before it knows, which may be of any age, or damaged."""
+    """Return a plan that copies what it can from the previous index, which may be of any age, or damaged."""
     before = job.before
     if before is None or not _measures_the_same(before, job):
         return [Scan(job.sources)]
@@ -339,7 +339,7 @@ def new_plan(job: Job, request: Request) -> Plan:
 
 
 def _needs(dtype: str, data: memoryview, kept: Sequence[range]) -> bool:
-    """Whether the records that are kept need the type of a column, or only others did."""
+    """Whether the kept records alone still need the type of a column."""
     if dtype == F64.dtype:
         return any(number % 1 for rows in kept for number in data.cast("d")[rows.start : rows.stop])
     least = {U32.dtype: 0, U64.dtype: 2**32, I64.dtype: 2**63}[dtype]  # the bits of a negative number
@@ -347,7 +347,7 @@ def _needs(dtype: str, data: memoryview, kept: Sequence[range]) -> bool:
 
 
 def described(plan: Plan) -> str:
-    """Return what a plan does, for the summary of an index; nothing if all is scanned."""
+    """Return what a plan does, for the summary of an index; "" if all is scanned."""
     counts: Counter[str] = Counter()
     for step in plan:
         if isinstance(step, Grown):
@@ -359,14 +359,14 @@ def described(plan: Plan) -> str:
 
 
 def _known(job: Job, before: Index, request: Request) -> list[int | None]:
-    """Return the number that each source has in the index before, if it is the same, or has grown; else None."""
+    """Return for each source its number in the previous index; None unless it is unchanged or has grown."""
     numbers = {source.path: number for number, source in enumerate(before.sources)}
     found: list[int | None] = []
     asked: list[tuple[int, str, IndexedSource, bool]] = []
     for place, source in enumerate(job.sources):
         path = relative_to_index(source.path, job.index_path)
         is_there = place < len(before.sources) and before.sources[place].path == path
-        number = place if is_there else numbers.get(path)  # of a source that is there twice, its own
+        number = place if is_there else numbers.get(path)  # a source may be listed twice: prefer its own place
         found.append(None)
         if number is None or _of_source(job, job.parameters, place) != _of_source(job, before.parameters, number):
             continue
@@ -384,7 +384,7 @@ def _known(job: Job, before: Index, request: Request) -> list[int | None]:
 
 
 def _is_same(asked: tuple[int, str, IndexedSource, bool]) -> bool:
-    """Whether the first bytes of a file have the fingerprint that they had; and end with a line, if that is asked."""
+    """Whether the first bytes of a file still have their fingerprint and, on request, end with a line."""
     _, path, then, must_end_line = asked
     with suppress(SourceError, OSError):  # the scan says what is wrong
         if current.fingerprint(path, then.size).hex == then.fingerprint:

@@ -1,4 +1,4 @@
-"""Whether the sources of an index are what they were, and statistics of its numbers, read piece by piece."""
+"""Whether the sources of an index are unchanged, and statistics of its numbers, read piece by piece."""
 
 import math
 from collections import Counter
@@ -13,22 +13,22 @@ from ..storage import current
 from ..storage.index_file import Index, SavedView
 from .build import summarise
 
-SIZES = None  # stands for what is not a column: the size of a record, with its framing
-CALLED = "bytes"  # what users call these sizes; a column may have that name, too
+SIZES = None  # in place of a column's name: the size of each record, with its framing
+CALLED = "bytes"  # the name of these sizes for users; a column may have it too
 PERCENTILES = {"10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99}
 
 _CURRENT = ("unchanged", "touched")  # states of sources whose records can be read
-_PIECE = 1 << 20  # numbers that are looked at together
+_PIECE = 1 << 20  # numbers that are processed at a time
 _SAMPLE = 1 << 22  # numbers of which percentiles are exact
 _BINS = 12
 
 Number = int | float
 State = tuple[str, str, Error | None]
-"""A word for a source of an index, or an index of a saved view; what people read of it; and what opening raises."""
+"""The state of a source, or of an index of a saved view: a word, a text for people, and the error of opening."""
 
 
 def describe(index: Index | SavedView) -> tuple[dict[str, Any], list[Error]]:
-    """Return what an index covers, as JSON, and the errors of what is not as it was; docs/checks.md lists the keys."""
+    """Return what an index covers, as JSON, and an error for each changed source; docs/checks.md lists the keys."""
     if isinstance(index, SavedView):
         states = [_state_of_base(index, number) for number in range(len(index.bases))]
         listed = [{"path": index.path_of(base.path), "records": base.records} for base in index.bases]
@@ -67,7 +67,7 @@ def _source(index: Index, number: int) -> dict[str, Any]:
 def _state_of_source(index: Index, number: int) -> State:
     try:
         index.readable_path(number)
-    except SourceError:  # not a problem: people look at an index of others before they trust it
+    except SourceError:  # not a problem: people inspect another person's index before they trust it
         return "outside", "OUTSIDE, not looked at; give --root DIRECTORY if you trust who made the index", None
     try:
         found = current.check_now(index, number)
@@ -95,7 +95,7 @@ def _state_of_base(view: SavedView, number: int) -> State:
 
 
 def format_of(document: dict[str, Any]) -> str:
-    """Return the format of an index and its parameters, in a line, of what `describe` says."""
+    """Return a line with the format and the parameters of an index, from the result of `describe`."""
     return ", ".join([document["format"], *(f"{name} {each}" for name, each in document["parameters"].items())])
 
 
@@ -103,10 +103,10 @@ def format_of(document: dict[str, Any]) -> str:
 
 
 def measure(indexes: Sequence[Index], name: str | None) -> dict[str, Any]:
-    """Return the statistics of a column that all indexes have, or of `SIZES`, by the names that tables have for them.
+    """Return the statistics of a column that all indexes have, or of `SIZES`, by their names in tables.
 
-    All are of finite numbers, and 0 without any. Of many numbers, percentiles are those of a sample. A total is None
-    where float64 does not hold it.
+    Statistics cover finite numbers, and are 0 without any. Percentiles of many numbers come from a sample. A total is
+    None if it overflows float64.
     """
     step = max(math.ceil(sum(index.records for index in indexes) / _SAMPLE), 1)
     extremes: list[Number] = []
@@ -139,7 +139,7 @@ def measure(indexes: Sequence[Index], name: str | None) -> dict[str, Any]:
 def coverage(
     indexes: Sequence[Index], documents: Sequence[dict[str, Any]], records: int | None = None, most: int | None = None
 ) -> dict[str, Any]:
-    """Return what indexes cover together, of what `describe` says, with lists of up to `most` indexes and sources.
+    """Return what indexes cover together, from results of `describe`; lists have up to `most` indexes and sources.
 
     A view has fewer `records`.
     """
@@ -173,9 +173,9 @@ def coverage(
 def histogram(
     indexes: Sequence[Index], name: str | None, numbers: dict[str, Any]
 ) -> list[tuple[Number, Number | None, int]]:
-    """Return bins of what `measure` found: where each begins and ends, and its count. The last one may have no end.
+    """Return bins for a result of `measure`: begin, end and count of each. The last one may have no end.
 
-    Bins begin at round numbers, and are as wide as suits 99 % of the numbers. Those of integers end at the last one.
+    Bins begin at round numbers. Their width suits 99 % of the numbers. Bins of integers end at their last integer.
     """
     least, high = numbers["min"], numbers["99 %"]
     is_whole = isinstance(least, int)
@@ -199,7 +199,7 @@ def histogram(
 
 
 def _round(width: float) -> float:
-    """Return the smallest of 1, 2 and 5 times a power of ten that is not below a width; 0 for 0."""
+    """Round a width up to 1, 2 or 5 times a power of ten; 0 stays 0."""
     if width <= 0:
         return 0
     power = 10.0 ** math.floor(math.log10(width))
@@ -207,7 +207,7 @@ def _round(width: float) -> float:
 
 
 def _sum(numbers: NDArray[Any]) -> int | np.longdouble:
-    """Return a sum, which may be larger than the numbers of any type; that of floats is rounded."""
+    """Return a sum: exact for integers of any size, rounded for floats."""
     if numbers.dtype.kind == "f":
         total: np.longdouble = numbers.sum(dtype=np.longdouble)
         return total
@@ -215,9 +215,9 @@ def _sum(numbers: NDArray[Any]) -> int | np.longdouble:
 
 
 def pieces(indexes: Sequence[Index], name: str | None) -> Iterator[tuple[NDArray[Any], int]]:
-    """Yield all numbers, some at a time, in the order of records; and how often they come one after another.
+    """Yield all numbers in the order of records, some at a time, each time with a repeat count.
 
-    The sizes of records of one size are one number, as an index may claim any number of them.
+    Records of one size yield a single number: an index may claim any number of them.
     """
     for index in indexes:
         if name is not SIZES:

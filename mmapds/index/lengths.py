@@ -1,6 +1,6 @@
-"""Numbers that lie in many files, read as one array: columns of indexes, and their records in order of length.
+"""Read numbers of many files as one array: columns of indexes, and record numbers sorted by length.
 
-An order is that of the indexes, or is sorted once for all ranks of a machine.
+Indexes store such an order. For other lengths, one rank sorts them for all ranks of a machine.
 """
 
 import operator
@@ -29,17 +29,17 @@ _CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file
 _ANY = 2**64 - 1  # the largest number there is
 _AT_ONCE = 1 << 20  # lengths of indexes that are merged at a time
 Tables = tuple[NDArray[Any], NDArray[np.uint32], NDArray[Any]]
-"""Of each run: the number that it begins with, the piece of memory that has it, and its place there."""
+"""For each run: its first number, the piece of memory that holds it, and its place there."""
 
 
 class Numbers:
-    """A column of one index or of many, one after another, read where it lies; a copy where integers become floats."""
+    """A column of one or many indexes, concatenated. It is read in place, or copied if integers become floats."""
 
     def __init__(self, arrays: Sequence[NDArray[Any]], name: str = "length") -> None:
         self._arrays = [np.ascontiguousarray(array) for array in arrays]
         self.dtype = _common_type(self._arrays, name)  # of the whole column
         if self.dtype.kind == "f" and any(array.dtype.kind != "f" for array in self._arrays):
-            self._arrays = [self.array]  # while integers of 64 bits or less have the same bits in any type
+            self._arrays = [self.array]  # integers of 64 bits or less have the same bits in any type
         self._starts = list(accumulate(map(len, self._arrays), initial=0))
         count = len(self._arrays)
         tables = np.array(self._starts[:-1], np.uint64), np.arange(count, dtype=np.uint32), np.zeros(count, np.uint64)
@@ -49,14 +49,14 @@ class Numbers:
         return self._starts[-1]
 
     def at(self, positions: Int64s) -> NDArray[Any]:
-        """Return the numbers at some positions, which are in range; unsigned ones as u64."""
+        """Return the numbers at positions, which must be in range; unsigned ones as u64."""
         out = np.empty(len(positions), np.uint64)
         self._runs.at(np.ascontiguousarray(positions), out)
         return out if self.dtype.kind == "u" else out.view(self.dtype)
 
     @property
     def array(self) -> NDArray[Any]:
-        """The whole column: mapped if it lies in one file; else a copy, above 16 MB in a scratch file."""
+        """The whole column: mapped if one file holds it; otherwise a copy, above 16 MB in a scratch file."""
         if len(self._arrays) == 1:
             return self._arrays[0]
         count = sum(map(len, self._arrays))
@@ -65,7 +65,7 @@ class Numbers:
 
 
 def _common_type(arrays: Sequence[NDArray[Any]], name: str) -> np.dtype[Any]:
-    """Return the type that one index would give a column; raise ColumnError where it rounds an integer."""
+    """Return the type of a column in a single index of all records; raise ColumnError if it rounds an integer."""
     types = {array.dtype for array in arrays}
     kinds = {each.kind for each in types}
     if len(types) == 1:
@@ -84,7 +84,7 @@ def _common_type(arrays: Sequence[NDArray[Any]], name: str) -> np.dtype[Any]:
 
 
 def _runs(pieces: Iterable[tuple[Any, int, int, int, int]], tables: Tables, total: int) -> _native.Runs:
-    """Return the numbers of pieces of memory, as one array that is read run by run."""
+    """Return pieces of memory as one array of numbers, read run by run."""
     begins, which, places = tables
     widths = {"begin_width": begins.itemsize, "place_width": places.itemsize}
     return _native.Runs(pieces=tuple(pieces), begins=begins, which=which, places=places, total=total, **widths)
@@ -94,7 +94,7 @@ def _runs(pieces: Iterable[tuple[Any, int, int, int, int]], tables: Tables, tota
 
 
 class FileOrder(NamedTuple):
-    """The length order of one file, of which the records from `begin` to `end` are meant."""
+    """The length order of one file, restricted to its records `begin` to `end`."""
 
     order: NDArray[Any]
     """u32 or u64: the numbers of all records of the file, the longest first, equally long ones ascending."""
@@ -102,14 +102,14 @@ class FileOrder(NamedTuple):
     counts: Uint64s  # how many records have each of them
     begin: int
     end: int
-    damaged: Callable[[str], Error]  # makes the error for a file whose order or lengths are not those of its records
+    damaged: Callable[[str], Error]  # makes the error for a file whose order or lengths do not fit its records
 
     @property
     def is_whole(self) -> bool:
         return self.begin == 0 and self.end == len(self.order)
 
     def check(self) -> None:
-        """Raise what `damaged` makes unless lengths fall, and each is that of a record or more, of all together."""
+        """Raise the error of `damaged` unless lengths fall, and their counts are positive and add up to all records."""
         values, counts, records = self.values, self.counts, len(self.order)
         if not (values[1:] < values[:-1]).all():
             raise self.damaged("section 'length_values': expected numbers that fall, found others")
@@ -117,28 +117,28 @@ class FileOrder(NamedTuple):
             raise self.damaged(f"section 'length_counts': expected counts that add up to {records}, found others")
 
     def histogram(self) -> tuple[Uint64s, Uint64s, Int64s | None]:
-        """Return the lengths that are meant, how many records have each, and where these begin in the order.
+        """Return the lengths of records `begin` to `end`, the count of each, and where each begins in the order.
 
-        The last is None where one length begins where the one before ends.
+        The last is None if each length begins where the previous one ends.
         """
         if self.is_whole:
             return self.values, self.counts, None
         self.check()
         ends = np.cumsum(self.counts).astype(np.int64)
         begins = ends - self.counts.astype(np.int64)
-        # Records of one length ascend, so those that are meant are neighbours there, too.
+        # Records of one length ascend, so records `begin` to `end` are neighbours there.
         first, last = (_first_at_least(self.order, begins, ends, place) for place in (self.begin, self.end))
         kept = last > first
         return self.values[kept], (last - first)[kept].astype(np.uint64), first[kept]
 
 
 class LengthOrder:
-    """Records in order of their length, of one file or of many: read where it lies, part by part.
+    """Record numbers sorted by length, of one or many files, read in place.
 
-    The order of many is that of one index of all their sources: the records of one length are a run of each file, in
-    turn. So a table of these runs is all there is to make; it has an entry for each distinct length of each file.
+    Many files have the order of a single index of all their sources. In it, each length is a run of records from each
+    file in turn. Only a table of these runs is built, with an entry for each distinct length of each file.
 
-    It raises FormatError where the lengths of a part are not those of its records. Pickles have `remake`, if it is
+    The constructor raises FormatError if the lengths of a part do not fit its records. A pickle stores `remake`, if
     given: a function that makes the order again, and its arguments.
     """
 
@@ -162,7 +162,7 @@ class LengthOrder:
         return len(self.lengths)
 
     def at(self, ranks: Int64s) -> Int64s:
-        """Return the records at some places of the order, which are in range."""
+        """Return the records at places of the order, which must be in range."""
         records = np.empty(len(ranks), np.int64)
         try:
             self._runs.at(np.ascontiguousarray(ranks), records)
@@ -179,13 +179,13 @@ class LengthOrder:
 
 
 def _order_of(arrays: Sequence[NDArray[Any]], lengths: NDArray[Any]) -> LengthOrder:
-    """Return the order of lengths that are not those of an index, by the first three fields of `FileOrder`."""
+    """Return the order of lengths without an index, from the first three fields of a `FileOrder`."""
     order, values, counts = arrays
     return LengthOrder([FileOrder(order, values, counts, 0, len(order), Error)], Numbers([lengths]))
 
 
 def _merged(parts: Sequence[FileOrder]) -> tuple[Uint64s, Uint64s, Tables]:
-    """Return the lengths of all parts, how many records have each, and the tables of their runs."""
+    """Return the distinct lengths of all parts, the count of each, and the tables of their runs."""
     histograms = [part.histogram() for part in parts]
     values = _distinct([own for own, _, _ in histograms])
     runs, records = np.zeros((2, len(values)), np.uint64)
@@ -220,7 +220,7 @@ def _distinct(histograms: list[Uint64s]) -> Uint64s:
 
 
 def _first_at_least(numbers: NDArray[Any], low: Int64s, high: Int64s, wanted: int) -> Int64s:
-    """Return the first place in each range [low, high) of ascending numbers that has `wanted` or more; else high."""
+    """Return, for each range [low, high) of ascending numbers, the first place with `wanted` or more; else high."""
     for _ in range(int((high - low).max(initial=0)).bit_length()):
         middle = (low + high) // 2
         below = (low < high) & (numbers[np.minimum(middle, len(numbers) - 1)] < wanted)
@@ -228,13 +228,13 @@ def _first_at_least(numbers: NDArray[Any], low: Int64s, high: Int64s, wanted: in
     return low
 
 
-# ---- lengths that a sampler is given -----------------------------------------------------------------------------
+# ---- lengths given to a sampler ----------------------------------------------------------------------------------
 
 
 def read_lengths(given: Any, targets: Any, cache: StrPath | None) -> LengthOrder:
-    """Return the lengths of a dataset, or those given, and their order: that of its indexes, if these have one.
+    """Return lengths, of a dataset or given, with their order: the stored one if the indexes have it.
 
-    If there are second lengths, the larger one of each record counts; the order is then kept in the cache, if any.
+    With target lengths, the larger of both counts for each record. A cache keeps an order that had to be sorted.
     """
     if hasattr(type(given), "length_order"):
         stored: LengthOrder | None = given.length_order if targets is None and len(given) else None
@@ -258,12 +258,12 @@ def _as_lengths(name: str, given: Any) -> NDArray[Any]:
         if masked_count(given):
             raise ValueError("masked; give array.filled(NUMBER)")
         if not isinstance(given, list | tuple) and not hasattr(given, "__array__"):
-            operator.index(given[0])  # before all are read
-            given = given[:]  # as of a column of Hugging Face's datasets
+            operator.index(given[0])  # fail early, before reading all
+            given = given[:]  # such as a column of Hugging Face's datasets
         values = as_numbers(given)
         if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
             raise ValueError(f"type {values.dtype} of shape {values.shape}")
-    except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:  # as of lists of tokens
+    except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:  # such as lists of tokens
         expected = "expected integers of 1 or more, one for each record"
         raise OrderError(f"{name}: {expected}, found {type(given).__name__} ({error})") from None
     if values.min(initial=0) < 0:
@@ -275,8 +275,8 @@ def _as_lengths(name: str, given: Any) -> NDArray[Any]:
 def sorted_lengths(values: NDArray[Any], order_cache: StrPath | None = None) -> LengthOrder:
     """Sort lengths, given as u32 or u64.
 
-    With a path, one process of a machine sorts and writes the order there, while others wait; then all of them map it.
-    A cache that is damaged, or of other lengths, is replaced.
+    With a path, one process of a machine sorts and writes the order there. Other processes wait, then all map it.
+    A damaged cache, or a cache of other lengths, is replaced.
     """
     if order_cache is None:
         return _order_of(_sort(values), values)
@@ -309,7 +309,7 @@ def _made(cache: str, values: NDArray[Any], mark: str) -> Sequence[NDArray[Any]]
 
 
 def _cached(path: str, records: int, mark: str) -> Sequence[NDArray[Any]] | None:
-    """Return what a cache holds; None if it does not exist, is damaged, or belongs to other lengths."""
+    """Return the arrays of a cache; None if it is missing, damaged, or belongs to other lengths."""
     try:
         opened = _native.Map(path)
     except FileNotFoundError:

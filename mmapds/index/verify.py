@@ -1,4 +1,4 @@
-"""Whether an index is right: its checksums, and its sources indexed again beside it."""
+"""Verify an index: check its checksums, index its sources again beside it, and compare."""
 
 import json
 import os
@@ -26,18 +26,18 @@ from .write import Job, Report, Scan, reading, written
 
 _TOTALS = ("records", "lines", "smallest", "largest", "skipped", "first", "bad", "width")
 _CHECKS = {BOUNDS: "records", COLUMN: "columns", "length_": "length_order", "key_": "keys", "row": "rows"}
-"""How names of sections begin, and the check of these."""
-_PIECE = 1 << 20  # bytes that are compared at a time
-_RECORDS = 1 << 17  # records whose bounds are compared at a time
+"""The name of the check for sections whose names begin so."""
+_PIECE = 1 << 20  # bytes compared at a time
+_RECORDS = 1 << 17  # records compared at a time
 
 
 class Problem(NamedTuple):
     """Something that is wrong with an index or its sources."""
 
-    check: str  # what was compared; docs/checks.md lists the names
-    error: Error  # its text is the message
-    source: str | None = None  # the path of the source, if it is about one
-    record: int | None = None  # the number of the record, in the source or else in the view, if it is about one
+    check: str  # the name of the check; docs/checks.md lists them
+    error: Error  # with the message
+    source: str | None = None  # path, if the problem is in one source
+    record: int | None = None  # number in the source, or in the view, if the problem is in one record
 
 
 class Findings:
@@ -46,20 +46,20 @@ class Findings:
     def __init__(self, index: Index | SavedView) -> None:
         self.index = index
         self.problems: list[Problem] = []
-        self.not_checked: list[str] = []  # what was left out, a sentence each
+        self.not_checked: list[str] = []  # what no check covers, a phrase each
 
     def add(self, check: str, what: str, source: str | None = None, record: int | None = None) -> None:
-        """Take in what is damaged."""
+        """Add a problem: `what` is damaged."""
         self.problems.append(Problem(check, self.index.damaged(what), source, record))
 
     @contextmanager
     def catching(self, check: str, source: str | None = None) -> Iterator[None]:
-        """Take in what the block raises as a problem."""
+        """Add an error that the block raises as a problem."""
         try:
             with self.index.reporting_malformed_metadata(), reading():
                 yield
         except Error as error:
-            if type(error) is Error:  # what is written for a comparison cannot be written
+            if type(error) is Error:  # the temporary index for the comparison cannot be written
                 raise
             self.problems.append(Problem(check, error, source))
 
@@ -71,7 +71,7 @@ class Findings:
             report(section.size)
 
     def compare(self, again: SectionFile) -> None:
-        """Take in the first number that differs of each section that `again` has, those of blocks aside."""
+        """Add the first different number of each section of `again`, except the sections of blocks."""
         for name, section in again.sections.items():
             if name not in BLOCK_SECTIONS:
                 check = next(check for begin, check in _CHECKS.items() if name.startswith(begin))
@@ -100,7 +100,7 @@ class Findings:
         self.add(check, f"{name}[{item}] = {found}{where}", source, record)
 
     def describe(self) -> dict[str, Any]:
-        """Return them as JSON."""
+        """Return the findings as JSON."""
         problems = [
             {"check": each.check, "source": each.source, "record": each.record, "message": str(each.error)}
             for each in self.problems
@@ -110,15 +110,15 @@ class Findings:
 
 
 def _first_difference(one: Iterable[int], other: Iterable[int]) -> int:
-    """Return where two sequences of one length differ first, which are not the same."""
+    """Return the first place where two different sequences of one length differ."""
     return next(at for at, (own, another) in enumerate(zip(one, other, strict=True)) if own != another)
 
 
 def examine(index: Index, *, workers: int | None = None, report: Report = lambda _: None) -> Findings:
-    """Check an index and the content of its sources; then index these again beside it, and compare the two.
+    """Check an index and the content of its sources; then index the sources again beside it, and compare.
 
-    Of whatever differs, the first record is named. Columns that Python computed have their checksum alone. `report` is
-    called with the number of bytes that were read since the last call, of `work(index)` in all.
+    A finding names the first record that differs. Columns computed in Python are checked by checksum alone. `report`
+    is called with the bytes read since the last call; their total is `work(index)`.
     """
     workers = workers or cores()
     findings = Findings(index)
@@ -147,7 +147,7 @@ def work(index: Index) -> int:
 
 
 def _check_source(index: Index, report: Report, number: int) -> tuple[Source | None, list[Problem]]:
-    """Compare size, fingerprint and hash of a source; return None for one that cannot be read, or has another size."""
+    """Compare size, fingerprint and hash of a source; the source is None if unreadable or of another size."""
     findings, path, there = Findings(index), index.source_path(number), None
     source = index.sources[number]
     with findings.catching("sources", path):
@@ -166,7 +166,7 @@ def _check_source(index: Index, report: Report, number: int) -> tuple[Source | N
 
 
 def _check_records(findings: Findings, index: Index, sources: list[Source], workers: int, report: Report) -> None:
-    """Index the sources again, as this index was made, and compare the two."""
+    """Index the sources again with the options of this index, and compare."""
     with findings.catching("records"), place_beside(index) as place:
         chosen = formats.of_index(index)
         given = {name: index.parameters[name] for name in chosen.options if name in index.parameters}
@@ -182,7 +182,7 @@ def _check_records(findings: Findings, index: Index, sources: list[Source], work
 
 @contextmanager
 def place_beside(index: Index | SavedView) -> Iterator[str]:
-    """Yield the path of a file that is never put there, but written beside it; hold its lock."""
+    """Yield a path beside a file, for a temporary index that never replaces one; hold its lock."""
     path = index.absolute(index.path)
     directory, name = os.path.split(path)
     with locked(path) if os.access(directory, os.W_OK) else TemporaryDirectory() as temporary:
@@ -190,10 +190,10 @@ def place_beside(index: Index | SavedView) -> Iterator[str]:
 
 
 def _compare(findings: Findings, index: Index, again: Index) -> None:
-    """Compare an index with one that was just made of the same sources."""
+    """Compare an index with a new one of the same sources."""
     for name, value in again.parameters.items():
         found = index.parameters.get(name)
-        if json.dumps(value) != json.dumps(found):  # a schema says by its order where its fields lie
+        if json.dumps(value) != json.dumps(found):  # as texts: the order of fields in a schema counts
             what = f"{name} = {found!r}, expected {value!r}, as the sources have it, or it is from a newer mmapds"
             findings.add("parameters", what)
             return
@@ -234,7 +234,7 @@ def _check_blocks(index: Index, again: Index, number: int) -> None:
     path, found, expected = index.source_path(number), *(each.sources[number].compression for each in (index, again))
     if found is None or expected is None:
         return
-    if found._replace(points=0) != expected._replace(points=0):  # another zlib makes other bytes of the same points
+    if found._replace(points=0) != expected._replace(points=0):  # the bytes of points depend on the version of zlib
         raise index.damaged(f"compression of {path} = {found._asdict()}, expected {expected._asdict()}")
     pairs = zip(*(BlockTable(each, number).starts() for each in (index, again)), strict=True)
     for block, (one, other) in enumerate(pairs):
@@ -246,7 +246,7 @@ def _check_blocks(index: Index, again: Index, number: int) -> None:
 
 
 def _note_unchecked(findings: Findings, index: Index) -> None:
-    """Say what no comparison saw."""
+    """Note what no check covers."""
     chosen = formats.FORMATS.get(index.format)
     if chosen is not None and chosen.is_text and not index.measuring["validate"]:
         findings.not_checked.append(f"whether records are JSON; {index.way_to_rebuild('--validate')}")

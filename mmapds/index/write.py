@@ -1,4 +1,4 @@
-"""From the records of sources to the file of an index, and to the tables of keys in it."""
+"""Write an index from the records of its sources, with its tables of keys."""
 
 import mmap
 import os
@@ -32,13 +32,13 @@ from ..storage.sources import INDEX_SUFFIX, Roots, Source, changed, check_unchan
 from ..storage.workers import in_threads
 from ..storage.writer import IndexWriter
 
-Report = Callable[[int], object]  # called with the number of bytes of sources that were done since the last call
-_GROWN = 1 << 17  # records of a source that grew that are copied at a time
-_KEYS = 1 << 20  # hashes of keys that are handled at a time
+Report = Callable[[int], object]  # called with the bytes of sources processed since the last call
+_GROWN = 1 << 17  # records of a grown source copied at a time
+_KEYS = 1 << 20  # hashes of keys processed at a time
 
 
 class Job(NamedTuple):
-    """One index to write, perhaps with what the index has that is there."""
+    """One index to write; records may be copied from the existing index."""
 
     index_path: str
     sources: list[Source]
@@ -48,10 +48,10 @@ class Job(NamedTuple):
     before: Index | None = None
     hashes: bool = False  # whether the index has a hash of each source
     computed: Sequence[str] = ()
-    """Columns that all records have in other indexes, besides those that are measured, in the order of the file."""
+    """Further columns, copied from other indexes that have them for all records, in the order of the file."""
     functions: Mapping[str, str] = {}  # of these: see `Index.functions`
     is_part: bool = False
-    """Whether it is a part of another index, or is compared with one; such a one may leave out everything."""
+    """Whether this index is a part of another one, or only compared with one: then options may skip all records."""
 
     @property
     def has_bounds(self) -> bool:
@@ -69,11 +69,11 @@ class Scan(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """All records that an index has of some consecutive sources; `filled` and `remarks` are those of parts alone."""
+    """All records of some consecutive sources, stored in another index; only parts have `filled` and `remarks`."""
 
     base: Index
     sources: range  # their numbers there
-    filled: Sequence[int] = ()  # for each measured column, how many of the records lack it
+    filled: Sequence[int] = ()  # for each measured column, how many records lack it
     remarks: Sequence[str] = ()
 
     @property
@@ -82,7 +82,7 @@ class Stored(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """A source that grew behind a record that is whole: an index has what it was, and a scan begins where that ends."""
+    """A source that grew after a whole record: old records are copied from an index, new ones scanned."""
 
     base: Index
     number: int  # of the source there
@@ -93,7 +93,7 @@ class Grown(NamedTuple):
         return range(self.base.firsts[self.number], self.base.firsts[self.number + 1])
 
     def pieces(self, job: Job, workers: int) -> Iterator[Piece]:
-        """Yield what a scan of the whole source does, without the columns of the records that are kept."""
+        """Yield the pieces of the whole source; pieces of kept records have no columns."""
         old = self.base.sources[self.number]
         self.base.verify_sections(BOUNDS)
         none = memoryview(b"").cast("Q")
@@ -113,14 +113,14 @@ Plan = Sequence[Scan | Stored | Grown]  # where the records of an index come fro
 def written(
     job: Job, plan: Plan, workers: int, report: Report = lambda _: None, engine: Engine | None = None
 ) -> "_Writing":
-    """Write an index beside its place; it is removed unless its `writer` puts it there.
+    """Write an index beside its place; it is removed unless its `writer` moves it there.
 
-    An engine scans whole sources in the place of threads; the end of a source that grew is scanned here.
+    Without an engine, threads scan. An engine scans whole sources; this process scans the new end of a grown source.
     """
     tasks: list[Task] = []
     if engine is not None:
         with IndexWriter(job.index_path):
-            pass  # a place that cannot be written to is an error before the work
+            pass  # fail before the work if the place is not writable
         steps: list[Stored | Grown | Task] = []
         first = 0
         for step in plan:
@@ -148,7 +148,7 @@ def written(
 
 
 class _Writing:
-    """An index of which some sources are written."""
+    """An index that is being written, source by source."""
 
     def __init__(self, job: Job, writer: IndexWriter, tasks: list[Task], report: Report) -> None:
         self.writer, self.tasks = writer, tasks
@@ -161,7 +161,7 @@ class _Writing:
         self._columns = {name: writer.spool() for name in (*job.measuring.columns, *job.computed)}
         self._keys: Spool | None = None
         self._hashes = lru_cache(1)(partial(_hashes_by_record, scratch=writer.scratch))
-        self._filled: Counter[int] = Counter()  # by the number of the column: see `Piece.filled`
+        self._filled: Counter[int] = Counter()  # by column number: see `Piece.filled`
 
     def scan(self, sources: Sequence[Source], pieces: Iterable[Piece]) -> None:
         """Append what a scan of some sources finds."""
@@ -172,7 +172,7 @@ class _Writing:
             raise self._incomplete("no more", piece.source, piece.scanned)
 
     def _scanned(self, number: int, source: Source, pieces: Iterator[Piece]) -> IndexedSource:
-        """Append the pieces of one source; return what the index holds of it."""
+        """Append the pieces of one source; return its description for the index."""
         records = skipped = bad = scanned = 0
         bad_at: tuple[tuple[int, int], ...] = ()
         last = None
@@ -238,7 +238,7 @@ class _Writing:
         self._blocks.append(piece.blocks)
 
     def copy(self, stored: Stored) -> None:
-        """Append what another index has."""
+        """Append records of another index."""
         base, job, records = stored.base, self._job, stored.records
         self._filled.update(dict(enumerate(stored.filled)))
         self.remarks += stored.remarks
@@ -261,7 +261,7 @@ class _Writing:
             self._report(source.size)
 
     def copy_columns(self, kept: Stored | Grown) -> None:
-        """Append the numbers of records that another index has."""
+        """Append the columns of records of another index."""
         base, records = kept.base, kept.records
         for name, spool in self._columns.items():
             kind = BY_DTYPE[base.sections[COLUMN + name].dtype]
@@ -291,7 +291,7 @@ class _Writing:
         self.path = self.writer.complete(metadata, sum(source.records for source in self._done))
 
     def _finish_columns(self) -> None:
-        """Write the columns, the order of lengths, and the keys; those that were computed last, as they were added."""
+        """Write the measured columns, the order of lengths, the keys, then the computed columns."""
         measured = self._job.measuring.columns
         for name in measured:
             self.writer.write_column(name, self._columns[name])
@@ -305,7 +305,7 @@ class _Writing:
                 self.writer.write_length_order()
 
     def _hash_sources(self, workers: int) -> None:
-        """Add the hash of each source that has none; threads share out whole sources."""
+        """Add the hash of each source that lacks it; each thread hashes whole sources."""
         lacking = [number for number, source in enumerate(self._done) if not source.xxh3_128]
         sources = [self._job.sources[number] for number in lacking]
         digests = in_threads(lambda source: full_hash(source.path, self._report), sources, workers=workers)
@@ -318,8 +318,8 @@ class _Writing:
 class BoundsWriter:
     """Writes the section of bounds, source by source, in one pass.
 
-    The bounds of a source begin with the smallest width. Where a group does not fit it, what was written of the source
-    is taken back, and written again with the next one. As a rule that is soon, as a source is alike from end to end.
+    The first groups of a source have the smallest width. If a group does not fit, all groups of the source are removed
+    and written again with the next width. This mostly happens early, as records of a source are alike.
     """
 
     def __init__(self, writer: IndexWriter) -> None:
@@ -334,10 +334,10 @@ class BoundsWriter:
 
     def _begin(self, width: int) -> None:
         self._width, self._mark = width, self._writer.mark()
-        self._held = memoryview(b"").cast("Q")  # bounds that do not fill a group yet
+        self._held = memoryview(b"").cast("Q")  # bounds of an incomplete group
 
     def append(self, bounds: memoryview) -> None:
-        """Append where the next records of the source at hand begin, uint64."""
+        """Append where the next records of the current source begin, uint64."""
         if len(bounds):
             self._sizes = _native.record_sizes(bounds, self._previous, *self._sizes)
             self._previous = bounds[-1]
@@ -356,7 +356,7 @@ class BoundsWriter:
             self._held = memoryview(self._held.tobytes() + bounds.tobytes()).cast("Q")
 
     def _widen(self) -> None:
-        """Write the groups of the source at hand again, with the next width."""
+        """Write the groups of the current source again, with the next width."""
         width, held, groups = self._width, self._held, self._writer.take_back(self._mark)
         self._begin(WIDTHS[WIDTHS.index(width) + 1])
         for piece in groups.chunks():
@@ -364,7 +364,7 @@ class BoundsWriter:
         self._pack(held)
 
     def finish(self, end: int) -> tuple[int, int, int]:
-        """End the source where its last record ends; return its width, and its records' smallest and largest size."""
+        """End the current source at byte `end`; return its width, and the sizes of its smallest and largest records."""
         last = end.to_bytes(U64.width, "little")
         self.append(memoryview(last).cast("Q"))
         while not (group := self._last_group(last)):
@@ -374,13 +374,13 @@ class BoundsWriter:
         return found
 
     def copy(self, groups: Iterable[bytes | bytearray]) -> None:
-        """Append the groups of whole sources, as another index has them, or the last one of the source at hand."""
+        """Append the groups of whole sources of another index, or the last group of the current source."""
         for piece in groups:
             self._writer.write(piece)
         self._begin_source()
 
     def _last_group(self, last: bytes) -> bytearray:
-        """Return the bounds that are held as a group, filled up with the last one; empty if the width does not fit."""
+        """Return the held bounds as a group, padded with the last one; empty if the width does not fit."""
         return _native.pack_bounds(
             self._width, self._held, last * (records_in_group(self._width) + 1 - len(self._held))
         )
@@ -404,7 +404,7 @@ def _tasks(job: Job, numbers: range, engine: Engine) -> Iterator[Task]:
 
 
 def build_part(path: str, sources: list[Source], job: Job, workers: int) -> None:
-    """Write the index of some sources, in a worker; they must be there with the size and time that they had."""
+    """Write the index of some sources, in a worker; their sizes and times must be unchanged."""
     for source in sources:
         check_unchanged(source)
     with written(job._replace(index_path=path), [Scan(sources)], workers).writer as writer:
@@ -423,7 +423,7 @@ def _stored(task: Task) -> Stored:
 
 
 def _write_keys(writer: IndexWriter, spool: Spool) -> None:
-    """Append the tables by which records are found by the hash of their key, u32: see docs/index-file.md."""
+    """Append the tables that find records by the u32 hash of their key: see docs/index-file.md."""
     import numpy as np  # start-up time: most formats have no keys
 
     by_record = np.frombuffer(writer.scratch(U32.width * spool.count), U32.dtype, spool.count)
@@ -439,7 +439,7 @@ def _write_keys(writer: IndexWriter, spool: Spool) -> None:
 
 
 def _hashes_by_record(index: Index, scratch: Callable[[int], mmap.mmap]) -> mmap.mmap:
-    """Return the hash of every record's key, in memory that `scratch` returns."""
+    """Return the hash of every record's key, in the order of records; `scratch` allocates the memory."""
     import numpy as np  # start-up time: most formats have no keys
 
     hashes, records = index.sections["key_hashes"], index.sections["key_records"]
@@ -457,7 +457,7 @@ def _hashes_by_record(index: Index, scratch: Callable[[int], mmap.mmap]) -> mmap
 
 
 def candidates(index: Index, key: str) -> Iterator[int]:
-    """Yield the records whose keys have the same hash as `key`, in ascending order; this takes no memory."""
+    """Yield the records whose keys have the same hash as `key`, ascending, without a list of them."""
     if "key_hashes" not in index.sections:
         raise FormatError(f"{index.path}: expected records with keys (format 'tar'), found format {index.format!r}")
     hashes, records = index.sections["key_hashes"], index.sections["key_records"]
@@ -480,7 +480,7 @@ def candidates(index: Index, key: str) -> Iterator[int]:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Raise SourceError for a file that ends before it did when it was opened."""
+    """Raise SourceError for a file that became shorter after it was opened."""
     try:
         yield
     except EOFError as error:
@@ -489,7 +489,7 @@ def reading() -> Iterator[None]:
 
 @contextmanager
 def _watching(sources: Sequence[Source]) -> Iterator[None]:
-    """Where reading sources fails because one of them changes meanwhile, raise the SourceError that says so."""
+    """If the block fails because a source changed meanwhile, raise a SourceError that says so."""
     try:
         with reading():
             yield
@@ -500,7 +500,7 @@ def _watching(sources: Sequence[Source]) -> Iterator[None]:
 
 
 def _check_something_is_left(job: Job, done: Sequence[IndexedSource], filled: Sequence[int]) -> None:
-    """Raise an error where the options leave out all records of a text, or none has a column; see `Piece.filled`."""
+    """Raise an error if options skip all records of a text, or no record has a column; see `Piece.filled`."""
     records, skipped = sum(source.records for source in done), sum(source.skipped for source in done)
     bad = sum(source.bad.lines for source in done)
     path, columns = job.sources[0].path, job.measuring.columns.values()

@@ -1,1 +1,1 @@
-"""Files: sources, files of sections, numbers on disk; locks and threads. Nothing here knows what a record is."""
+"""Files: sources, files of sections, numbers on disk; locks and threads. No module here knows what a record is."""

@@ -1,4 +1,4 @@
-"""Whether a source is the one that was indexed: sizes, times, fingerprints and hashes. See docs/checks.md."""
+"""Check that a source is unchanged since it was indexed: size, time, fingerprint, hash. See docs/checks.md."""
 
 import os
 import stat
@@ -13,14 +13,14 @@ from .sources import Source, check_unchanged, not_regular, open_regular, reason
 from .workers import cores, in_threads
 
 CHECKS = ("stat", "sample", "full", "none")  # how sources can be compared: see `check`
-BLOCKS, BLOCK = 16, 1 << 14  # how many blocks a fingerprint covers, and their bytes: few, as each is a seek
-COVERED = BLOCKS * BLOCK  # bytes: a fingerprint covers the whole of a source that is not larger
-WAITING = 16  # threads that sample sources: they wait for the disk or the network more than they compute
+BLOCKS, BLOCK = 16, 1 << 14  # blocks of a fingerprint, and bytes of each: few, as each is a seek
+COVERED = BLOCKS * BLOCK  # bytes; a fingerprint covers all of a source up to this size
+WAITING = 16  # threads that sample sources; many, as they mostly wait for the disk or the network
 _PIECE = 1 << 20
 
 
 class Digest(NamedTuple):
-    """What a source holds, and the size and time that it had when it was read."""
+    """A digest of a source's content, with the size and time of the source when it was read."""
 
     size: int
     mtime_ns: int
@@ -28,7 +28,7 @@ class Digest(NamedTuple):
 
 
 def fingerprint(path: str, size: int | None = None) -> Digest:
-    """Return xxh3-64 of a file's size, or the first `size` bytes of it, and of 16 blocks of 16 KiB, evenly spaced."""
+    """Return xxh3-64 of the size and of 16 spaced blocks of 16 KiB: of a file, or of its first `size` bytes."""
     with open_regular(path) as file:
         found = os.fstat(file.fileno())
         size = found.st_size if size is None else size
@@ -36,13 +36,13 @@ def fingerprint(path: str, size: int | None = None) -> Digest:
         begins: Sequence[int] = range(0, size, BLOCK)
         if size > COVERED:
             begins = [block * (size - BLOCK) // (BLOCKS - 1) for block in range(BLOCKS)]
-        for begin in begins:  # in small pieces, as the memory of large ones would be new each time
+        for begin in begins:  # in small pieces: large ones would allocate new memory each time
             digest.update(os.pread(file.fileno(), min(BLOCK, size - begin), begin))
     return Digest(size, found.st_mtime_ns, digest.hexdigest())
 
 
 def full_hash(path: str, report: Callable[[int], object] = lambda _: None) -> Digest:
-    """Return xxh3-128 of all bytes of a file; report how many were read since the last call."""
+    """Return xxh3-128 of all bytes of a file; call `report` with the bytes read since the last call."""
     digest, piece = xxh3_128(), memoryview(bytearray(_PIECE))
     with open_regular(path) as file:
         found = os.fstat(file.fileno())
@@ -54,10 +54,10 @@ def full_hash(path: str, report: Callable[[int], object] = lambda _: None) -> Di
 
 
 def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]]:
-    """Compare every source with what it was when it was indexed; `check_source` then knows which are the same.
+    """Compare every source with its state when it was indexed, and store the result for `check_source`.
 
-    See docs/checks.md for `how`. Return the sources of another time of which no more than a sample was compared: an
-    index, and the number there.
+    See docs/checks.md for `how`. Return the sources whose time differs and of which only samples were compared, each
+    as an index and the number there.
     """
     touched: list[tuple[Index, int]] = []
     others: list[tuple[Index, int]] = []
@@ -86,7 +86,7 @@ def _compare(sources: Sequence[tuple[Index, int]], *, full: bool = False) -> Non
 
 
 def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
-    """Raise StaleIndexError unless a source that was opened, with this size and time, is the one that was indexed."""
+    """Raise StaleIndexError unless an open source of this size and time is the one that was indexed."""
     if index.check == "none":
         return
     index.check_size(number, size)
@@ -107,7 +107,7 @@ def check_now(index: Index, number: int) -> os.stat_result:
 
 
 def check_content(index: Index, number: int, found: Digest, *, full: bool = False) -> None:
-    """Raise StaleIndexError unless the size and the digest of a source are those that it had; the hash, if `full`."""
+    """Raise StaleIndexError unless size and fingerprint of a source are unchanged; with `full`, size and hash."""
     source = index.sources[number]
     index.check_size(number, found.size)
     what, expected = ("hash", source.xxh3_128) if full else ("fingerprint", source.fingerprint)
@@ -121,10 +121,10 @@ def check_content(index: Index, number: int, found: Digest, *, full: bool = Fals
 
 
 def stat_source(index: Index, number: int) -> os.stat_result:
-    """Return the status of a source; raise SourceError where it is missing, not a regular file, or not allowed."""
+    """Return the status of a source; raise SourceError if it is missing, not a regular file, or not allowed."""
     path = index.source_path(number)
     try:
-        # One call of the system, as most sources are not links.
+        # Fast path: one system call, as most sources are not links.
         found = os.lstat(index.absolute(path)) if index.is_inside(number) else None
         if found is None or stat.S_ISLNK(found.st_mode):
             found = os.stat(index.absolute(index.readable_path(number)))

@@ -48,12 +48,12 @@ LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
     "length_values": (U64.dtype,),
     "length_counts": (U64.dtype,),
 }
-"""The types of these sections, which an index or a saved view has together with the column `length`, or not at all."""
-_KEY_SECTIONS = {"key_records": RECORD_NUMBERS, "key_hashes": (U32.dtype,)}  # with their types; all or none of them
-SECTIONS = {BOUNDS, *LENGTH_SECTIONS, *BLOCK_SECTIONS, *_KEY_SECTIONS}  # those that an index may have besides columns
+"""The types of these sections; an index or a saved view with a column `length` has all of them, others none."""
+_KEY_SECTIONS = {"key_records": RECORD_NUMBERS, "key_hashes": (U32.dtype,)}  # with types; both or none
+SECTIONS = {BOUNDS, *LENGTH_SECTIONS, *BLOCK_SECTIONS, *_KEY_SECTIONS}  # that an index may have besides columns
 _COLUMN_DTYPES = tuple(each.dtype for each in COLUMN_TYPES)
-OF_COMPRESSED = 2  # the kind of an index of which a source is compressed, or more
-BITS_BLOCK = 2048  # records that an entry of the directory of bits is for
+OF_COMPRESSED = 2  # the kind of an index with a compressed source
+BITS_BLOCK = 2048  # records for each entry of the directory of bits
 NOTHING: dict[str, Any] = {"expressions": {}, "missing": "error", "validate": False}
 """The measuring of an index without columns; see `Measuring.describe`."""
 
@@ -76,19 +76,19 @@ _BASE: dict[str, Rule] = {"path": TEXT, "records": COUNT, "mark": TEXT}
 
 
 def relative_to_index(source: str, index: str) -> str:
-    """Return a source's path as an index stores it, so that the two can be moved together."""
+    """Return a source's path relative to its index, so that the two can be moved together."""
     directory = os.path.realpath(os.path.dirname(index))
     parent, name = os.path.split(source)
     return os.path.normpath(os.path.join(os.path.relpath(os.path.realpath(parent), directory), name))
 
 
 def names_index(path: str) -> bool:
-    """Whether a path is that of an index, or of one that is written and not in its place yet, not that of a source."""
+    """Whether a path is that of an index or of an unfinished index, not of a source."""
     return _INDEX_NAME.search(path) is not None
 
 
 class IndexFile(SectionFile):
-    """What the two kinds of .mmx files have in common.
+    """The base of both kinds of .mmx files.
 
     Raises:
       IndexMissingError: the file does not exist.
@@ -117,7 +117,7 @@ class IndexFile(SectionFile):
         """The columns by name."""
 
     def _check_columns(self, wanted: Iterable[str] = ()) -> None:
-        """Raise FormatError unless all columns have a number for each record, and lengths are ordered whole or not."""
+        """Raise FormatError unless columns have a number for each record, and the sections of the length order fit."""
         ordered = not self.sections.keys().isdisjoint(LENGTH_SECTIONS)
         for name in (*wanted, *self.columns, *["length"] * ordered):
             self.check_numbers(COLUMN + name, _COLUMN_DTYPES, self.records)
@@ -127,7 +127,7 @@ class IndexFile(SectionFile):
             self.check_numbers("length_counts", (U64.dtype,), self.sections["length_values"].items)
 
     def column(self, name: str) -> tuple[str, memoryview]:
-        """Return the type and the bytes of a column, mapped; raise ColumnError where the file does not have it."""
+        """Return the type and the mapped bytes of a column; raise ColumnError if the file lacks it."""
         if name not in self.columns:
             raise ColumnError(
                 f"{self.path}: expected column {name!r}, found {listed(self.columns) or 'none'}; add it with "
@@ -138,28 +138,28 @@ class IndexFile(SectionFile):
     @property
     def home(self) -> str:
         """The real path of the directory that holds the file."""
-        if self._real_home is None:  # not a cached_property: that of Python 3.11 has a lock, which a fork may copy
+        if self._real_home is None:  # not a cached_property: in Python 3.11 a fork may copy its held lock
             self._real_home = os.path.realpath(os.path.dirname(self.absolute(self.path)))
         return self._real_home
 
     def absolute(self, path: str) -> str:
-        """Return a path relative to the working directory in which the file was opened."""
+        """Return a path made absolute by the working directory in which the file was opened."""
         return path if path.startswith("/") else os.path.join(self.opened_in, path)
 
     def path_of(self, relative: str) -> str:
-        """Return where a file is that this one names, as messages say it; nothing has checked where it leads."""
+        """Return the path of a file that this one names, for messages; it is unchecked, so do not open it."""
         if not relative.isascii():
-            check_name(relative)  # of which Python may not know where it is
+            check_name(relative)  # Python may read the name in another encoding
         if "/" not in relative:
             return self.path[: self.path.rfind("/") + 1] + relative
-        # `..` starts from the real place of this file, not from that of a link to it.
+        # `..` starts from the real directory of this file, even if it was opened through a link.
         home = self.home
-        while relative.startswith("../"):  # up from a real path, so that is its parent; not so behind a name
-            home, relative = os.path.dirname(home), relative[3:].lstrip("/")  # else `..//etc` would be `/etc`
+        while relative.startswith("../"):  # home is a real path, so dirname is its parent
+            home, relative = os.path.dirname(home), relative[3:].lstrip("/")  # otherwise `..//etc` would be `/etc`
         return os.path.join(home, relative)
 
     def check_reach(self, path: str) -> None:
-        """Raise SourceError unless a file that this one leads to may be read."""
+        """Raise SourceError unless the roots allow this file to name the one at `path`."""
         self.roots.check(self.absolute(path), self.path, self.home)
 
 
@@ -169,13 +169,13 @@ class Index(IndexFile):
     NAME, KINDS = "AN INDEX", (0, OF_COMPRESSED)
     sources: Sequence[IndexedSource] = ()
     check = "stat"
-    """How sources were compared, one of `current.CHECKS`; with "none", they are not when they are first read."""
+    """How sources were compared, one of `current.CHECKS`; with "none", the first read does not compare them either."""
 
     def _take(self, metadata: dict[str, Any]) -> None:
-        self._folders: dict[str, bool] = {}  # of sources: whether all plain files there lie inside
+        self._folders: dict[str, bool] = {}  # by folder of sources: whether its plain files lie inside
         self._starts: dict[str, list[int]] = {}
         self.recognised: dict[int, int] = {}
-        """Number of a source whose content was compared and is the same, to the time of change that it had."""
+        """By source number: the modification time at which its content was compared and found the same."""
         super()._take(metadata)
         metadata = {"functions": {}, "parameters": {}, "columns": NOTHING} | metadata
         check_fields("", _METADATA, metadata)
@@ -183,14 +183,14 @@ class Index(IndexFile):
         self.parameters: dict[str, Any] = metadata["parameters"]
         check_fields(" among parameters", _PARAMETERS, {"record_bytes": 1, "columns": {}} | self.parameters)
         self.functions: dict[str, str] = metadata["functions"]
-        """What the functions that computed columns are known by, by column: see `mmapds.add_column`."""
+        """The identity of the function behind each computed column: see `mmapds.add_column`."""
         self.measuring: dict[str, Any] = metadata["columns"]  # how the columns were measured: see `Measuring.describe`
         check_fields(" among columns", _MEASURING, {"bad": "error", "max_record": 1} | self.measuring)
         self.expressions: dict[str, str] = self.measuring["expressions"]
-        """The columns that were measured, each with its expression."""
+        """The measured columns, with their expressions."""
         self.sources = [IndexedSource.parse(source) for source in metadata["sources"]]
         self.firsts = list(accumulate((source.records for source in self.sources), initial=0))
-        """The number of the first record of each source, and that of all records."""
+        """The number of the first record of each source; then the number of records."""
         if (held := self.firsts[-1]) != self.records:
             raise self.damaged(f"expected {self.records} records, as the header says, found {held} in the sources")
         self.has_bounds = BOUNDS in self.sections or "record_bytes" not in self.parameters
@@ -198,7 +198,7 @@ class Index(IndexFile):
         self._check_sections()
 
     def _check_sections(self) -> None:
-        """Raise FormatError unless sections are as the sources need them."""
+        """Raise FormatError unless the sections fit the sources."""
         if self.has_bounds:
             if not all(source.width for source in self.sources):
                 raise self.damaged("width of a source: expected 2, 3, 4 or 8, as it has bounds, found 0")
@@ -222,13 +222,13 @@ class Index(IndexFile):
         return self.sections[BOUNDS].offset + self.start("groups", number) * GROUP if self.has_bounds else 0
 
     def start(self, what: str, number: int) -> int:
-        """Return where a source begins among what all sources have: a property of `IndexedSource`."""
+        """Return the sum of a property of `IndexedSource` over the sources before this one."""
         if what not in self._starts:
             self._starts[what] = list(accumulate((getattr(source, what) for source in self.sources), initial=0))
         return self._starts[what][number]
 
     def bounds(self, number: int, begin: int, end: int) -> memoryview:
-        """Return bounds `begin` to `end - 1` of a source, uint64; none if all records have one size."""
+        """Return bounds `begin` to `end - 1` of a source, uint64; empty if all records have one size."""
         width = self.sources[number].width
         if not self.has_bounds or begin >= end:
             return memoryview(b"").cast("Q")
@@ -238,33 +238,33 @@ class Index(IndexFile):
         return unpacked(width, groups)[begin - first * each : end - first * each]
 
     def end(self, number: int) -> int:
-        """Return the byte where the last record of a source ends, or where the first one would begin."""
+        """Return the byte where the last record of a source ends; without records, where the first would begin."""
         source = self.sources[number]
         if not self.has_bounds:
             return source.first + source.records * int(self.parameters["record_bytes"])
         return int(self.bounds(number, source.records, source.records + 1)[0])
 
     def extent(self, number: int) -> int:
-        """Return how many bytes the records of a source take, framing included, without what lies before and after."""
+        """Return the bytes from the first record of a source to the end of its last one, with framing."""
         first = self.bounds(number, 0, 1)[0] if self.has_bounds else self.sources[number].first
         return self.end(number) - first
 
     # ---- where sources lie -------------------------------------------------------------------------------------
 
     def source_path(self, number: int) -> str:
-        """Return where a source is, as messages say it; nothing has checked where it leads: see `readable_path`."""
+        """Return the path of a source, for messages; it is unchecked: see `readable_path`."""
         return self.path_of(self.sources[number].path)
 
     def readable_path(self, number: int) -> str:
-        """Return where a source is; raise SourceError where it lies outside, and the user has not allowed that."""
+        """Return the path of a source; raise SourceError if it lies outside this file's directory and the roots."""
         path = self.source_path(number)
-        # A file that is not a link needs nothing more, and indexes have them by the thousands.
+        # Fast path: an index may have thousands of sources, and few are links.
         if not self.is_inside(number) or os.path.islink(self.absolute(path)):
             self.check_reach(path)
         return path
 
     def is_inside(self, number: int) -> bool:
-        """Whether a source lies below the directory of the index, and is not hidden; unless it is a link itself."""
+        """Whether a source lies below the directory of the index and is not hidden; its last name may be a link."""
         folder, slash, name = self.sources[number].path.rpartition("/")
         if slash and folder not in self._folders:
             real = os.path.realpath(os.path.join(self.home, folder + slash))
@@ -272,19 +272,19 @@ class Index(IndexFile):
         return name[:1] not in ("", ".") and (not slash or self._folders[folder])
 
     def roots_needed(self) -> list[str]:
-        """Return the directories of the sources that lie outside, whether or not the user allows them."""
+        """Return the directories of sources outside the index's own directory, allowed or not."""
         paths = [os.path.realpath(self.absolute(self.source_path(number))) for number in range(len(self.sources))]
         return sorted({os.path.dirname(real) for real in paths if not is_inside(real, self.home)})
 
     def covers(self, path: str) -> bool:
-        """Whether it is the index of one source, and that is this file, by its name or through links."""
+        """Whether this is the index of a single source, and `path` is that file, by name or through links."""
         if len(self.sources) != 1:
             return False
-        found = self.source_path(0)  # the name first, as datasets have indexes by the thousands
+        found = self.source_path(0)  # fast path: names first, as a dataset may have thousands of indexes
         return found == path or is_same_file(self.absolute(found), self.absolute(path))
 
     def check_size(self, number: int, size: int) -> None:
-        """Raise StaleIndexError unless a source has the size that it had when it was indexed."""
+        """Raise StaleIndexError unless the size of a source is unchanged since it was indexed."""
         source = self.sources[number]
         if size != source.size:
             raise StaleIndexError(
@@ -296,25 +296,25 @@ class Index(IndexFile):
 
     @property
     def computed_columns(self) -> list[str]:
-        """Names of the columns that a rebuild loses: they come neither from an expression nor from the sources."""
+        """Names of the columns that a rebuild loses: those without an expression that are not in the sources."""
         known = {*self.expressions, *self.parameters.get("columns", {})}
         return [name for name in self.columns if name not in known]
 
     def meaning(self, name: str) -> str:
-        """Return the expression or the function that made a column; "" where its numbers were given."""
+        """Return the expression or the function that made a column; "" if the user gave its numbers."""
         function = self.functions.get(name, "").rpartition(":")[0]
         return self.expressions.get(name) or (f"function {function}" if function else "")
 
     def _way(self) -> str:
-        if not self.sources:  # the metadata that name them are damaged
+        if not self.sources:  # the metadata that name the sources are damaged
             return f"; {way_to_index(self.path)}"
         return f"; {self.way_to_rebuild('--force')}"
 
     def way_to_rebuild(self, *options: str) -> str:
-        """Return the shell command that builds this index again, with more options; and how to keep what it loses."""
+        """Return the advice for building this index again: a command or, to keep columns of Python, a call."""
         given, roots = [self.path], [f"--root {quoted(root)}" for root in sorted(self.roots.lasting())]
-        # Roots that the user gave, and no others: the command must not go further than the user did.
-        if len(self.sources) == 1 and self.path == self.source_path(0) + INDEX_SUFFIX:  # naming it is naming the index
+        # Only roots that the user gave: the command must not allow more than the user did.
+        if len(self.sources) == 1 and self.path == self.source_path(0) + INDEX_SUFFIX:  # the source names the index
             given, roots = [self.source_path(0)], []
         lost = [] if "--hash" in options else self.computed_columns  # hashes alone keep all columns
         if not lost:
@@ -331,7 +331,7 @@ class Index(IndexFile):
 
 
 class Base(NamedTuple):
-    """An index whose records a view has, as it was when the view was saved."""
+    """An index whose records a view holds, as it was when the view was saved."""
 
     path: str  # relative to the directory that holds the view
     records: int
@@ -339,9 +339,9 @@ class Base(NamedTuple):
 
 
 def mark_of(index: Index, columns: Sequence[str]) -> str:
-    """Return what identifies the records of an index, their numbers, and some of its columns: 16 hex digits.
+    """Return a digest of the records of an index, their order, and some of its columns: 16 hex digits.
 
-    An index that is built again of the same sources has the same mark, also with more columns.
+    A rebuilt index of the same sources has the same mark, even with more columns.
     """
     mark = xxh3_64(json.dumps([index.format, index.parameters], sort_keys=True).encode())
     for source in index.sources:
@@ -364,10 +364,10 @@ class SavedView(IndexFile):
         for base in metadata["bases"]:
             check_fields(" of a base", _BASE, base)
             self.bases.append(Base(*map(base.__getitem__, Base._fields)))
-        self.total = sum(base.records for base in self.bases)  # records of all bases, which rows are numbers of
+        self.total = sum(base.records for base in self.bases)  # records of all bases; each row is one of their numbers
         if not self.bases or self.total >= 2**63:
             raise self.damaged(f"expected 1 to 2**63 - 1 records of 1 base or more, found {self.total}")
-        self.is_bits = "row_bits" in self.sections  # whether its rows are bits; else they are an array
+        self.is_bits = "row_bits" in self.sections  # whether rows are stored as bits; otherwise as an array
         words, blocks = -(-self.total // 64), -(-self.total // BITS_BLOCK)
         if not self.is_bits:
             self.check_numbers("rows", RECORD_NUMBERS, self.records)
@@ -382,15 +382,15 @@ class SavedView(IndexFile):
         self._check_columns()
 
     def base_path(self, number: int) -> str:
-        """Return where a base is, as messages say it; nothing has checked where it leads."""
+        """Return the path of a base, for messages; it is unchecked."""
         return self.path_of(self.bases[number].path)
 
     def open_bases(self) -> list[Index]:
-        """Open the indexes whose records the view has; see `open_base`."""
+        """Open all bases of the view; see `open_base`."""
         return [self.open_base(number) for number in range(len(self.bases))]
 
     def open_base(self, number: int) -> Index:
-        """Open one of them; raise StaleIndexError where it was built again of other sources, or its columns changed."""
+        """Open one base; raise StaleIndexError if its records or columns changed since the view was saved."""
         path, base = self.base_path(number), self.bases[number]
         self.check_reach(path)
         index = Index(path, self.roots, self.io)
@@ -415,7 +415,7 @@ def is_saved_view(path: str) -> bool:
 
 
 def open_stored(path: str, roots: Roots | None = None, io: Io = "mmap", *, given: str) -> Index | SavedView:
-    """Open an index or a saved view; raise StaleIndexError unless that is what the user named, or its index."""
+    """Open an index or a saved view; raise StaleIndexError unless it is `given`, or the index of `given`."""
     try:
         index = Index(path, roots, io)
     except SavedViewFoundError:

@@ -1,7 +1,7 @@
-"""Replacing a file: one writer at a time, beside its place, and moved there when it is whole.
+"""Replace a file: one writer at a time writes a temporary file, and moves it into place when it is complete.
 
-The lock of `a.mmx` is one on `a.mmx.lock`, which names its holder. The kernel frees it when the process ends, so a lock
-file that is not locked is that of a killed process: the next holder removes its temporaries. Another host's stay.
+The lock of `a.mmx` is on the file `a.mmx.lock`, which names its holder. The kernel frees it when the process ends. So
+an unlocked lock file was left by a killed process: the next holder removes the temporaries of this host.
 """
 
 import fcntl
@@ -24,16 +24,16 @@ from ..errors import Error, option
 from .sources import reason
 
 LOCK_SUFFIX = ".lock"
-LIMIT = "MMAPDS_LOCK_SECONDS"  # the environment variable that says how many seconds to wait for a lock
-TEMPORARY = r"\.[0-9a-f]{8}\.tmp"  # the pattern of what follows the name of a file in that of a temporary
+LIMIT = "MMAPDS_LOCK_SECONDS"  # environment variable: seconds to wait for a lock
+TEMPORARY = r"\.[0-9a-f]{8}\.tmp"  # pattern of the suffix of a temporary file
 _HOST = f"{crc32(os.uname().nodename.encode()) & 0xFFFF:04x}"
-_SILENCE, _POLL = 1.0, 0.05  # seconds before a message says what is waited for, and between two attempts
+_SILENCE, _POLL = 1.0, 0.05  # seconds until a message names the holder, and between attempts
 
 
 class OwnFile(FileIO):
-    """A file of a writer, never at the end of a link. Its writes are whole.
+    """A file of a writer. It refuses links, and writes whole buffers.
 
-    A forked child closes it: a worker that outlives a killed writer would keep its lock.
+    A forked child closes it: otherwise a worker that outlives a killed writer would keep its lock.
     """
 
     def __init__(self, path: str, mode: str) -> None:
@@ -41,7 +41,7 @@ class OwnFile(FileIO):
         _open_files.add(self)
 
     def write(self, data: Any) -> int:
-        """Write all bytes of a buffer; return how many they are."""
+        """Write all bytes of a buffer; return their number."""
         view = memoryview(data)
         left = view.cast("B") if view.nbytes else view
         while left.nbytes:
@@ -67,9 +67,9 @@ _held: dict[str, tuple[int, int]] = {}  # by the real path of a lock file: the p
 
 @contextmanager
 def locked(target: str) -> Iterator[None]:
-    """Hold the lock of a file while it is replaced; raise Error where another process holds it for too long.
+    """Hold the lock of a file while it is replaced; raise Error if another process holds it for too long.
 
-    A thread that holds it already goes on. In a directory that cannot be written to there is no lock.
+    A thread may lock a file that it has locked already. A directory that is not writable has no lock.
     """
     directory, name = os.path.split(target)
     path = os.path.join(os.path.realpath(directory or "."), name) + LOCK_SUFFIX
@@ -84,7 +84,7 @@ def locked(target: str) -> Iterator[None]:
             yield
         finally:
             _held.pop(path, None)
-            if os.getpid() == me[0]:  # not in a child that was forked meanwhile
+            if os.getpid() == me[0]:  # only here: a forked child does not hold the lock
                 with suppress(OSError):
                     os.unlink(path)
 
@@ -92,7 +92,7 @@ def locked(target: str) -> Iterator[None]:
 def _limit() -> float:
     text = os.environ.get(LIMIT) or "3600"
     with suppress(ValueError):
-        if (seconds := float(text)) >= 0:  # not of NaN
+        if (seconds := float(text)) >= 0:  # False for NaN
             return seconds
     raise Error(f"{LIMIT} = {text!r}, expected a number of seconds, 0 or more")
 
@@ -104,14 +104,14 @@ def _acquire(target: str, path: str) -> OwnFile | None:
             file = OwnFile(path, "a+")
             is_locked = _is_locked(file, path)
         except OSError as error:
-            if not os.path.lexists(path):  # nothing can be written there, which the writer says better
+            if not os.path.lexists(path):  # the directory is not writable: the writer has the better message
                 return None
             raise Error(f"{target}{LOCK_SUFFIX}: cannot lock it ({reason(error)})") from None
         if is_locked:
             with suppress(OSError):  # a full disk
-                if os.fstat(file.fileno()).st_size:  # of a killed process
+                if os.fstat(file.fileno()).st_size:  # left by a killed process
                     remove_leftovers(path.removesuffix(LOCK_SUFFIX))
-                    file.truncate(0)  # never of an empty file: ext4 would write it to the disk when it is closed
+                    file.truncate(0)  # only a file with content: ext4 flushes a truncated file on close
                 file.write(f"{os.getpid()} on {os.uname().nodename}".encode())
             return file
         holder = os.pread(file.fileno(), 300, 0).decode("latin-1")
@@ -139,11 +139,11 @@ def _is_importing_main() -> bool:
 
 
 def _is_locked(file: FileIO, path: str) -> bool:
-    """Try to lock an open file; return whether that is done, and it still has this path."""
+    """Try to lock an open file; return whether it is locked and still has this path."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except (BlockingIOError, PermissionError, FileNotFoundError):  # the second one on SMB
+    except (BlockingIOError, PermissionError, FileNotFoundError):  # PermissionError: on SMB
         return False
 
 
@@ -154,7 +154,7 @@ def remove_leftovers(target: str) -> None:
     """Remove the temporaries of a file whose writers on this host are dead."""
     directory, name = os.path.split(target)
     own = re.compile(rf"{re.escape(name)}(?=\.{_HOST}){TEMPORARY}")
-    with suppress(OSError):  # of a directory that can be written to, and not be read
+    with suppress(OSError):  # a directory that can be written to but not listed
         for found in filter(own.fullmatch, os.listdir(directory or ".")):
             path = os.path.join(directory, found)
             with suppress(OSError), FileIO(path, "r+") as file:
@@ -163,11 +163,11 @@ def remove_leftovers(target: str) -> None:
 
 
 class Replacement:
-    """A file beside its place, an absolute path. It is removed when it is closed, unless `place` was called."""
+    """A temporary file beside its target, an absolute path. `close` removes it unless `place` was called."""
 
     def __init__(self, target: str) -> None:
         self.target, self.directory = target, os.path.dirname(target)
-        is_open = os.path.islink(target) and os.readlink(target).startswith("/proc/")  # as /dev/stdout is
+        is_open = os.path.islink(target) and os.readlink(target).startswith("/proc/")  # such as /dev/stdout
         if is_open or (os.path.exists(target) and not os.path.isfile(target)):
             raise FileExistsError(EEXIST, "expected a regular file, found another")
         while True:
@@ -176,29 +176,29 @@ class Replacement:
                 self.file = OwnFile(self.temporary, "x+")
                 if _is_locked(self.file, self.temporary):
                     break
-                self.file.close()  # another process took it for one of a dead writer, and removes it
+                self.file.close()  # another process took it for a leftover of a dead writer, and removed it
 
     def restrict(self, paths: Iterable[str]) -> None:
-        """Let nobody read the file who may not read those that it is made of."""
-        with suppress(OSError):  # of file systems without modes
+        """Restrict the mode of the file to readers of all files in `paths`."""
+        with suppress(OSError):  # a file system without modes
             modes = (os.stat(path).st_mode for path in paths)
             os.fchmod(self.file.fileno(), reduce(and_, modes, os.fstat(self.file.fileno()).st_mode) & 0o777)
 
     def place(self) -> None:
-        """Move the file, which the caller has flushed to the disk, to its place; it keeps the mode of an older one."""
+        """Move the file to its place, with the mode of the file that it replaces. Flush it to the disk before."""
         with suppress(OSError):
             os.fchmod(self.file.fileno(), os.stat(self.target).st_mode & 0o777)
         os.replace(self.temporary, self.target)
-        with suppress(OSError):  # some network file systems refuse to flush the new name
+        with suppress(OSError):  # some network file systems cannot flush a directory
             fd = os.open(self.directory, os.O_RDONLY)
             with suppress(OSError):
                 os.fsync(fd)
             os.close(fd)
 
     def close(self) -> None:
-        """Close the file, and remove it unless it was moved to its place; a forked child has it closed already."""
+        """Close the file, and remove it unless it was moved to its place. Does nothing in a forked child."""
         if hasattr(self, "file") and not self.file.closed:
-            with suppress(OSError):  # it was moved; else the next writer removes it
+            with suppress(OSError):  # it was moved, or the next writer removes it
                 os.unlink(self.temporary)
             with suppress(OSError):
                 self.file.close()
@@ -215,7 +215,7 @@ class Replacement:
 
 @contextmanager
 def replacing(target: str, made_of: str, check: Callable[[], object]) -> Iterator[OwnFile]:
-    """Yield a file to write; when the block ends and `check` raises nothing, it is moved to an absolute path."""
+    """Yield a file to write; at the end of the block call `check`, then move the file to `target`, an absolute path."""
     with locked(target), Replacement(target) as new:
         new.restrict([made_of])
         yield new.file
@@ -225,7 +225,7 @@ def replacing(target: str, made_of: str, check: Callable[[], object]) -> Iterato
 
 
 def is_same_file(path: str, other: str) -> bool:
-    """Whether two paths are of one file; not if one of them cannot be read, which whoever reads it says."""
+    """Whether two paths lead to one file; False if one of them cannot be read, as its reader will say why."""
     try:
         return os.path.samefile(path, other)
     except OSError:
@@ -233,7 +233,7 @@ def is_same_file(path: str, other: str) -> bool:
 
 
 def check_is_free(path: str) -> None:
-    """Raise Error where a file, or anything else, is there already."""
+    """Raise Error if the path exists."""
     if os.path.lexists(path):
         way = f"give another place, or replace it with {option('force', True)}"
         raise Error(f"{path}: expected a name that is free, found a file; {way}")

@@ -1,4 +1,4 @@
-"""Numbers of sections: their types, a radix sort, and the spool in which they wait until their type is known.
+"""Numbers of sections: their types, a radix sort, and the spool that holds them until their type is known.
 
 The core measures records into cells of 64 bits and says how to read them (`NUMBER_U64`, `NUMBER_I64`, `NUMBER_F64`); a
 section holds the narrowest type that fits all of its numbers.
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class NumberType(NamedTuple):
     """A type of numbers, and its name in each place that has one."""
 
-    dtype: str  # what a section calls it; NumPy too
+    dtype: str  # its name in a section, and in NumPy
     width: int  # bytes
-    code: Literal["B", "I", "Q", "q", "d"]  # what `memoryview.cast`, `array` and `struct` call it
+    code: Literal["B", "I", "Q", "q", "d"]  # its name in `memoryview.cast`, `array` and `struct`
     cell: int  # how the core reads a number of this type once it is widened to 64 bits
 
 
@@ -39,7 +39,7 @@ BY_DTYPE = {number_type.dtype: number_type for number_type in (U8, *COLUMN_TYPES
 _COPY = 1 << 20  # bytes read at a time, a multiple of every width
 _IN_MEMORY = 16 << 20  # bytes
 _DIGIT = 16  # bits sorted at a time
-_AT_ONCE = 20  # lengths of up to so many bits are sorted in one pass: 8 MB of counters
+_AT_ONCE = 20  # lengths of up to this many bits are sorted in one pass: 8 MB of counters
 BY_CELL = {number_type.cell: number_type for number_type in (U64, I64, F64)}
 
 
@@ -51,11 +51,11 @@ def not_a_length(number: object, record: int) -> ColumnError:
 
 
 def as_numbers(values: Any, first: int = 0) -> "NDArray[Any]":
-    """Return numbers as an array; raise ColumnError where NumPy would round an integer of a list, as beside floats.
+    """Return numbers as an array; raise ColumnError if NumPy would round an integer of a list that has floats too.
 
     The message counts records from `first` on.
     """
-    import numpy as np  # which indexing does without
+    import numpy as np  # start-up time: indexing does not need it
 
     found: NDArray[Any] = np.asarray(values)
     if found.dtype.kind != "f" or not isinstance(values, list | tuple):
@@ -70,7 +70,7 @@ def as_numbers(values: Any, first: int = 0) -> "NDArray[Any]":
 
 
 EXACT = "an integer that float64 holds exactly, as the column has floats or negative numbers, too,"
-"""What is expected in the place of an integer that is rounded, as messages say it."""
+"""What messages expect in place of an integer that would be rounded."""
 
 
 # ---- sorting record numbers -------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def order_type(records: int) -> NumberType:
 
 
 def sort_digits(numbers: Any, width: int, bits: int, scratch: Callable[[int], mmap.mmap]) -> mmap.mmap:
-    """Return record numbers in the order of numbers of 1 to `bits` bits, the largest first, equal ones ascending."""
+    """Return record numbers sorted by `numbers`, of 1 to `bits` bits: largest first, equal ones ascending."""
     count = memoryview(numbers).nbytes // width
     order_width = order_type(count).width
     order, spare = (scratch(count * order_width) for _ in range(2))
@@ -97,7 +97,7 @@ def sort_digits(numbers: Any, width: int, bits: int, scratch: Callable[[int], mm
 def sort_lengths(
     lengths: Any, width: int, scratch: Callable[[int], mmap.mmap]
 ) -> dict[str, tuple[str, mmap.mmap | bytes]]:
-    """Return the type and the bytes of each section on the order of lengths: see docs/index-file.md.
+    """Return the type and the bytes of each section of the length order: see docs/index-file.md.
 
     Args:
       lengths: a buffer of unsigned integers of `width` bytes, 4 or 8.
@@ -110,7 +110,7 @@ def sort_lengths(
     values, counts = b"", b""
     if count and (largest := native.largest()) < 1 << _AT_ONCE:
         order, ends = scratch(count * order_width), memoryview(bytearray(8 * (largest + 1))).cast("Q")
-        native.sort(ends, order, order_width)  # then the counters hold where the run of each length ends
+        native.sort(ends, order, order_width)  # afterwards the counters hold the end of each length's run
         values, counts = _native.lengths_runs_of(ends)
     elif count:
         order = sort_digits(lengths, width, largest.bit_length(), scratch)
@@ -122,9 +122,9 @@ def sort_lengths(
 
 
 class Spool:
-    """The numbers of a column on their way into a file; they are read when all are appended.
+    """The numbers of a column, until its type is known: append all, then read `chunks`.
 
-    The first 16 MB stay in memory; more go to a scratch file without a name. Numbers of other files stay there.
+    The first 16 MB stay in memory; more go to an unnamed scratch file. Numbers of other files are not copied.
 
     Args:
       directory: where the scratch file may be made.
@@ -138,11 +138,11 @@ class Spool:
         self._file = SpooledTemporaryFile(_IN_MEMORY, dir=directory)  # noqa: SIM115 - closed with the spool
         self._size = 0  # bytes in the file
         self._writing = writing
-        # Consecutive numbers of one type: the bytes of the file that hold them, or what yields theirs.
+        # Runs of numbers of one type: their bytes in the file, or a function that yields them.
         self._runs: list[tuple[NumberType, range | Callable[[], Iterator[bytes]]]] = []
 
     def append(self, cell: int, cells: memoryview) -> None:
-        """Append 64-bit cells, all of them of one type of the core (`NUMBER_U64` and so on)."""
+        """Append 64-bit cells of one type of the core, such as `NUMBER_U64`."""
         if not len(cells):
             return
         number_type = BY_CELL[cell]
@@ -154,10 +154,10 @@ class Spool:
             self.append_bytes(cells.cast("B"), number_type)
 
     def append_bytes(self, data: "memoryview | bytes | bytearray", number_type: NumberType = U8) -> None:
-        """Append the bytes of numbers; plain bytes have a spool of their own."""
+        """Append the bytes of numbers; do not mix plain bytes (u8) with numbers."""
         with self._writing():
             self._file.write(data)
-            self._file.flush()  # else a forked child that ends would write what it has of the buffer, too
+            self._file.flush()  # otherwise a forked child would write its copy of the buffer too
         begin, self._size = self._size, self._size + len(data)
         if self._runs and self._runs[-1][0] is number_type and isinstance(last := self._runs[-1][1], range):
             begin = last.start
@@ -166,14 +166,14 @@ class Spool:
         self.count += len(data) // number_type.width
 
     def append_stored(self, number_type: NumberType, count: int, pieces: Callable[[], Iterator[bytes]]) -> None:
-        """Append numbers of another file, read at the end; `pieces` yields whole ones whenever it is called."""
+        """Append numbers of another file. `chunks` reads them: each call of `pieces` yields whole numbers."""
         if count:
             self._runs.append((number_type, pieces))
             self.count += count
 
     @property
     def number_type(self) -> NumberType:
-        """The type of the column: the smallest of u32, u64, i64 and f64 that holds every number; of bytes, u8."""
+        """The type of the column: the smallest of u32, u64, i64 and f64 that holds every number; u8 for bytes."""
         types = {number_type for number_type, _ in self._runs}
         if U8 in types:
             return U8
@@ -210,12 +210,12 @@ class Spool:
             yield piece
 
     def __del__(self) -> None:
-        with suppress(OSError, AttributeError):  # a full disk; no file, as its directory is not there
+        with suppress(OSError, AttributeError):  # a full disk; no file, as its directory is missing
             self._file.close()
 
 
 def _converted(data: memoryview, own: NumberType, to: NumberType) -> memoryview:
-    """Return the bytes of numbers as another type of 64 bits that holds them."""
+    """Return the bytes of numbers converted to a 64-bit type that holds them."""
     cells = memoryview(bytearray(len(data) // own.width * to.width))
     if own is U32:
         _native.cells_widen(data, cells)
@@ -229,7 +229,7 @@ def _converted(data: memoryview, own: NumberType, to: NumberType) -> memoryview:
 
 
 def scratch(size: int, directory: str | None = None) -> mmap.mmap:
-    """Return scratch memory, all zeros; above 16 MB it is a file without a name, which the kernel may write out.
+    """Return scratch memory, all zeros; above 16 MB it is an unnamed file, which the kernel may write out.
 
     Args:
       directory: of the file; by default the one for temporary files (`TMPDIR`), and memory where that has no room.
@@ -237,7 +237,7 @@ def scratch(size: int, directory: str | None = None) -> mmap.mmap:
     if size > _IN_MEMORY:
         try:
             with TemporaryFile(dir=directory) as file:
-                if hasattr(os, "posix_fallocate"):  # without blocks, a store ends in SIGBUS where the disk is full
+                if hasattr(os, "posix_fallocate"):  # reserve blocks: otherwise a full disk means SIGBUS
                     os.posix_fallocate(file.fileno(), 0, size)
                 else:
                     file.truncate(size)

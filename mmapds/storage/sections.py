@@ -1,4 +1,4 @@
-"""A file of sections: opened in constant time, checked in every field; and what an index says of a source.
+"""Read a file of sections: it opens in constant time, and every field is checked. Also the sources of an index.
 
 See docs/index-file.md. `writer.py` writes such files.
 """
@@ -24,19 +24,19 @@ HEADER = struct.Struct("<8sIIQQQQQQ")
 CHECKED = HEADER.size - 8  # bytes of the header before its checksum
 ALIGNMENT = 64  # of sections in the file
 _PIECE = 1 << 20  # bytes read at a time
-COLUMN = "column:"  # begins the name of a section that is a column
+COLUMN = "column:"  # prefix of the names of sections that are columns
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, SyntaxError)
-"""Exceptions that malformed metadata can cause; the last one if they are a dtype for NumPy."""
+"""Exceptions that malformed metadata can cause; the last one if NumPy reads them as a dtype."""
 
 
-# ---- fields of metadata, which anybody may have written ----------------------------------------------------------
+# ---- fields of metadata: untrusted -------------------------------------------------------------------------------
 
 Rule = tuple[str, Callable[[Any], bool]]
-"""What a field of metadata may be, as messages say it, and whether a value is that."""
+"""What messages expect of a field of metadata, and whether a value fits."""
 
 
 def check_fields(of: str, rules: Mapping[str, Rule], found: Mapping[str, Any]) -> None:
-    """Raise KeyError or TypeError where a field is missing or wrong."""
+    """Raise KeyError if a field is missing, TypeError if it is wrong."""
     for name, (expected, fits) in rules.items():
         if not fits(value := found[name]):
             raise TypeError(f"{name}{of}: expected {expected}, found {shortened(value)}")
@@ -48,7 +48,7 @@ def is_count(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return type(value) is str and "\0" not in value and value.encode() is not None  # which refuses a lone surrogate
+    return type(value) is str and "\0" not in value and value.encode() is not None  # encode refuses a lone surrogate
 
 
 COUNT: Rule = ("an integer from 0 to 2**63 - 1", is_count)
@@ -80,13 +80,13 @@ class SectionFile:
     """An open file of sections: header and metadata are read and checked, sections are mapped."""
 
     MAGIC: bytes
-    KINDS: Sequence[int] = (0,)  # those that it may be of; see `SectionWriter`
-    NAME: str  # what messages call such a file, after NOT
+    KINDS: Sequence[int] = (0,)  # accepted values of `SectionWriter.kind`
+    NAME: str  # for messages, after NOT
 
     def __init__(self, path: str, opened: _native.Map) -> None:
         self.path = path
         self.map = opened
-        self._verified: set[str] = set()  # sections that have their checksums
+        self._verified: set[str] = set()  # sections whose checksums were verified
         self.records, self.checksum, self.kind, text = self._read_header()
         with self.reporting_malformed_metadata():
             metadata = json.loads(text)
@@ -95,16 +95,16 @@ class SectionFile:
             self._take(metadata)
 
     def _take(self, metadata: dict[str, Any]) -> None:
-        """Take from the metadata what this kind of file has besides sections."""
+        """Read from the metadata the fields of this kind of file."""
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata as JSON has them, read from the file again: a dataset may have thousands of indexes."""
+        """The metadata as JSON, read from the file on each access: a dataset may have thousands of indexes."""
         found: dict[str, Any] = json.loads(self._read_header()[3])
         return found
 
     def _read_header(self) -> tuple[int, int, int, bytes]:
-        """Return the number of records, the checksum, the kind, and the metadata, once the whole header is checked."""
+        """Check the header; return the number of records, the checksum, the kind, and the metadata."""
         size = self.map.size
         header = self.read(0, min(size, HEADER.size))
         if header[:8] != self.MAGIC or size < HEADER.size:
@@ -139,7 +139,7 @@ class SectionFile:
         return section
 
     def check_numbers(self, name: str, dtypes: Sequence[str], items: int | None = None) -> None:
-        """Raise FormatError unless a section has one of these types and, if that is given, as many numbers."""
+        """Raise FormatError unless a section has one of these types and, if given, this number of items."""
         section = self.sections.get(name)
         if section is None or section.dtype not in dtypes or items not in (None, section.items):
             found = "none" if section is None else f"{section.items} of type {section.dtype}"
@@ -148,7 +148,7 @@ class SectionFile:
 
     @contextmanager
     def reporting_malformed_metadata(self) -> Iterator[None]:
-        """Report malformed metadata, wherever it is first used, as FormatError."""
+        """Raise FormatError for errors of malformed metadata in a block."""
         try:
             yield
         except Error:
@@ -157,18 +157,18 @@ class SectionFile:
             raise self.damaged(f"malformed metadata, or from a newer mmapds: {error!r}") from error
 
     def damaged(self, what: str) -> FormatError:
-        """Return the error for a file that differs from what its writer wrote."""
+        """Return the error for a damaged file."""
         return FormatError(f"{self.path}: DAMAGED: {what}{self._way()}")
 
     def _way(self) -> str:
-        return ""  # the end of a message on a damaged file: the command that makes it again, if there is one
+        return ""  # end of a message on a damaged file: the command that rebuilds it, if any
 
     def read(self, begin: int, size: int) -> bytes:
-        """Return a copy of some bytes; raise FormatError where the file was cut short, Error where reading fails."""
+        """Return a copy of some bytes; raise FormatError if the file was cut short, Error if reading fails."""
         return self._guarded(self.map.read, begin, size)
 
     def count_above(self, name: str, wanted: int) -> int:
-        """Return how many words of a section, u32 that fall, are above `wanted`."""
+        """Return how many numbers of a section of falling u32 are above `wanted`."""
         section = self.sections[name]
         return self._guarded(self.map.count_above, section.offset, section.size // 4, wanted)
 
@@ -181,20 +181,20 @@ class SectionFile:
             raise Error(f"{self.path}: {reason(error)}") from None
 
     def cut_short(self) -> FormatError:
-        """Return the error to raise for a file that ends before it did when it was opened."""
+        """Return the error for a file that became shorter after it was opened."""
         return FormatError(f"{self.path}: DAMAGED: expected {self.map.size} bytes, as when it was opened, found fewer")
 
     def section(self, name: str) -> memoryview:
-        """Return the bytes of a section: mapped, or a copy where the file is read by pread."""
+        """Return the bytes of a section: mapped, or a copy if the file is read by pread."""
         section = self.sections[name]
         if not self.map.is_mapped:
             return memoryview(self.read(section.offset, section.size))
         return memoryview(self.map)[section.offset : section.offset + section.size]
 
     def pieces(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield a copy of some bytes of a section, a MB at a time, then raise FormatError if it is damaged.
+        """Yield a copy of some bytes of a section, a MB at a time; at the end raise FormatError if it is damaged.
 
-        The first time, all of it is read.
+        The first call reads the whole section for its checksum.
         """
         section = self.sections[name]
         stop, digest = section.size if end is None else end, None if name in self._verified else xxh3_64()
@@ -210,7 +210,7 @@ class SectionFile:
         self._verified.add(name)
 
     def verify_sections(self, *names: str) -> None:
-        """Read sections, by default all, and check them against their checksums, unless that is done."""
+        """Check sections, by default all, against their checksums, unless already checked."""
         for name in names or self.sections:
             for _ in self.pieces(name, 0, 0):
                 pass
@@ -219,21 +219,21 @@ class SectionFile:
 # ---- bounds: where records begin, in groups as narrow as the records of a source allow ---------------------------
 
 BOUNDS = "offsets"  # the section that holds them
-GROUP = 64  # bytes: a bound of 8 bytes, and the distances from there to those that follow
-WIDTHS = (2, 3, 4, 8)  # bytes that a distance may have; in a source, the fewest that all of its distances fit
+GROUP = 64  # bytes: a bound of 8 bytes, then the distances from it to the next bounds
+WIDTHS = (2, 3, 4, 8)  # bytes of a distance; each source has the smallest width that fits
 
 
 def records_in_group(width: int) -> int:
-    """Return how many records have both their bounds in a group."""
+    """Return the number of records that have both bounds in one group."""
     return (GROUP - U64.width) // width
 
 
 def unpacked(width: int, groups: "bytes | memoryview") -> memoryview:
-    """Return the bounds at which the records of whole groups begin, uint64."""
+    """Return where the records of whole groups begin, uint64."""
     return memoryview(_native.unpack_bounds(width, groups)).cast("Q")
 
 
-# ---- sources as an index describes them --------------------------------------------------------------------------
+# ---- sources in an index -----------------------------------------------------------------------------------------
 
 BLOCK_BEGINS, BLOCK_BOUNDS = "block_begins", "block_bounds"
 POINT_BOUNDS, POINTS = "point_bounds", "access_points"
@@ -241,27 +241,27 @@ BLOCK_SECTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS), (U32.dtype, U64.dtype)),
     POINTS: (U8.dtype,),
 }
-"""What these sections hold, in an index of compressed sources; the last two where some have access points."""
-LARGEST_BLOCK = 8 << 20  # bytes of content: what a block of more has is read in order alone
-WINDOW = 32 << 10  # bytes of content that deflate looks back at, at most
-_MOST_TIMES = 1 << 17  # what a byte of a file can be the content of, at most
+"""Types of the sections of blocks, in an index of compressed sources; the last two only with access points."""
+LARGEST_BLOCK = 8 << 20  # bytes of content; a larger block is read in order only
+WINDOW = 32 << 10  # bytes of content that deflate refers back to, at most
+_MOST_TIMES = 1 << 17  # bytes of content for each byte of a file, at most
 
 
 class Compression(NamedTuple):
     """How a source is compressed."""
 
     codec: str  # one of `sources.CODECS`
-    size: int  # bytes of content: what the source is without compression
-    blocks: int  # how many; each is decoded on its own
+    size: int  # bytes of content, without compression
+    blocks: int  # number of blocks; each is decoded independently
     largest: int  # bytes of content in the largest block
     points: int  # bytes of its access points in the index
 
 
 class BadLines(NamedTuple):
-    """Lines of a source that were left out: not JSON, or with a measured field of another type."""
+    """Lines of a source that were skipped: not JSON, or with a measured field of another type."""
 
-    lines: int = 0  # how many; they count among those that were skipped
-    first: tuple[tuple[int, int], ...] = ()  # of some, the line, counted from 1, and the byte where it begins
+    lines: int = 0  # their number; `skipped` of the source includes them
+    first: tuple[tuple[int, int], ...] = ()  # of the first ones, the line, from 1, and the byte where it begins
 
 
 class IndexedSource(NamedTuple):
@@ -273,23 +273,23 @@ class IndexedSource(NamedTuple):
     fingerprint: str  # see `current.fingerprint`
     records: int
     lines: int
-    smallest: int  # bytes in the smallest record, framing included; 0 when there are no records
+    smallest: int  # bytes in the smallest record, with framing; 0 without records
     largest: int
-    skipped: int  # records left out because they lack a column, or are truncated
-    first: int  # where the first record begins, if all records have one size and the index has no bounds; else 0
-    xxh3_128: str = ""  # see `current.full_hash`; empty where it was not asked for
+    skipped: int  # records skipped because they lack a column, or are truncated
+    first: int  # where the first record begins, if the index has no bounds; otherwise 0
+    xxh3_128: str = ""  # see `current.full_hash`; empty without `hash=True`
     bad: BadLines = BadLines()
-    width: int = 0  # bytes of a distance in the groups of its bounds; 0 if the index has no bounds
-    compression: Compression | None = None  # None if the source is read as it is
+    width: int = 0  # bytes of a distance in its groups of bounds; 0 if the index has no bounds
+    compression: Compression | None = None  # None if the source is not compressed
 
     @property
     def groups(self) -> int:
-        """How many groups its bounds take."""
+        """The number of groups of its bounds."""
         return self.records // records_in_group(self.width) + 1 if self.width else 0
 
     @property
     def block_bounds(self) -> int:
-        """How many numbers it has in each section of the bounds of blocks."""
+        """Its share of numbers in each section of bounds of blocks."""
         return 0 if self.compression is None else self.compression.blocks + 1
 
     @property
@@ -306,7 +306,7 @@ class IndexedSource(NamedTuple):
 
     @classmethod
     def parse(cls, found: dict[str, Any]) -> "IndexedSource":
-        """Read a source from its JSON object; unknown keys are skipped, and it raises as `check_fields` does."""
+        """Read a source from its JSON object; ignore unknown keys, and raise as `check_fields` does."""
         fields = _DEFAULTS | found
         check_fields(" of a source", _SOURCE, fields)
         if "bad" in found:
@@ -316,7 +316,7 @@ class IndexedSource(NamedTuple):
             check_fields(" of a compression", _COMPRESSION, found["compression"])
             packed = Compression(*map(found["compression"].__getitem__, Compression._fields))
             is_whole = packed.largest <= packed.size and bool(packed.blocks) >= bool(packed.size)
-            if not is_whole or packed.size > fields["size"] * _MOST_TIMES:  # of which a record would take all memory
+            if not is_whole or packed.size > fields["size"] * _MOST_TIMES:  # a record of it would take all memory
                 raise TypeError(f"compression of a source: expected blocks of its content, found {shortened(packed)}")
             fields["compression"] = packed
         return cls._make(_VALUES(fields))
@@ -342,4 +342,4 @@ _COMPRESSION: dict[str, Rule] = {
 }
 _VALUES = itemgetter(*IndexedSource._fields)
 _OPTIONAL = ("xxh3_128", "bad", "width", "compression")
-"""Keys of a source that an index has only where they say something."""
+"""Keys of a source that an index stores only if they differ from their defaults."""

@@ -1,4 +1,4 @@
-"""Which files a user means or an index may name, and reading them: mapped or, where that fails, by pread."""
+"""Source files: expand the user's paths, check what an index may name, and read: mapped or, if that fails, by pread."""
 
 import glob
 import os
@@ -18,23 +18,23 @@ from ..errors import Error, SourceError, another_name, build_command, either, qu
 StrPath = str | os.PathLike[str]
 Io = Literal["mmap", "pread"]  # how the bytes of a file are read
 IoChoice = Io | Mapping[str, Io]
-"""For all files, or by shell patterns of absolute paths: the first that matches counts, and others are mapped."""
+"""For all files, or by shell patterns of absolute paths: the first match counts; other files are mapped."""
 CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
-"""What sources may be compressed by, and what their names end in."""
+"""Codecs of sources, and the suffixes of their names."""
 _NAMED_CODECS = {suffix: codec for codec, each in CODECS.items() for suffix in each} | {".tgz": "gzip", ".tzst": "zstd"}
 _REFUSED = {rb"PK\x03\x04": "zip", rb"\xfd7zXZ\x00": "xz", rb"\x04\x22\x4d\x18": "lz4", rb"BZh[1-9]1AY&": "bzip2"}
-"""Patterns of the first bytes of compressed files that are not read, and what the tool is called."""
+"""Patterns of the first bytes of compressed files that cannot be read, and the names of the tools."""
 _LFS = b"version https://git-lfs."
 INDEX_SUFFIX = ".mmx"
-SEEKABLE = ".seekable"  # stands before the suffixes of a seekable file whose source is one of zstd, too
-INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"  # damaged by any transfer that takes the file for text
+SEEKABLE = ".seekable"  # before the suffixes of a seekable file whose source is zstd too
+INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"  # a transfer in text mode would damage these bytes
 _UNFINISHED = r"\.mm[ax]\.([0-9a-f]{8}\.tmp|lock)$"
-"""Files that writers have while they write, and leave behind when they are killed."""
+"""Temporary files of writers, which stay behind if the writer is killed."""
 _NOT_DATA = re.compile(rf"^(README|LICENSE|_)|\.(mmx|lock|md|idx|parts)$|{_UNFINISHED}", re.IGNORECASE)
-"""What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
-_NAMED = 8  # files that a message names
-_ROOTS = "MMAPDS_ROOTS"  # the environment variable with roots for all calls, separated like those of PATH
-_warned: list[str] = []  # one warning is enough for a process
+"""Files beside data that are not data. Engines begin their names with an underscore: `_SUCCESS`."""
+_NAMED = 8  # names in a message
+_ROOTS = "MMAPDS_ROOTS"  # environment variable: roots for all calls, separated as in PATH
+_warned: list[str] = []  # at most one warning a process
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -44,9 +44,9 @@ class Source(NamedTuple):
     path: str
     size: int
     mtime_ns: int
-    begin: int = 0  # where a scan begins: at a record, unless it is the first byte
-    end: int | None = None  # where a scan ends, also at a record; by default at the end of the file
-    codec: str = ""  # what it is compressed by, one of `CODECS`; empty if it is read as it is
+    begin: int = 0  # where a scan begins: the first byte, or a record
+    end: int | None = None  # where a scan ends: a record, or by default the end of the file
+    codec: str = ""  # one of `CODECS`; empty if not compressed
 
     @property
     def stop(self) -> int:
@@ -55,7 +55,7 @@ class Source(NamedTuple):
 
 
 def without_codec(path: str) -> str:
-    """Return a file's name without the suffix that says what it is compressed by; case does not count."""
+    """Return a file's name without the suffix of a codec, in any case."""
     stem, suffix = os.path.splitext(path)
     if suffix.lower() in (".tgz", ".tzst"):
         return f"{stem}.tar"
@@ -63,7 +63,7 @@ def without_codec(path: str) -> str:
 
 
 def codec_of(head: bytes) -> str:
-    """Return what a file is compressed by, by its first 4 bytes; empty if by none of `CODECS`."""
+    """Return the codec of a file by its first 4 bytes; empty if it is not one of `CODECS`."""
     if head.startswith(b"\x1f\x8b"):
         return "gzip"
     is_skippable = len(head) >= 4 and 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F
@@ -71,7 +71,7 @@ def codec_of(head: bytes) -> str:
 
 
 def check_name(path: str) -> None:
-    """Raise SourceError for a source whose name is not UTF-8, and cannot be in an index."""
+    """Raise SourceError for a name that is not UTF-8: an index cannot store it."""
     try:
         os.fsencode(path.encode().decode())
     except UnicodeEncodeError:
@@ -80,7 +80,7 @@ def check_name(path: str) -> None:
         raise SourceError(f"{name!r}: expected a name in UTF-8{way}") from None
 
 
-# ---- files that are given ---------------------------------------------------------------------------------------
+# ---- files that the user gives------------------------------------------------------------------------------------
 
 
 def expand(
@@ -88,7 +88,7 @@ def expand(
 ) -> list[str]:
     """Return the files that paths, directories, globs and brace patterns name: see docs/datasets.md.
 
-    A directory gives files with these suffixes; `report` is called with a line on what was passed over there.
+    A directory stands for its files with these suffixes; `report` is called with a line on the files ignored there.
     """
     paths: list[str] = []
     for pattern in [os.fspath(each) for each in listed(patterns)]:
@@ -100,15 +100,15 @@ def expand(
 
 
 def listed(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
-    """Return one path, or several, as a list."""
+    """Return one path or several paths as a list."""
     return [given] if isinstance(given, str | os.PathLike) else list(given)
 
 
 def _matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Return the files that a pattern names, by name; a path that exists is never read as a pattern."""
+    """Return the files that match a pattern, sorted by name; an existing path is not a pattern."""
     patterns, matches = [pattern], list[str]()
     if "{" in pattern and not os.path.lexists(pattern):
-        with suppress(ValueError):  # braces that do not match belong to a name
+        with suppress(ValueError):  # unbalanced braces are part of a name
             patterns = list(braceexpand(pattern))
     for each in patterns:
         if os.path.lexists(each):
@@ -124,7 +124,7 @@ def _matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def _check_listed(pattern: str) -> None:
-    """Raise SourceError where a pattern leads to a directory that cannot be listed: glob passes over its files."""
+    """Raise SourceError if a pattern needs a directory that cannot be listed: glob would ignore its files."""
     directory, name = os.path.split(pattern)
     if name and glob.has_magic(pattern):
         _check_listed(directory)
@@ -152,13 +152,13 @@ def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str],
     expected = f"names that end in {' '.join(suffixes)}"
     if not taken:
         raise SourceError(f"{directory}: expected {expected}, found {found or 'no files'}")
-    if others and not taken[0].endswith(INDEX_SUFFIX):  # indexes may have the other files for sources
+    if others and not taken[0].endswith(INDEX_SUFFIX):  # the other files may be the sources of these indexes
         report(f"{directory}: passed over {found} (expected {expected})")
     return taken
 
 
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
-    """Return paths without indexes; where there are no others, and `suffixes` has that of indexes, all of them."""
+    """Return paths without indexes; but all paths if only indexes are given, and `suffixes` includes theirs."""
     paths = [path for path in paths if not re.search(_UNFINISHED, path)]
     others = [path for path in paths if not path.endswith(INDEX_SUFFIX)]
     if not others:
@@ -170,12 +170,12 @@ def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
 
 
 def given_twice(paths: list[str]) -> str:
-    """Return a warning if a file is among paths twice, by any names, or in two forms of one content; else ""."""
+    """Return a warning if a file is given twice, under any names, or compressed and plain; otherwise ""."""
     known: dict[object, str] = {}
     for path in paths:
         plain = without_codec(path)
         keys: list[object] = [plain.replace(SEEKABLE, "") if plain != path else path]
-        with suppress(OSError):  # whoever opens it says what is wrong
+        with suppress(OSError):  # opening it reports what is wrong
             keys.append(os.stat(path)[1:3])  # its inode and device
         for key in keys:
             if key in known:
@@ -190,13 +190,13 @@ def named(path: str, suffixes: tuple[str, ...]) -> bool:
 
 
 # ---- files that an index names -----------------------------------------------------------------------------------
-# Nothing has checked its paths before, so the user has the last word. A file is read if it lies, with links resolved,
-# below the directory of the index and is not hidden; below a directory that the user gives as a root; or if the user
-# named that very file in the same call.
+# Paths in an index are untrusted. With links resolved, a file is read if one of these is true: it lies below the
+# directory of the index and is not hidden; it lies below a root of the user; the user named that very file in the
+# same call.
 
 
 class Roots:
-    """What the user allows an index to name outside its own directory: all below directories, and named files."""
+    """What an index may name outside its own directory: all files below some directories, and named files."""
 
     def __init__(self, given: StrPath | Iterable[StrPath] = (), named: Iterable[str] = ()) -> None:
         working = os.getcwd()
@@ -204,7 +204,7 @@ class Roots:
         everywhere = os.environ.get(_ROOTS, "").split(os.pathsep)
         self._everywhere = [os.path.join(working, path) for path in everywhere if path]
         self._named = [os.path.join(working, path) for path in named if not path.endswith(INDEX_SUFFIX)]
-        self._allowed: tuple[list[str], set[str]] | None = None  # real paths: most indexes have no use for them
+        self._allowed: tuple[list[str], set[str]] | None = None  # real paths, lazy: few indexes need them
         self._used: set[str] = set()
 
     def check(self, path: str, index: str, home: str) -> None:
@@ -227,12 +227,12 @@ class Roots:
         self._used.add(roots[0])
 
     def lasting(self) -> set[str]:
-        """Return the roots that a process needs that opens the same indexes by their own paths, as real paths."""
+        """Return roots, as real paths, that let another process open the same indexes by their own paths."""
         return {*map(os.path.realpath, self._given), *self._used}
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Whether a file lies in a directory or below, and no name on the way there has a dot first; both without links."""
+    """Whether a file lies below a directory and no name between starts with a dot; both are real paths."""
     below = os.path.join(directory, "")
     return path.startswith(below) and "/." not in path[len(below) - 1 :]
 
@@ -241,11 +241,11 @@ def is_inside(path: str, directory: str) -> bool:
 
 
 def inspect(path: str) -> Source:
-    """Return a file to index, with its size and time; raise SourceError for what cannot be a source."""
+    """Return a file to index, with its size and time; raise SourceError if it cannot be a source."""
     check_name(path)
     with open_regular(path) as file:
         found, head = os.fstat(file.fileno()), file.read(32)
-    if head and not found.st_size:  # as files of the kernel, of which no record would be found
+    if head and not found.st_size:  # such as files of /proc, in which a scan finds no record
         raise SourceError(f"{path}: expected a file with a size, found one of 0 bytes with content")
     if head.startswith(INDEX_MAGIC):
         raise SourceError(f"{path}: expected a source, found an index")
@@ -263,7 +263,7 @@ def inspect(path: str) -> Source:
 
 @contextmanager
 def open_regular(path: str) -> Iterator[BinaryIO]:
-    """Open a file to read it; raise SourceError where that fails, and do not wait for a FIFO."""
+    """Open a regular file to read it, without waiting for a FIFO; raise SourceError if that fails."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         mode = os.fstat(descriptor).st_mode
@@ -277,17 +277,17 @@ def open_regular(path: str) -> Iterator[BinaryIO]:
 
 
 def not_regular(path: str, mode: int) -> SourceError:
-    """Return the error to raise for what is not a regular file."""
+    """Return the error for a path that is not a regular file."""
     return SourceError(f"{path}: expected a regular file, found {_KINDS.get(stat.S_IFMT(mode), 'a special file')}")
 
 
 def unreadable(path: str, error: OSError) -> SourceError:
-    """Return the error to raise for a source that the system cannot read."""
+    """Return the error for a source that the system cannot read."""
     return SourceError(f"{path}: {reason(error)}")
 
 
 def reason(error: OSError) -> str:
-    """Return the system's text for an error, as part of a sentence."""
+    """Return the system's text for an error, to be part of a sentence."""
     text = error.strerror or str(error)
     return text[:1].lower() + text[1:]
 
@@ -298,7 +298,7 @@ def index_path(path: str) -> str:
 
 
 def way_to_index(path: str) -> str:
-    """Return the command that makes a missing index. Only the user knows the sources of one that lies beside none."""
+    """Return the command that makes a missing index. Without a source beside it, the user must fill in the sources."""
     source = path.removesuffix(INDEX_SUFFIX)
     if os.path.exists(source):
         check_name(source)
@@ -307,7 +307,7 @@ def way_to_index(path: str) -> str:
 
 
 def compressed(path: str, codec: str, format_name: str = "") -> SourceError:
-    """Return the error to raise for a source whose compression is not read, at all or in a format."""
+    """Return the error for a source whose compression cannot be read, in general or in a format."""
     command = f"unzip {quoted(path)}" if codec == "zip" else piped(path, f"{codec} -dc")
     why = f", as format {format_name!r} needs" if format_name else ""
     expected = f"expected a file whose records can be read in place{why}"
@@ -315,13 +315,13 @@ def compressed(path: str, codec: str, format_name: str = "") -> SourceError:
 
 
 def piped(path: str, command: str, *more: str) -> str:
-    """Return a shell command that pipes a file through others into a new file beside it."""
+    """Return a shell command that pipes a file through commands into a new file beside it."""
     plain = another_name(re.sub(r"\.(gz|bgz|zst|xz|lz4|bz2)$", "", path))
     return f"{' | '.join([f'{command} < {quoted(path)}', *more])} > {quoted(plain)}"
 
 
 def check_unchanged(source: Source) -> None:
-    """Raise SourceError if a source's size or time has changed since it was inspected."""
+    """Raise SourceError if the size or time of a source changed since `inspect`."""
     with suppress(OSError):
         now = os.stat(source.path)
         if (now.st_size, now.st_mtime_ns) == (source.size, source.mtime_ns):
@@ -330,7 +330,7 @@ def check_unchanged(source: Source) -> None:
 
 
 def changed(source: Source) -> SourceError:
-    """Return the error to raise for a source that changed while it was read."""
+    """Return the error for a source that changed while it was read."""
     try:
         size = os.path.getsize(source.path)
     except OSError as error:
@@ -350,7 +350,7 @@ def check_io(given: Any) -> None:
 
 
 def io_of(choice: IoChoice, path: str) -> Io:
-    """Return how the file of an absolute path is to be read."""
+    """Return how to read the file at an absolute path."""
     if isinstance(choice, str):
         return choice
     return next((io for pattern, io in choice.items() if fnmatchcase(path, pattern)), "mmap")
@@ -380,7 +380,7 @@ def open_file(path: str, io: Io = "mmap", *, scan: bool = False) -> _native.Map:
 
 
 def open_source(source: Source, *, scan: bool = True) -> _native.Map:
-    """Open a source to index it; raise SourceError where it is unreadable, or has another size than when inspected."""
+    """Open a source to index it; raise SourceError if it is unreadable, or its size changed since `inspect`."""
     try:
         opened = open_file(source.path, scan=scan)
     except OSError as error:

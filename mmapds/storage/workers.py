@@ -1,4 +1,4 @@
-"""Threads and processes that work for this one. The core releases the GIL, so indexing needs threads alone."""
+"""Run tasks in threads and processes. The core releases the GIL, so indexing needs only threads."""
 
 import atexit
 import os
@@ -20,9 +20,9 @@ from typing import Any, Generic, TypeVar
 Task = TypeVar("Task")
 Slot = TypeVar("Slot")
 Result = TypeVar("Result")
-_AT_EXIT = 5.0  # seconds that the end of the process waits for a thread to finish its task
+_AT_EXIT = 5.0  # seconds to wait, at the end of the process, for a thread to finish its task
 _POLL = 1.0  # seconds between two checks of the parent
-_AHEAD = 4  # tasks for each process that are computed before their turn, at most
+_AHEAD = 4  # tasks computed ahead for each process, at most
 _END = object()
 
 
@@ -39,8 +39,8 @@ def in_order(
 ) -> Generator[Result, None, None]:
     """Yield `work(task, slot)` for every task, in the order of the tasks, computed by `workers` threads.
 
-    A slot is memory in which a task works and to which its result may refer. It is free again when the consumer asks
-    for the next result, so at most `len(slots)` results exist. An exception is raised in place of its task's result.
+    A slot is memory for a task, to which its result may refer. It is reused when the consumer asks for the next result,
+    so at most `len(slots)` results exist. An exception is raised in place of its task's result.
     """
     if workers == 1:
         for task in tasks:
@@ -60,7 +60,7 @@ def in_threads(work: Callable[[Task], Result], tasks: Sequence[Task], *, workers
 
 
 def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, None]:
-    """Yield items, of which a thread makes up to `most` ahead; an exception of the iterator is raised in its turn."""
+    """Yield items; a thread prefetches up to `most`. An exception of the iterator is raised in its turn."""
     iterator = iter(items)
     makers: Makers[None, Any] = Makers(lambda _: next(iterator, _END), 1, "mmapds-ahead")
     try:
@@ -72,7 +72,7 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
 
 
 def _results(give: "Callable[[Task], Future[Result]]", tasks: Iterable[Task], most: int) -> Iterator[Result]:
-    """Yield what is made of tasks, in their order, `most` of them at a time; raise what their iterator raises last."""
+    """Yield the results of tasks, in order, with `most` tasks in flight; raise an error of their iterator last."""
     waiting: deque[Future[Result]] = deque()
     left, failure = iter(tasks), None
     try:
@@ -90,16 +90,16 @@ def _results(give: "Callable[[Task], Future[Result]]", tasks: Iterable[Task], mo
         if failure is not None:
             raise failure
     finally:
-        failure = None  # its traceback holds this frame
+        failure = None  # break the cycle: its traceback holds this frame
 
 
 _Tasks = SimpleQueue["tuple[Future[Any], Any] | None"]
 
 
 class Makers(Generic[Task, Result]):
-    """Threads that make one thing of each task, until nobody refers to this. Daemons, as a task may never end.
+    """A pool of threads that call `make` for each task. They end when this object is deleted.
 
-    Each thread first calls `start` with its number, one thread after another; what that raises is raised here.
+    Threads are daemons: a task may never end. Each first calls `start` with its number; its errors are raised here.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Makers(Generic[Task, Result]):
     ) -> None:
         self._todo: _Tasks = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self.stop = weakref.finalize(self, _stop, self._todo)  # threads end after their task; nobody waits for them
+        self.stop = weakref.finalize(self, _stop, self._todo)  # threads end after their task; nothing joins them
         try:
             for number in range(count):
                 started: Future[Any] = Future()
-                arguments = started, start, number, make, self._todo  # not this object, which threads would keep
+                arguments = started, start, number, make, self._todo  # not self, which threads would keep alive
                 thread = threading.Thread(target=_make_all, args=arguments, name=f"{name}-{number}", daemon=True)
                 thread.start()
                 self._threads.append(thread)
@@ -122,7 +122,7 @@ class Makers(Generic[Task, Result]):
             raise
 
     def give(self, task: Task) -> "Future[Result]":
-        """Have a task done, after those that were given before."""
+        """Queue a task; return its future."""
         future: Future[Result] = Future()
         self._todo.put((future, task))
         return future
@@ -135,13 +135,13 @@ class Makers(Generic[Task, Result]):
 
 
 _running: "weakref.WeakKeyDictionary[threading.Thread, Callable[[], object]]" = weakref.WeakKeyDictionary()
-"""What stops each thread that may run."""
+"""The function that stops each running thread."""
 
 
 @atexit.register
 def _join_all() -> None:
-    # A thread that runs while the interpreter is taken down may end the process with an error. Finalizers come too late
-    # if anything had one before this module was imported, as torch has.
+    # A thread that runs while the interpreter shuts down may crash the process. Finalizers run too late if another
+    # module, such as torch, registered one before this import.
     for thread, stop in list(_running.items()):
         stop()
         thread.join(_AT_EXIT)
@@ -154,7 +154,7 @@ def _make_all(
     del started
     while (given := todo.get()) is not None:
         fulfil(given[0], make, given[1])
-        del given  # its memory is not kept while this thread waits
+        del given  # free its memory while this thread waits
     todo.put(None)  # for the next thread
 
 
@@ -166,20 +166,20 @@ def _stop(todo: _Tasks) -> None:
 
 
 def fulfil(future: "Future[Result]", make: Callable[[Task], Result], task: Task) -> None:
-    """Give a future what a function makes of a task, or the error that it raises."""
+    """Set the result of a future to `make(task)`, or its exception to the error."""
     try:
         future.set_result(make(task))
-    except BaseException as error:  # who asks for the result raises it
+    except BaseException as error:  # future.result() raises it
         future.set_exception(error)
-        del future, task  # which the error's traceback would keep
+        del future, task  # the error's traceback would keep them
 
 
 # ---- processes --------------------------------------------------------------------------------------------------
 
 
 def in_processes(work: Callable[[Task], Result], tasks: Sequence[Task], count: int) -> Generator[Result, None, None]:
-    """Yield `work(task)` for every task, in order, computed by processes; BrokenExecutor if one of these ends."""
-    from concurrent.futures import ProcessPoolExecutor  # start-up time: most processes compute nothing in others
+    """Yield `work(task)` for every task, in order, computed by processes; raise BrokenExecutor if a process dies."""
+    from concurrent.futures import ProcessPoolExecutor  # start-up time: few users need processes
 
     with ProcessPoolExecutor(count, initializer=_begin, initargs=(work,)) as pool:
         try:  # few at a time, as `pool.map` would hold all tasks of a large dataset in memory
@@ -188,13 +188,13 @@ def in_processes(work: Callable[[Task], Result], tasks: Sequence[Task], count: i
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_work: Callable[[Any], Any]  # what this process computes, if it is a worker
+_work: Callable[[Any], Any]  # the function of this process, if it is a worker
 
 
 def _begin(work: Callable[[Any], Any]) -> None:
     global _work
     _work = work
-    # A broken pool ends its workers by SIGTERM. A handler of the parent's that raises would not end one that sends.
+    # A broken pool sends its workers SIGTERM. The parent's handler may raise, which would not end a sending worker.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
 
@@ -210,7 +210,7 @@ def _compute(task: Any) -> Any:
 
 
 def sendable(error: BaseException) -> BaseException:
-    """Return an error as one that another process can have: some cannot be pickled."""
+    """Return an error that can be pickled: itself, or a replacement."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -219,15 +219,15 @@ def sendable(error: BaseException) -> BaseException:
 
 
 def is_worker() -> bool:
-    """Return whether this process was started by multiprocessing, as loaders start theirs."""
-    process = sys.modules.get("multiprocessing.process")  # which every such process has loaded
-    # Its parent_process() is known only when what it was given has been unpickled.
+    """Return whether multiprocessing started this process, such as a worker of a loader."""
+    process = sys.modules.get("multiprocessing.process")  # every such process has loaded it
+    # parent_process() is unset until the arguments of the process are unpickled.
     return process is not None and process.current_process().name != "MainProcess"
 
 
 def end_with_parent() -> None:
-    """From now on, end this worker process when its parent ends, which may be killed: it would wait for it for ever."""
-    import multiprocessing  # start-up time: only workers come here, and they have it loaded
+    """End this worker process when its parent ends. Otherwise it would wait for ever for a killed parent."""
+    import multiprocessing  # start-up time: only workers need it, and they have it loaded
 
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -235,7 +235,7 @@ def end_with_parent() -> None:
 
 
 def _end_with(parent: Any, number: int) -> None:
-    # The parent seems alive while a process is that was forked of it later, so the number counts too.
+    # The parent seems alive while a later fork of it lives, so compare the process number too.
     while parent.is_alive() and os.getppid() == number:
         time.sleep(_POLL)
     os._exit(1)

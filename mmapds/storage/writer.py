@@ -1,4 +1,4 @@
-"""Writing a file of sections, such as an index: beside its place, which it takes when it is complete."""
+"""Write a file of sections, such as an index, beside its place; move it there when it is complete."""
 
 import json
 import mmap
@@ -15,36 +15,36 @@ from .numbers import BY_DTYPE, U32, U64, Spool, not_a_length, scratch, sort_leng
 from .sections import ALIGNMENT, CHECKED, COLUMN, HEADER, VERSION
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, open_file, reason
 
-_PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
-_WRITE_OUT = 8 << 20  # bytes that the kernel is told to write out at once
+_PIECE = 1 << 20  # bytes written at a time: the checksum then finds them in the cache
+_WRITE_OUT = 8 << 20  # bytes after which the kernel is told to start writing out
 
 
 class SectionWriter(Replacement):
     """Writes a file of sections beside its final place, and moves it there when it is complete."""
 
     MAGIC: bytes
-    kind = 0  # what kind of such files it is, a number in the header; readers refuse kinds that they do not know
+    kind = 0  # number of the kind of file, in the header; readers refuse unknown kinds
     SUFFIX: str
-    NAME: str  # what messages call such a file
+    NAME: str  # for messages
 
     def __init__(self, path: str) -> None:
         if not path.endswith(self.SUFFIX) or os.path.isdir(path):
             raise Error(f"{path}: cannot write {self.NAME} here: expected a file name that ends in {self.SUFFIX}")
         self.path = path
         self._sections: dict[str, dict[str, Any]] = {}
-        self._name = self._dtype = ""  # of the section that was begun last
-        self.section_begin = 0  # the offset of that section in the file
+        self._name = self._dtype = ""  # of the current section
+        self.section_begin = 0  # byte of the file where that section begins
         self._digest = xxh3_64()
         try:
-            super().__init__(os.path.join(os.getcwd(), path))  # absolute, as the directory may change meanwhile
+            super().__init__(os.path.join(os.getcwd(), path))  # absolute: the working directory may change
         except OSError as error:
             raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); give another place") from None
-        self.file.seek(HEADER.size)  # which is written last
-        self._written_out = 0  # the byte up to which the kernel was told to write out
+        self.file.seek(HEADER.size)  # the header is written last
+        self._written_out = 0  # the kernel was told to write out up to this byte
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn an OSError, raised while something is written for this file, into an Error that names the file."""
+        """Turn an OSError of the block into an Error that names the file."""
         try:
             yield
         except OSError as error:
@@ -64,12 +64,12 @@ class SectionWriter(Replacement):
         return Spool(self.directory, self.writing)
 
     def scratch(self, size: int) -> mmap.mmap:
-        """Return scratch memory; above 16 MB it is a file without a name, in the same directory as this one."""
+        """Return scratch memory; above 16 MB it is an unnamed file in the directory of this one."""
         with self.writing():
             return scratch(size, self.directory)
 
     def write_column(self, name: str, spool: Spool) -> None:
-        """Append a column as a section; raise ColumnError where it would round an integer."""
+        """Append a column as a section; raise ColumnError if it would round an integer."""
         try:
             self.write_spool(COLUMN + name, spool)
         except ColumnError as error:
@@ -85,7 +85,7 @@ class SectionWriter(Replacement):
         self.write_section(name, dtype, (view[begin : begin + _PIECE] for begin in range(0, len(view), _PIECE)))
 
     def write_section(self, name: str, dtype: str, pieces: Iterable["memoryview | bytes"]) -> None:
-        """Append a section from pieces of it."""
+        """Append a section from pieces."""
         self.begin_section(name, dtype)
         for piece in pieces:
             self.write(piece)
@@ -111,22 +111,22 @@ class SectionWriter(Replacement):
             self.write_array(name, *section)
 
     def write(self, data: "memoryview | bytes | bytearray") -> None:
-        """Append to the section that was begun last."""
+        """Append to the current section."""
         self._digest.update(data)
         with self.writing():
             self.file.write(data)
             begin, end = self._written_out, self.file.tell()
-            # Linux starts to write dirty pages on this advice: the flush at the end then has little left to wait for.
+            # On this advice Linux starts to write dirty pages, so the flush at the end waits less.
             if end - begin >= _WRITE_OUT and hasattr(os, "posix_fadvise"):  # macOS lacks it
                 os.posix_fadvise(self.file.fileno(), begin, end - begin, os.POSIX_FADV_DONTNEED)
                 self._written_out = end
 
     def mark(self) -> tuple[int, Any]:
-        """Return where `write` goes on in the section that was begun last, and the checksum up to there."""
+        """Return the current position in the section, and the checksum up to there, for `take_back`."""
         return self.file.tell(), self._digest.copy()
 
     def take_back(self, mark: tuple[int, Any]) -> Spool:
-        """Remove from the section what was written to it since a mark, and return it."""
+        """Remove the bytes written since a mark from the section, and return them."""
         begin, self._digest = mark
         taken, end = self.spool(), self.file.tell()
         with self.writing():
@@ -145,21 +145,21 @@ class SectionWriter(Replacement):
             self._name = ""
 
     def commit(self, metadata: dict[str, Any], records: int) -> None:
-        """Finish the file, and move it to its place; the caller holds its lock."""
+        """Finish the file, and move it to its place; the caller must hold its lock."""
         self.complete(metadata, records)
         self.place()
 
     def place(self) -> None:
-        """Flush a complete file to the disk, and move it to its place; the caller holds its lock."""
+        """Flush a complete file to the disk, and move it to its place; the caller must hold its lock."""
         with self.writing():
             os.fsync(self.file.fileno())
             super().place()
 
     def complete(self, metadata: dict[str, Any], records: int) -> str:
-        """Finish the file, but leave it beside its place until the writer goes; return its path.
+        """Finish the file without moving it; return its path. `close` removes it unless `place` was called.
 
         Raises:
-          Error: a column has not a number for each record.
+          Error: a column does not have a number for each record.
         """
         self._end_section()
         for section, each in self._sections.items():
@@ -172,7 +172,7 @@ class SectionWriter(Replacement):
         described = metadata | {"sections": self._sections}
         try:
             text = json.dumps(described, ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
+        except UnicodeEncodeError:  # a lone surrogate: JSON needs an escape
             text = json.dumps(described).encode()
         offset, size = self.file.tell(), len(text)
         fields = (self.MAGIC, VERSION, HEADER.size, records, offset, size, offset + size, self.kind, 0)
