@@ -1,10 +1,10 @@
-"""Building on a cluster: an executor runs tasks, and each task leaves a part of the file to write.
+"""Build on a cluster: an executor runs tasks, and each task writes a part of the file.
 
-Pools of processes, Dask's `Client.get_executor()`, loky, Parsl and mpi4py are executors already: give them as they are.
+Pools of processes, Dask's `Client.get_executor()`, loky, Parsl and mpi4py are executors: pass them directly.
 
-A task covers one or several whole sources. The name of its part is a hash of all that decides what is in it, and the
-part takes that name when it is complete. So a part that is there is kept, and a task may run twice, also at the same
-time. The engine behind the executor retries what it loses; nothing here does.
+A task covers one or several whole sources. The name of its part is a hash of everything that decides its content. A
+part gets this name when it is complete. So an existing part is kept, and a task may run twice, even at the same time.
+The engine behind the executor retries lost tasks; this module does not.
 """
 
 import json
@@ -27,8 +27,8 @@ from .storage.workers import fulfil, sendable
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-GROUP = 256 << 20  # bytes of sources that are one task, at least; see `groups`
-_TASKS = 1000  # of one file, about, at most
+GROUP = 256 << 20  # bytes of sources in a task, at least; see `groups`
+_TASKS = 1000  # tasks for one file, at most (about)
 
 
 def dask(address: str) -> Any:
@@ -37,7 +37,7 @@ def dask(address: str) -> Any:
     Args:
       address: of its scheduler, such as "tcp://10.0.0.1:8786".
     Raises:
-      ModuleNotFoundError: there is no distributed; the message says how to get it.
+      ModuleNotFoundError: distributed is not installed; the message has the command.
     """
     return _imported("distributed", "'mmapds[dask]'").Client(address).get_executor()
 
@@ -46,10 +46,10 @@ def ray(address: str | None = None, **options: Any) -> Any:
     """Return an executor of a Ray cluster.
 
     Args:
-      address: of the cluster, such as "auto"; by default that of this process, or a cluster of this machine alone.
-      **options: of every task, as `ray.remote` takes them: `num_cpus`, `resources`, `max_retries`, `runtime_env`.
+      address: of the cluster, such as "auto"; by default the cluster of this process, or a new local one.
+      **options: for `ray.remote`, for every task: `num_cpus`, `resources`, `max_retries`, `runtime_env`.
     Raises:
-      ModuleNotFoundError: there is no ray; the message says how to get it.
+      ModuleNotFoundError: ray is not installed; the message has the command.
     """
     engine = _imported("ray", "'mmapds[ray]'")
     if not engine.is_initialized():
@@ -62,10 +62,10 @@ def submitit(folder: str, **parameters: Any) -> Any:
     """Return an executor whose tasks are jobs of Slurm, each submitted by submitit. Jobs are not cancelled.
 
     Args:
-      folder: for logs and results, which all nodes share.
-      **parameters: of the jobs, as `AutoExecutor.update_parameters` takes them: `timeout_min`, `slurm_partition`.
+      folder: for logs and results; all nodes must share it.
+      **parameters: of the jobs, for `AutoExecutor.update_parameters`: `timeout_min`, `slurm_partition`.
     Raises:
-      ModuleNotFoundError: there is no submitit; the message says how to get it.
+      ModuleNotFoundError: submitit is not installed; the message has the command.
     """
     engine = _imported("submitit", "submitit").AutoExecutor(folder=folder)
     engine.update_parameters(**parameters)
@@ -73,7 +73,7 @@ def submitit(folder: str, **parameters: Any) -> Any:
 
 
 def _future(job: Any) -> "Future[Any]":
-    """Return a future of what the `result` of a job returns, or raises."""
+    """Return a future with the result or the error of a job's `result()`."""
     from concurrent.futures import Future  # start-up time: most builds have no engine
 
     future: Future[Any] = Future()
@@ -90,24 +90,24 @@ def _imported(package: str, wanted: str) -> Any:
 
 
 class Task(NamedTuple):
-    """What one worker does."""
+    """The work of one worker."""
 
-    path: str  # of its part, absolute
+    path: str  # of the part to write, absolute
     function: Callable[..., object]
-    """Writes the part: a function of a module, as workers import it. It takes the path, then the arguments."""
-    arguments: tuple[Any, ...]  # can be pickled. The first one is a sequence of the sources
+    """Writes the part, from the path and the arguments. A function of a module, so that workers can import it."""
+    arguments: tuple[Any, ...]  # picklable; the first one is the sequence of sources
 
 
 class Engine(NamedTuple):
-    """What runs the tasks of a file."""
+    """An executor with its settings."""
 
     executor: Any  # has `submit(function, *arguments)`, which returns a future of `concurrent.futures`
-    directory: StrPath | None = None  # for the parts; by default that of the file, with `.parts` behind its name
+    directory: StrPath | None = None  # for the parts; by default the file's name plus `.parts`
     workers: int = 1  # threads of a task
 
     @classmethod
     def of(cls, executor: Any, directory: StrPath | None, workers: int = 1) -> "Engine | None":
-        """Return what a user gave as an engine; None without an executor."""
+        """Check the user's arguments, and return an engine; None without an executor."""
         if executor is None and directory is not None:
             raise Error(f"parts = {shortened(directory)}, expected an executor with it, found none")
         if executor is None:
@@ -121,7 +121,7 @@ class Engine(NamedTuple):
         return os.path.abspath(self.directory or f"{target}.parts")
 
     def run(self, tasks: Iterable[Task], target: str, report: Callable[[Task], object]) -> None:
-        """Return when the parts of all tasks are there; `report` is called with each task once its part is."""
+        """Run tasks until the parts of all exist; call `report` with each task when its part exists."""
         from concurrent.futures import as_completed  # start-up time: most builds have no engine
 
         directory, run = self.directory_for(target), os.urandom(8).hex()
@@ -139,7 +139,7 @@ class Engine(NamedTuple):
                 with _errors_of_engine(task):
                     running[self.executor.submit(run_task, __version__, run, *task, is_command())] = task
             for future in as_completed(running):
-                task = running.pop(future)  # Dask keeps what is held, and computes it again where its worker died
+                task = running.pop(future)  # drop it: Dask computes a held future again if its worker dies
                 with _errors_of_engine(task):
                     failure = future.result()
                 if failure is not None:
@@ -153,42 +153,42 @@ class Engine(NamedTuple):
                 future.cancel()
 
     def remove_parts(self, tasks: Iterable[Task], target: str) -> None:
-        """Remove the parts of a file that is in its place; in a directory that the user chose, only these tasks'."""
+        """Remove the parts of a finished file; in the user's own directory, only the parts of these tasks."""
         directory = self.directory_for(target)
         own = [os.path.basename(task.path) for task in tasks]
         for name in os.listdir(directory) if self.directory is None else own:
-            with suppress(OSError):  # a task that runs twice may have renamed it just now
+            with suppress(OSError):  # a second run of the task may have renamed it just now
                 os.unlink(os.path.join(directory, name))
-        with suppress(OSError):  # other files are there
+        with suppress(OSError):  # it holds other files
             os.rmdir(directory)
 
 
 def run_task(version: str, _run: str, path: str, function: Any, arguments: Any, is_of_command: bool = False) -> Any:
-    """Run a task in a worker, on any host; return the error that it met, as engines would retry what is raised.
+    """Run a task in a worker, on any host; return its error, as an engine would retry after a raised one.
 
-    `_run` differs in each build, as Dask takes equal calls for one.
+    `_run` is unique to each build: Dask would merge equal calls.
     """
     host = f" (on host {os.uname().nodename})"
     if version != __version__:
         return Error(f"mmapds: expected version {version}, found {__version__}; install the same version there{host}")
     try:
-        if not os.path.exists(path):  # it may have been written by a run whose answer was lost
+        if not os.path.exists(path):  # an earlier run may have written it, with its answer lost
             with as_command() if is_of_command else nullcontext():
                 function(path, *arguments)
-    except (FormatError, ColumnError, DecodeError) as error:  # of the data, which are the same on all hosts
+    except (FormatError, ColumnError, DecodeError) as error:  # from the data, which are the same on all hosts
         return error
     except Error as error:
         return type(error)(f"{error}{host}")
     except OSError as error:
         return Error(f"{error.filename or path}: {reason(error)}{host}")
-    except Exception as error:  # of a decoder of the user's
+    except Exception as error:  # from a user's decoder
         return sendable(error)
     return None
 
 
 @contextmanager
 def _errors_of_engine(task: Task) -> Iterator[None]:
-    """Say of an error in a block that the engine raised it."""
+    """Turn an error of the block into an Error that blames the engine."""
     try:
         yield
     except Exception as error:
@@ -198,12 +198,12 @@ def _errors_of_engine(task: Task) -> Iterator[None]:
 
 
 def part_name(covered: Sequence[Any], suffix: str) -> str:
-    """Return the name of a part, by all that decides what is in it, as JSON can hold it."""
+    """Return the name of a part: a hash of `covered`, as JSON, which decides the content of the part."""
     return xxh3_128(json.dumps([*covered, __version__]).encode()).hexdigest() + suffix
 
 
 def groups(sizes: Sequence[int]) -> Iterator[range]:
-    """Yield the sources of each task, by the sizes of all: neighbours of `GROUP` bytes or of a thousandth of all."""
+    """Yield the sources of each task: neighbours with `GROUP` bytes, or a thousandth of all bytes if that is more."""
     least, begin, size = max(GROUP, sum(sizes) // _TASKS), 0, 0
     for number, each in enumerate(sizes):
         size += each

@@ -1,9 +1,9 @@
-"""`mmapds.seekable()`: recompress text into zstd, so that any record can be read without those before it.
+"""`mmapds.seekable()`: recompress text into zstd, so that a record can be read without decoding those before it.
 
 The file ends with a seek table of zstd's seekable format (contrib/seekable_format in zstd's own repository, 0.1.0): a
-skippable frame, number 14, which all decoders pass over. For each frame before it, it has the bytes in the file, the
-bytes of text, and the lower half of the XXH64 of the text; then a footer: how many frames there are, a flag that there
-are checksums, and a magic number. All are little-endian and of 32 bits but for the byte of the flag.
+skippable frame, number 14, which all decoders skip. It has an entry for each frame: the bytes in the file, the bytes
+of text, and the lower half of the XXH64 of the text. A footer follows: the number of frames, a flag for checksums,
+and a magic number. The flag is one byte; all other numbers are little-endian and of 32 bits.
 """
 
 import os
@@ -40,9 +40,9 @@ from .storage.workers import cores, in_order
 
 FRAME = 256 << 10  # bytes of text in a frame
 LEVEL = 3  # of compression
-WINDOW_LOG = 27  # the largest window of a frame that is read, as the logarithm to base 2: 128 MiB
+WINDOW_LOG = 27  # the largest window of a source's frame, as log2 of bytes: 128 MiB
 _RANGES = {"frame": (4 << 10, 256 << 20), "level": (1, 22), "window_log": (10, 31)}
-_LONGEST_LINE = 1 << 30  # bytes: a frame holds a whole line, and memory holds some frames
+_LONGEST_LINE = 1 << 30  # bytes; a frame holds whole lines, and memory holds several frames
 _INDEXED = (*JsonLines.suffixes, ".json")
 _SUFFIX = ".zst"
 _HEADER, _FOOTER = struct.Struct("<II"), struct.Struct("<IBI")
@@ -56,7 +56,7 @@ class Seekable(NamedTuple):
     frames: int
     text: int  # bytes of text
     size: int  # bytes of the file
-    is_new: bool  # whether it was written, and not the source, which is seekable already
+    is_new: bool  # False if the source was seekable already, and nothing was written
 
     def __str__(self) -> str:
         share = f" ({self.size / self.text:.1%})" if self.text else ""
@@ -81,30 +81,30 @@ def seekable(
 
         mmapds.seekable("part-0.jsonl", "part-0.jsonl.zst")
 
-    It has many frames, each of whole lines and with a checksum, and a seek table, which other decoders pass over. See
-    docs/compressed.md. The file appears only when it is whole; the source stays as it is, unless `out` names it.
+    The file has many frames, each of whole lines and with a checksum, and a seek table, which other decoders skip. See
+    docs/compressed.md. The file appears only when it is complete; the source is unchanged unless `out` names it.
 
     Args:
-      source: JSON Lines or other lines, plain, of gzip or of zstd.
+      source: JSON Lines or other lines: plain, gzip or zstd.
       out: the file to write, or the directory to write it in; by default that of the source. There,
         `part.jsonl.gz` becomes `part.jsonl.zst`, `part.jsonl.zst` becomes `part.seekable.jsonl.zst`, and `part.tgz`
         becomes `part.tar.zst`.
-      frame: bytes of text in a frame, at most; a longer line has a frame of its own. To read a record, its frame is
-        decoded; small frames take more space.
+      frame: bytes of text in a frame, at most; a longer line gets its own frame. Reading a record decodes its whole
+        frame; small frames take more space.
       level: of compression, 1 to 22, as in `zstd -3`.
       workers: threads that compress; by default all cores.
-      window_log: how large a window of a source may be, as in `zstd --long=27`; it takes as much memory.
-      index: index the file too, if its name is that of JSON (`.jsonl.zst`, `.ndjson.zst`, `.json.zst`). An index that
-        it has already keeps its options. False where one index will cover several files.
-      force: replace a file that is there already, and recompress a source that is seekable already.
+      window_log: log2 of the largest window of a source, as in `zstd --long=27`; decoding takes that much memory.
+      index: index the file too, if its name says JSON (`.jsonl.zst`, `.ndjson.zst`, `.json.zst`). An existing index
+        keeps its options. Pass False if one index will cover several files.
+      force: replace an existing file, and recompress a source that is seekable already.
       progress: called with the bytes of the source that were read since the last call.
     Returns:
-      The path that was written, and what it has. A source that is seekable already, with frames of this size or less,
-      is left as it is where `out` is not given.
+      The path of the file, and its contents. Without `out`, a source that is already seekable, with frames of this size
+      or less, is not changed.
     Raises:
-      SourceError: the source is missing, unreadable, compressed in another way, or changes meanwhile.
+      SourceError: the source is missing, unreadable, compressed in another way, or changes while it is read.
       FormatError: it is damaged, or has a line of more than 1 GiB.
-      Error: an argument is out of range, the file is there already or cannot be written. What `mmapds.build` raises.
+      Error: an argument is out of range, the file exists or cannot be written. Also the errors of `mmapds.build`.
     """
     for (name, (least, most)), value in zip(_RANGES.items(), (frame, level, window_log), strict=True):
         if type(value) is not int or not least <= value <= most:
@@ -122,7 +122,7 @@ def seekable(
         if not force and not is_same_file(target, path):
             check_is_free(target)
         if index and named(target, _INDEXED):
-            formats.for_path(path)  # refuses what is not lines
+            formats.for_path(path)  # raises if it is not lines
         done = _write(text, target, _frames(text, frame, level, workers or cores(), window), progress)
     if index and named(done.path, _INDEXED):
         build(done.path, workers=workers)
@@ -130,7 +130,7 @@ def seekable(
 
 
 def target_of(source: str, out: StrPath | None) -> str:
-    """Return the path of the file to write for a source: `out`, in that directory, or beside the source."""
+    """Return the path of the file to write: `out`, a file in the directory `out`, or a file beside the source."""
     target = without_codec(source) + _SUFFIX
     if target == source:
         stem, suffix = os.path.splitext(without_codec(source))
@@ -145,14 +145,14 @@ def target_of(source: str, out: StrPath | None) -> str:
 def _write(
     text: Source, target: str, frames: Generator[tuple[bytes, int, int], None, None], progress: Callable[[int], object]
 ) -> Seekable:
-    """Write the file: frames, each with the bytes of text in it and those read for it, and a seek table."""
+    """Write the frames and a seek table. Each item: a frame, its bytes of text, and the bytes read for it."""
     table = array("I")
     try:
         place = os.path.join(os.getcwd(), target)
         with replacing(place, text.path, lambda: check_unchanged(text)) as file, closing(frames):
             for frame, content, read in frames:
                 file.write(frame)
-                table.extend((len(frame), content, int.from_bytes(frame[-4:], "little")))  # the checksum of its text
+                table.extend((len(frame), content, int.from_bytes(frame[-4:], "little")))  # checksum of the text
                 progress(read)
             file.write(_HEADER.pack(_SKIPPABLE, 4 * len(table) + _FOOTER.size))
             file.write(table.tobytes() + _FOOTER.pack(len(table) // 3, _HAS_CHECKSUMS, _MAGIC))
@@ -165,7 +165,7 @@ def _write(
 def _frames(
     source: Source, frame: int, level: int, workers: int, window: int
 ) -> Generator[tuple[bytes, int, int], None, None]:
-    """Yield the frames of a text, which threads compress, each with a compressor of its own; see `_write`."""
+    """Yield the frames of a text, compressed by threads, each with its own compressor; see `_write`."""
     module = codec(source.path)
 
     def work(lines: tuple[bytes, int], compressor: Any) -> tuple[bytes, int, int]:
@@ -177,9 +177,9 @@ def _frames(
 
 
 def _lines(source: Source, frame: int, workers: int, window: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the texts of frames, as many lines as fit, and the bytes of the source that were read for each."""
+    """Yield the text of each frame, as many lines as fit, and the bytes of the source read for it."""
     waiting, read, done = bytearray(), 0, 0
-    searched = 0  # bytes that wait and have no line end behind those of a frame
+    searched = 0  # bytes already searched for a line end beyond the size of a frame
     for piece, more in _text_of(source, workers, window):
         waiting += piece
         read += more
@@ -199,10 +199,10 @@ def _lines(source: Source, frame: int, workers: int, window: int) -> Iterator[tu
 
 
 def _text_of(source: Source, workers: int, window: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the text of a file in pieces, each with the bytes of the file that were read for it."""
+    """Yield the text of a file in pieces, each with the bytes of the file read for it."""
     memory = memoryview(bytearray(WINDOW))
     content: Iterator[tuple[Part, Iterable[Data]]] = content_of(source, workers, 1, 1, largest_window=window)
-    if not source.codec:  # in parts of one piece
+    if not source.codec:  # each part has one piece
         content = ((part, part.load(memory)) for part in parts_of(source, 1, WINDOW))
     try:
         for part, pieces in content:
@@ -214,10 +214,10 @@ def _text_of(source: Source, workers: int, window: int) -> Iterator[tuple[bytes,
 
 
 def _options(module: ModuleType, frame: int, level: int) -> dict[Any, int]:
-    """Return how to compress frames.
+    """Return the options of the compressor.
 
-    For texts as small as a frame, zstd's level 3 looks for matches of 4 bytes, in small tables. What it has for large
-    ones, 5 bytes and large tables, makes frames smaller in the same time (bench/bench_seekable.py).
+    For texts as small as a frame, zstd's level 3 uses matches of 4 bytes and small tables. Its settings for large
+    texts, 5 bytes and large tables, make frames smaller in the same time (bench/bench_seekable.py).
     """
     name = module.CompressionParameter
     options = {name.compression_level: level, name.checksum_flag: 1}

@@ -154,7 +154,7 @@ def test_a_script_without_a_main_guard_ends_with_an_error_that_names_it(tmp_path
     script.write_text(UNGUARDED.format(path=str(path)))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert done.returncode
-    assert "put what builds under if __name__ == '__main__':" in done.stderr
+    assert "build only under if __name__ == '__main__':" in done.stderr
 
 
 def test_a_record_that_cannot_be_decoded_gets_the_default_of_a_column(tmp_path):

@@ -192,10 +192,10 @@ def test_what_lies_behind_the_end_is_named(write, index, tmp_path):
     for behind, at, count in ((whole, 0, "10,240 bytes"), (bytes(1 << 20) + b"\1", 1 << 20, "1 byte")):
         path, begin = write(whole + behind, "a.tar"), len(whole) + at
         told = f"passed over {count} behind the end of the archive, from byte {begin} on; give archives that cat joined"
-        check(f"{path}: {told} as files of their own")
-        assert index(path, "--force").stderr == f"warning: {path}: {told} as files of their own\n"
+        check(f"{path}: {told} as separate files")
+        assert index(path, "--force").stderr == f"warning: {path}: {told} as separate files\n"
         assert index(path).stderr == ""
         assert len(check_against_tarfile(path)) == 2
     paths = [path, write(whole + whole, "b.tar"), write(whole + bytes(99), "c.tar")]
-    with pytest.warns(UserWarning, match=r"a\.tar: .*own \(and 1 more\)$"):
+    with pytest.warns(UserWarning, match=r"a\.tar: .*files \(and 1 more\)$"):
         mmapds.build(paths, out=tmp_path / "all.mmx", force=True)

@@ -114,7 +114,7 @@ def test_commands_read_what_is_below_a_root_and_info_opens_no_source(home, ran):
         status, out, err = ran(*arguments)
         assert (status, OUTSIDE in err, "KEY" in out + err) == (1, True, False)
     status, out, err = ran("info", name)  # what one looks at an index with before one trusts it
-    assert (status, err, "OUTSIDE, not looked at" in out) == (0, "", True)
+    assert (status, err, "OUTSIDE, not checked" in out) == (0, "", True)
     assert ran(*converting, "--root", home / ".ssh")[0] == 0
 
 

@@ -122,8 +122,8 @@ def _memory_of(block: Block) -> int:
 def out_of_order(path: str, block: int, size: int) -> Error:
     """Return the error for a record of a large block that lies before the decoder's position."""
     return Error(
-        f"{path}: expected records in the order of the file, as block {block} has {size} bytes of content, found one "
-        f"that lies behind; run: {tool('seekable')} {quoted(path)}"
+        f"{path}: expected records in the order of the file, as block {block} has {size} bytes of content, found an "
+        f"earlier one; run: {tool('seekable')} {quoted(path)}"
     )
 
 

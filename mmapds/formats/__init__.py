@@ -1,6 +1,6 @@
-"""Which formats there are, and which one a file has.
+"""List the formats, and choose the format of a file.
 
-A new format is one file with a subclass of `Format`, such as frames.py, and one line here.
+To add a format, write one file with a subclass of `Format`, such as frames.py, and one line here.
 """
 
 import os
@@ -24,10 +24,10 @@ from .tar import Tar
 FORMATS: dict[str, Format] = {
     each.name: each for each in (JsonLines(), ArrayFiles(), Fixed(), Megatron(), Npy(), Prefixed(), Tar(), TFRecord())
 }
-"""By the name that `--format` takes and an index stores. If several fit a file, it has the first of them."""
+"""Formats by their name in `--format` and in an index. If several fit a file, the first one wins."""
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for each in FORMATS.values() for suffix in each.suffixes)
-"""Those of files that are compressed follow them: see `sources.CODECS`."""
+"""Suffixes of codecs may follow: see `sources.CODECS`."""
 
 OPTIONS: dict[str, Option] = {name: option for each in FORMATS.values() for name, option in each.options.items()}
 
@@ -36,22 +36,22 @@ CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "arrow": (b"ARROW1", (".arrow", ".arrows", ".feather", ".ipc")),
     "hdf5": (b"\x89HDF\r\n\x1a\n", (".h5", ".hdf5", ".hdf", ".he5")),
 }
-"""What must be converted: the first bytes of such files, and what their names end in."""
+"""Files that must be converted: their first bytes, and the suffixes of their names."""
 
-_HEAD = 4096  # bytes by which a file is known
-_PART = 1 << 20  # bytes that are read at a time, to see whether a file has one line
+_HEAD = 4096  # bytes by which a file is recognised
+_PART = 1 << 20  # bytes read at a time, to see whether a file has only one line
 _BLANK = b" \t\r\n\xef\xbb\xbf"  # blanks, and the bytes of a byte order mark
 
 
 def by_name(name: str) -> Format:
-    """Return a format; FormatError for a name that is unknown."""
+    """Return the format of a name; raise FormatError if it is unknown."""
     if name not in FORMATS:
         raise FormatError(f"format = {name!r}, expected one of {', '.join(map(repr, sorted(FORMATS)))}")
     return FORMATS[name]
 
 
 def of_index(index: Index) -> Format:
-    """Return the format of an index; FormatError where this mmapds does not have it."""
+    """Return the format of an index; raise FormatError if this mmapds does not know it."""
     if index.format not in FORMATS:
         known = ", ".join(map(repr, sorted(FORMATS)))
         raise FormatError(
@@ -61,7 +61,7 @@ def of_index(index: Index) -> Format:
 
 
 def readable_sources(index: Index, chosen: Format) -> list[str]:
-    """Return the paths of the sources of an index, once it is certain that a scan may read all that it reads."""
+    """Check that a scan may read all files that it needs; return the paths of the sources of an index."""
     paths = [index.readable_path(number) for number in range(len(index.sources))]
     for path in paths:
         check_beside(index, path, chosen)
@@ -69,14 +69,14 @@ def readable_sources(index: Index, chosen: Format) -> list[str]:
 
 
 def check_beside(index: Index, path: str, chosen: Format | None = None) -> None:
-    """Raise SourceError unless what a scan of a source reads beside it, by default in its own format, may be read."""
+    """Raise SourceError unless the roots allow the files beside a source that a scan of its format reads."""
     if chosen := chosen or FORMATS.get(index.format):
         for other in chosen.beside(path):
             index.check_reach(other)
 
 
 def for_path(path: str) -> Format:
-    """Return the format of a file, by its name or else by its first bytes; JSONL if they are text."""
+    """Return the format of a file, by its name or, failing that, its first bytes; JSON Lines if they are text."""
     check_in_place(path)
     head = head_of(path, _HEAD)
     found = next((each for each in FORMATS.values() if named(path, each.suffixes)), None)
@@ -92,7 +92,7 @@ def for_path(path: str) -> Format:
 
 
 def _check_lines(path: str, head: bytes) -> None:
-    """Raise FormatError for one JSON array in one line; and by the name, where most first lines are not JSON."""
+    """Raise FormatError for one JSON array in one line, or if the name suggests lines but most of them are not JSON."""
     text = head.lstrip(_BLANK)
     lines = [line for line in text.split(b"\n") if line.strip()]
     found = ""
@@ -116,7 +116,7 @@ def _check_lines(path: str, head: bytes) -> None:
 
 
 def _has_one_line(path: str) -> bool:
-    """Whether a file has one line that is not blank."""
+    """Whether a file has exactly one line that is not blank."""
     lines, is_new = 0, True
     with opened(path) as file:
         while lines < 2 and (part := file.readline(_PART)):
@@ -126,7 +126,7 @@ def _has_one_line(path: str) -> bool:
 
 
 def check_decoder(index: Index, decode: Any) -> None:
-    """Raise FormatError for a decoder, given by name, that does not fit the records of an index."""
+    """Raise FormatError if a decoder, given by name, does not fit the records of an index."""
     if not isinstance(decode, str):
         return
     if decode not in {"torch", *(name for each in FORMATS.values() for name in each.decoders)}:
@@ -154,7 +154,7 @@ def check_options(format_name: str, known: Collection[str], given: Mapping[str, 
 
 
 def convertible(path: str) -> str | None:
-    """Return what `mmapds.convert` calls a file that cannot be indexed, by its name or first bytes; None for others."""
+    """Return the name in `mmapds.convert` of a format that cannot be indexed, by file name or first bytes, or None."""
     head = head_of(path, _HEAD)
     for name, (mark, suffixes) in CONVERTIBLE.items():
         if head.startswith(mark) or named(path, suffixes):

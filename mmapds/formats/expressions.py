@@ -1,15 +1,15 @@
-"""Column expressions, and measuring them for every record while it is indexed.
+"""Parse column expressions, and measure them for every record while it is indexed.
 
-An expression names a field of a JSON record by its path, and says what to measure:
+An expression names a field of a JSON record by its path, and the quantity to measure:
 
-  meta.frames     the number there
-  bytes(text)     how many bytes the string there has in UTF-8
-  chars(text)     how many code points it has
-  items(tokens)   how many elements the array there has
-  bytes()         how many bytes the whole record has
+  meta.frames     the number in the field
+  bytes(text)     bytes of the string, in UTF-8
+  chars(text)     code points of the string
+  items(tokens)   elements of the array
+  bytes()         bytes of the whole record
 
-Dots separate the keys of a path; a dot inside a key is written `\\.`. `[*]` behind a key stands for every item of
-the list there: what is measured in each of them is added up, as in chars(messages[*].content).
+Dots separate the keys of a path; a dot inside a key is written `\\.`. `[*]` after a key stands for every item of
+that list: the quantities of all items are added up, as in chars(messages[*].content).
 """
 
 import codecs
@@ -27,11 +27,11 @@ from ..storage.numbers import EXACT
 from ..storage.sources import Source
 
 LARGEST_RECORD = 1 << 30
-"""Bytes that a record of a compressed source may have, by default: a small file may hold one of any size."""
-_LONGEST = 64 << 20  # bytes of a line that are copied to say what is wrong
+"""Default limit for a record of a compressed source, in bytes: a small file may decompress to any size."""
+_LONGEST = 64 << 20  # bytes of a line that are copied for an error message
 
 MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
-"""What an expression can measure, by its name there."""
+"""The quantities that an expression can measure, by name."""
 
 _MISSING = {"error": _native.MISSING_ERROR, "skip": _native.MISSING_SKIP}
 _EXPECTED = {
@@ -48,7 +48,7 @@ _ENCODINGS = {
     "GB18030": "[\u3000-\u303f\u4e00-\u9fff\uff01-\uff60]",
     "CP1251": "(?<=[\u0400-\u04ff])[\u0400-\u04ff]|[\u0400-\u04ff](?=[\u0400-\u04ff])",
 }
-"""Encodings, and the letters beyond ASCII that text in them has. Of two that fit, the first is likelier."""
+"""Encodings, with the letters beyond ASCII of their texts. If several fit, the first is likelier."""
 _FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
 
 
@@ -61,7 +61,7 @@ class Expression(NamedTuple):
 
     @classmethod
     def parse(cls, column: str, text: str) -> "Expression":
-        """Parse the expression that a user wrote for a column; raise ColumnError for another text."""
+        """Parse the expression of a column; raise ColumnError if it is not valid."""
         place = f"column {column!r}"
         if text == "bytes()":
             return cls(text, _native.MEASURE_RECORD, ())
@@ -83,7 +83,7 @@ class Expression(NamedTuple):
         return cls(text, measure, path)
 
     def misfit(self, status: int, record: bytes, at: int) -> str:
-        """Return what is expected of a record, and what is found in its place; see `JSON_*` and `UnmeasuredError`."""
+        """Return the message for a record that does not fit: expected and found; see `JSON_*` and `UnmeasuredError`."""
         shown = re.sub(r"^\w+\((.*)\)$", r"\1", self.text)
         if status == ROUNDED:
             return f"expected {EXACT} found another at `{shown}`"
@@ -103,7 +103,7 @@ class Expression(NamedTuple):
 
 
 def keys_of(path: str) -> tuple[bytes, ...]:
-    """Return the keys of a path, as JSON has them: dots separate them, and `\\.` is a dot in a key.
+    """Return the keys of a path, in UTF-8: dots separate them, and `\\.` is a dot in a key.
 
     Raises:
       UnicodeEncodeError: the path cannot be written in UTF-8.
@@ -112,7 +112,7 @@ def keys_of(path: str) -> tuple[bytes, ...]:
 
 
 def _path_of(text: str) -> tuple[bytes | None, ...]:
-    """Return the keys of a path, with None behind the one that has `[*]`; `\\[*]` stands for these characters."""
+    """Return the keys of a path, with None after a key with `[*]`; `\\[*]` stands for the characters themselves."""
     path: list[bytes | None] = []
     for key in keys_of(text):
         name = re.sub(rb"((?<!\\)\[\*\])+$", b"", key)
@@ -121,11 +121,11 @@ def _path_of(text: str) -> tuple[bytes | None, ...]:
 
 
 ROUNDED = -1
-"""The status of a record whose integer float64 does not hold, which the column needs for others; see `JSON_OK`."""
+"""The status of a record whose integer float64 would round, in a column that needs float64; see `JSON_OK`."""
 
 
 class UnmeasuredError(Exception):
-    """A record of a block that cannot be measured: where it begins, how many are kept before it, and what is wrong."""
+    """A record cannot be measured. Has where it begins, how many records of its block are kept before it, the error."""
 
     def __init__(self, source: Source, begin: int, kept: int, error: ColumnError | DecodeError) -> None:
         self.source, self.begin, self.kept, self.error = source, begin, kept, error
@@ -134,27 +134,27 @@ class UnmeasuredError(Exception):
 class Measured(NamedTuple):
     """The records that begin in a block of a source."""
 
-    starts: memoryview  # of records that are kept; this and others as in `Piece`
+    starts: memoryview  # of kept records; fields as in `Piece`
     columns: tuple[tuple[int, memoryview], ...]
     skipped: int
-    pending: int | None  # these two: see mds_lines in csrc/mmapds.h
+    pending: int | None  # for both see mds_lines in csrc/mmapds.h
     newlines: int
     filled: tuple[int, ...] = ()
     bad: int = 0
-    bad_at: tuple[tuple[int, int], ...] = ()  # lines are counted from the beginning of the block, and from 0
+    bad_at: tuple[tuple[int, int], ...] = ()  # line numbers from 0, within the block
 
 
 class Measuring:
-    """The columns that a scan measures, and its answer to records that lack one.
+    """The columns that a scan measures, and the treatment of records that lack one.
 
     Args:
       columns: name to expression.
-      missing: "error", "skip" to leave such records out of the index, or a number to use for them. A null counts as
-        missing.
+      missing: for records that lack a field, or have null: "error", "skip" to skip them, or a number for the
+        column.
       validate: check that every record is JSON from its first byte to its last.
-      bad: "error", or "skip" to leave records out of the index that are not JSON, for which all are validated, or whose
-        field is of another type.
-      max_record: bytes that a record of a compressed source may have.
+      bad: "error", or "skip" to skip records that are not JSON, or whose field has another type. "skip" validates all
+        records.
+      max_record: limit for a record of a compressed source, in bytes.
     Raises:
       ColumnError: an expression, `missing` or `bad` is invalid.
     """
@@ -176,11 +176,11 @@ class Measuring:
         self.skips_bad = bad == "skip"
         self.validate = bool(validate) or self.skips_bad
         self._missing, self._fill = _parse_missing(missing)
-        self._core: _native.Measuring | None = None  # made when it is first needed
+        self._core: _native.Measuring | None = None  # made on first use
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> "Measuring":
-        """Return what `describe` describes."""
+        """Return the measuring from a result of `describe`."""
         optional = {name: described[name] for name in ("bad", "max_record") if name in described}
         return cls(described["expressions"], described["missing"], described["validate"], **optional)
 
@@ -188,14 +188,14 @@ class Measuring:
         return bool(self.columns) or self.validate
 
     def describe(self) -> dict[str, Any]:
-        """Return what an index stores about the making of its columns."""
+        """Return what an index stores about how its columns were measured."""
         texts = {name: each.text for name, each in self.columns.items()}
         described: dict[str, Any] = {"expressions": texts, "missing": self.missing, "validate": self.validate}
         described |= {"bad": "skip"} if self.skips_bad else {}
         return described | ({"max_record": self.max_record} if self.max_record != LARGEST_RECORD else {})
 
     def check_size(self, source: Source, size: int) -> None:
-        """Raise FormatError where a record of a compressed source is too large."""
+        """Raise FormatError if a record of a compressed source is too large."""
         if source.codec and size > self.max_record:
             raise FormatError(
                 f"{source.path}: expected records of up to {self.max_record:,} bytes, found one of {size:,} or more; "
@@ -208,10 +208,10 @@ class Measuring:
         """Find and measure the records that begin in a block of a source.
 
         Args:
-          text: the block, enough of what comes before to see where its first line begins, and its last line to the end.
-          base: where the text begins in the source.
-          block: where the block begins and ends there.
-          room: memory for where records begin, and for each column.
+          text: the block, with enough text before it to find its first line, and with the whole of its last line.
+          base: byte of the source where the text begins.
+          block: bytes of the source where the block begins and ends.
+          room: memory for the starts of records, and for each column.
         """
         if len(self.columns) > _native.MOST_COLUMNS:
             raise ColumnError(f"columns: expected up to {_native.MOST_COLUMNS} for JSON, found {len(self.columns)}")
@@ -244,7 +244,7 @@ class Measuring:
         return Measured(starts[:kept], columns, records - kept, pending, newlines, filled, bad[0], places)
 
     def sizes(self, cells: memoryview) -> tuple[tuple[int, memoryview], ...]:
-        """Return the columns of records of these sizes that are not JSON, which can only be `bytes()`."""
+        """Return the columns of records that are not JSON, from their sizes: only `bytes()` is possible."""
         self.check_binary()
         for name, expression in self.columns.items():
             if expression.measure != _native.MEASURE_RECORD:
@@ -254,7 +254,7 @@ class Measuring:
         return tuple((_native.NUMBER_U64, cells) for _ in self.columns)
 
     def check_binary(self) -> None:
-        """Raise ColumnError for an option that makes sense for JSON alone."""
+        """Raise ColumnError for an option that only makes sense for JSON."""
         if self.validate:
             given = "bad = 'skip', expected 'error'" if self.skips_bad else "validate = True, expected False"
             raise ColumnError(f"{given} for records of a binary format")
@@ -278,7 +278,7 @@ def encodings_of(text: bytes) -> list[str] | None:
     """Return the encodings that text may be in, the likeliest first; None for UTF-8."""
     found = {"UTF-16": 2.0} if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else {}
     for name, letters in _ENCODINGS.items():
-        with suppress(UnicodeDecodeError):  # but for a character that is cut off
+        with suppress(UnicodeDecodeError):  # except for a character cut off at the end
             beyond = re.sub("[\0-\x7f]", "", decoded := codecs.getincrementaldecoder(name)().decode(text))
             found[name] = len(re.findall(letters, decoded)) / max(len(beyond), 1)
     names = sorted((name for name in found if found[name] > 0.5), key=found.__getitem__, reverse=True)
@@ -286,7 +286,7 @@ def encodings_of(text: bytes) -> list[str] | None:
 
 
 def constant_in(record: bytes) -> str:
-    """Return the number that JSON lacks, NaN or Infinity, where a record is JSON but for it."""
+    """Return the constant, NaN or Infinity, that alone keeps a record from being JSON; "" if there is none."""
     found: list[str] = []
     with suppress(ValueError, RecursionError):
         json.loads(record, parse_constant=found.append)
@@ -295,12 +295,12 @@ def constant_in(record: bytes) -> str:
 
 
 def kind_of(record: bytes, at: int) -> str:
-    """Return what kind of value begins at a byte of a record, as messages say it."""
+    """Return the kind of value that begins at a byte of a record, for messages."""
     return _FOUND.get(record[at : at + 1], "a number")
 
 
 def _places(text: memoryview, base: int, begin: int, starts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Yield how many lines end between the beginning of a block and each of some records, and where it begins."""
+    """Yield the line number, from 0 within the block, and the byte of each of some records."""
     lines = 0
     for before, start in pairwise((begin, *starts)):
         lines += bytes(text[before - base : max(start, before) - base]).count(b"\n")

@@ -28,8 +28,8 @@ from .format import (
 if TYPE_CHECKING:
     import numpy as np
 
-_STEP = 1 << 16  # records in a piece that has columns
-_AXES = 32  # every version of NumPy has these
+_STEP = 1 << 16  # records in a piece with columns
+_AXES = 32  # the most that every version of NumPy supports
 
 
 class Fixed(Format):
@@ -81,7 +81,7 @@ class Fixed(Format):
         return ArrayOf(dtype, shape)
 
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
-        """Yield how many records each source has, by its size, and by its header where it has one."""
+        """Yield the number of records of each source, from its size, checked against its header if it has one."""
         size, drop = parameters["record_bytes"], parameters.get("truncated") == "drop"
         for number, source in enumerate(sources):
             first, expected = self._header(source, parameters)
@@ -100,12 +100,12 @@ class Fixed(Format):
             yield from _pieces(number, source, size, measuring, lost, end)
 
     def _header(self, source: Source, parameters: Parameters) -> tuple[int, int | None]:
-        """Return where the first record of a source begins, and how many it should have, if it says so."""
+        """Return where the first record of a source begins, and the number of records if its header gives it."""
         return parameters.get("header", 0), None
 
 
 class Npy(Fixed):
-    """Records of one size behind a header, which gives their dtype and shape."""
+    """Records of one size after a header, which gives their dtype and shape."""
 
     name = "npy"
     suffixes = (".npy",)
@@ -135,7 +135,7 @@ class Npy(Fixed):
 
 
 def _pieces(number: int, source: Source, size: int, measuring: Measuring, lost: int, end: End) -> Iterator[Piece]:
-    """Yield the records of a source; in several pieces where there are columns to fill."""
+    """Yield the records of a source; in several pieces if it has columns."""
     none, count = memoryview(b"").cast("Q"), end.lines
     step = _STEP if measuring.columns else max(count, 1)
     cells = memoryview(size.to_bytes(8, "little") * (step if measuring.columns else 0)).cast("Q")
@@ -146,7 +146,7 @@ def _pieces(number: int, source: Source, size: int, measuring: Measuring, lost: 
 
 
 def _array(given: Any, shape: Sequence[int]) -> "tuple[np.dtype[Any], int]":
-    """Return the dtype of a name and the size in bytes of an array of it; raise ValueError for what is not one."""
+    """Return the dtype of a name, and the bytes of an array of that shape; raise ValueError if either is invalid."""
     dtype = plain_dtype(given)
     size = prod(shape) * dtype.itemsize
     if not 1 <= size < 2**63 or len(shape) > _AXES or any(length < 0 for length in shape):
@@ -170,7 +170,7 @@ def _shape(given: Any) -> tuple[int, ...]:
 
 def _npy_header(path: str) -> tuple[tuple[int, ...], Any, int]:
     """Return the shape, the dtype, and the byte where the data begin."""
-    from numpy.lib import format as npy  # start-up time: indexing other formats does without
+    from numpy.lib import format as npy  # start-up time: other formats do not need it
 
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     with open_regular(path) as file:
@@ -183,7 +183,7 @@ def _npy_header(path: str) -> tuple[tuple[int, ...], Any, int]:
         except OSError:
             raise
         except Exception as error:  # numpy parses the header as Python, which fails in many ways
-            reason = str(error).partition("\n")[0]  # what follows is advice for users of numpy.load
+            reason = str(error).partition("\n")[0]  # further lines are advice for users of numpy.load
             raise FormatError(f"{path}: not an .npy file: {reason}") from None
     if not shape or (fortran and len(shape) > 1 and prod(shape) > 1):
         found = "Fortran order" if shape else "one number"

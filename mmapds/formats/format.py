@@ -1,4 +1,4 @@
-"""What every format is made of: the class that it derives from, what its scan yields, and scans that walk."""
+"""The base class of formats, the pieces that a scan yields, and scans that walk from record to record."""
 
 import mmap
 from abc import ABC, abstractmethod
@@ -17,23 +17,23 @@ from .expressions import Measuring
 if TYPE_CHECKING:
     import numpy as np
 
-_WHOLE = 2**62  # bytes in a part of a plain file: as many as there are
-_PIECE = 256 << 10  # bytes in one of a compressed file, at least: as many as decoders give at once
+_WHOLE = 2**62  # bytes in a part of a plain file: all of them
+_PIECE = 256 << 10  # bytes in a part of a compressed file, at least: what decoders return at once
 _PLAIN_KINDS = "biufcmMSUV"
-"""What NumPy calls the kinds of types whose values are all in the array: numbers, times, strings of one size."""
+"""NumPy's kinds of types whose values lie in the array itself: numbers, times, strings of one size."""
 
 Slot = Sequence[memoryview]
 
 
 class OptionError(FormatError):
-    """An option of a format is missing, or not one of its values."""
+    """An option of a format is missing or invalid."""
 
 
 class Option(NamedTuple):
     """An option of a format."""
 
     type: type
-    placeholder: str  # what `--help` shows for its value
+    placeholder: str  # for its value in `--help`
     help: str
 
 
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
     """How the core finds the payload of a record in a source."""
 
     framing: int = _native.FRAMING_NONE
-    first: int = 0  # the byte where record 0 begins, where all records have one size
+    first: int = 0  # the byte where record 0 begins, if all records have one size
     stride: int = 0  # that size
 
 
@@ -49,9 +49,9 @@ class End(NamedTuple):
     """The totals of a scanned source."""
 
     lines: int  # of a text; in other formats, the number of records
-    end: int  # the byte where the last record ends, with all that it owns
-    first: int = 0  # where the first record begins, where all have one size
-    content: int = 0  # bytes of content of a compressed source, where more of them follow the last record
+    end: int  # the byte where the last record ends, with any bytes that belong to it
+    first: int = 0  # where the first record begins, if all have one size
+    content: int = 0  # bytes of content of a compressed source, if some follow the last record
     remark: str = ""  # a warning about the source
 
 
@@ -59,33 +59,33 @@ class Piece(NamedTuple):
     """Some consecutive records of one source, in file order."""
 
     source: int
-    starts: memoryview  # uint64: where each begins, until the next piece; empty where all records have one size
-    columns: tuple[tuple[int, memoryview], ...]  # the type of the numbers of each, and a 64-bit cell for each record
-    skipped: int  # records left out because they lack a column, or are incomplete
+    starts: memoryview  # uint64: where each begins; valid until the next piece; empty if all records have one size
+    columns: tuple[tuple[int, memoryview], ...]  # for each column, the type and a 64-bit cell for each record
+    skipped: int  # records skipped because they lack a column, or are incomplete
     scanned: int  # bytes of the source that this piece covers; the pieces of a source cover all of it
     end: End | None  # the totals of the whole source, in its last piece
-    keys: memoryview | None = None  # uint64: the 32-bit hash of each record's key, where records have keys
-    fixed: int = 0  # how many records there are, where all have one size, and so no starts
-    filled: tuple[int, ...] = ()  # how many records lack each column, and have the number for missing ones
-    bad: int = 0  # how many of the records that were left out are bad lines
+    keys: memoryview | None = None  # uint64: the 32-bit hash of each record's key, if records have keys
+    fixed: int = 0  # number of records, if all have one size and so no starts
+    filled: tuple[int, ...] = ()  # for each column, records that lack it and get the number for missing ones
+    bad: int = 0  # how many of the skipped records are bad lines
     bad_at: tuple[tuple[int, int], ...] = ()  # the line and the byte of the first of them
-    blocks: tuple[BlockStart, ...] = ()  # of a compressed source: the blocks that begin in this piece
+    blocks: tuple[BlockStart, ...] = ()  # blocks of a compressed source that begin in this piece
 
     @property
     def records(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return len(self.starts) + self.fixed
 
 
 def plain_dtype(given: Any) -> "np.dtype[Any]":
     """Return the dtype that a file names; raise ValueError unless it is of plain numbers, or of strings of one size.
 
-    NumPy makes an array of objects of any bytes, and follows them as pointers when an entry is looked at.
+    An object dtype is unsafe: NumPy would follow the bytes of a file as pointers.
     """
-    import numpy as np  # which indexing does without
+    import numpy as np  # start-up time: indexing does not need it
 
     try:
-        if given is None:  # which NumPy takes for float64
+        if given is None:  # NumPy takes None for float64
             raise TypeError
         dtype: np.dtype[Any] = np.dtype(given)
     except (TypeError, ValueError, SyntaxError, OverflowError):
@@ -99,7 +99,7 @@ class ArrayOf(NamedTuple):
     """A payload is an array of plain numbers, or of strings of one size."""
 
     dtype: "np.dtype[Any]"  # by `plain_dtype`
-    shape: tuple[int, ...] | None  # None means one axis, of all numbers in the payload
+    shape: tuple[int, ...] | None  # None means one axis with all numbers of the payload
 
 
 class FieldsOf(NamedTuple):
@@ -112,7 +112,7 @@ Parameters = Mapping[str, Any]
 """The options of a format, checked and completed, as an index stores them."""
 Sources = Sequence[Source]
 Sample = str | ArrayOf | FieldsOf
-"""What a payload is: the name of a decoder, or an array, or fields."""
+"""The kind of a payload: the name of a decoder, an array, or fields."""
 
 TRUNCATED = {"truncated": Option(str, "error|drop", "what to do with an incomplete last record: error, or drop it")}
 """The option that binary formats share."""
@@ -121,26 +121,26 @@ TRUNCATED = {"truncated": Option(str, "error|drop", "what to do with an incomple
 class Format(ABC):
     """How records are framed in a source.
 
-    A format is a subclass in a file of its own, and one line in `mmapds.formats`. It must define `name` and `scan`; all
-    else has defaults.
+    A format is a subclass in its own file, and one line in `mmapds.formats`. It must define `name` and `scan`; the rest
+    has defaults.
     """
 
     name: ClassVar[str]  # for `--format`; an index stores it too
     suffixes: ClassVar[tuple[str, ...]] = ()  # of names of files
     is_text: ClassVar[bool] = False  # whether records are lines, so that messages give line numbers
-    begins_anywhere: ClassVar[bool] = False  # whether a scan can begin at any record, where another ended
-    reads_compressed: ClassVar[bool] = False  # whether a scan takes sources with a `codec`
+    begins_anywhere: ClassVar[bool] = False  # whether a scan can begin at any record, to continue an earlier scan
+    reads_compressed: ClassVar[bool] = False  # whether a scan accepts compressed sources
     per_source: ClassVar[tuple[str, ...]] = ()  # parameters that are lists with an entry for each source
     options: ClassVar[Mapping[str, Option]] = {}
     decoders: ClassVar[tuple[str, ...]] = ("json", "text", "bytes", "tf_example")
-    """The named decoders that fit its records, where these are not arrays."""
+    """The named decoders that fit its records, unless these are arrays."""
 
     def recognises(self, path: str, head: bytes) -> bool:
-        """Whether a file is of this format, by its first 4,096 bytes or the files beside it; where no suffix fits."""
+        """Whether a file without a known suffix has this format, by its first 4,096 bytes or the files beside it."""
         return False
 
     def beside(self, path: str) -> list[str]:
-        """Return the files beside a source that a scan of it reads too."""
+        """Return the files beside a source that its scan reads too."""
         return []
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
@@ -153,11 +153,11 @@ class Format(ABC):
         return self.truncated(given) if "truncated" in self.options else {}
 
     def layout(self, parameters: Parameters, source: IndexedSource) -> Layout:
-        """Return how the core finds a payload: by default, it is all that lies between two bounds."""
+        """Return how the core finds a payload: by default, it is everything between two bounds."""
         return Layout()
 
     def decoder(self, parameters: Parameters) -> Sample:
-        """Return what a payload is, where the user does not say."""
+        """Return the default decoder of a payload."""
         return "bytes"
 
     @abstractmethod
@@ -173,19 +173,19 @@ class Format(ABC):
         """
 
     def verify(self, sources: Sources, parameters: Parameters) -> None:  # noqa: B027 - most have no checksums
-        """Raise FormatError for damage that a scan does not see, such as a wrong checksum in a source."""
+        """Raise FormatError for damage that a scan does not check, such as a wrong checksum in a source."""
 
     def key(self, record: bytes | memoryview) -> str:
-        """Return the key of a record; FormatError in a format whose records have none."""
+        """Return the key of a record; raise FormatError if the format has no keys."""
         raise FormatError(f"expected records with keys, found format {self.name!r}")
 
     def shared(self, sources: Sequence[str], describe: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-        """Return what describes the first of some sources; raise FormatError where it does not describe another one."""
+        """Return `describe` of the first source; raise FormatError if it differs for another source."""
         first, *others = sources
         wanted = describe(first)
         for other in others:
             for name, found in describe(other).items():
-                if repr(found) != repr(wanted[name]):  # as the order of fields counts too
+                if repr(found) != repr(wanted[name]):  # repr, as the order of fields counts too
                     raise FormatError(f"{other}: {name}: expected {wanted[name]}, as in {first}, found {found}")
         return wanted
 
@@ -198,21 +198,21 @@ class Format(ABC):
 
 
 def reserve_words(count: int) -> memoryview:
-    """Return room for 64-bit words, mapped, so that only pages that are written take memory."""
+    """Return mapped memory for 64-bit words: only pages that are written take memory."""
     return memoryview(mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q")
 
 
-# ---- scans that walk from record to record, as only a record says where the next one begins ------------------------
-# Threads share out plain files, as whole ones: they make the first piece of each, and most shards have no other. The
-# parts of a compressed file are decoded by threads, and walked in order.
+# ---- scans that walk: only a record tells where the next one begins -------------------------------------------------
+# Each thread takes a whole plain file and makes its first piece; most shards have only one. Threads decode the parts
+# of a compressed file, and one walk scans them in order.
 
 
 class Walk(ABC):
-    """A walk over the content of a source, which comes in parts.
+    """A walk over the content of a source, part by part.
 
     Args:
-      slot: room for where records begin, for their sizes, and for the hashes of their keys.
-      drop: leave out a last record that is not whole.
+      slot: memory for the starts of records, their sizes, and the hashes of their keys.
+      drop: skip an incomplete last record.
     """
 
     has_keys: ClassVar[bool] = False
@@ -220,17 +220,17 @@ class Walk(ABC):
     def __init__(self, source: Source, slot: Slot, measuring: Measuring, *, drop: bool) -> None:
         self.source, self.slot, self.measuring, self.drop = source, slot, measuring, drop
         self.at = self.size = source.begin
-        """Where the next record begins, or what is next in it; and how many bytes of content came."""
+        """Byte of the next record, or of the next thing in it; and bytes of content seen so far."""
         self.found = 0
-        """Records in the slot."""
+        """Number of records in the slot."""
 
     @abstractmethod
     def scan(self, part: Part, data: Data) -> Iterator[None]:
-        """Take in the next part, and put into the slot the records that end there. Yield to have the slot emptied."""
+        """Scan the next part: put the records that end there into the slot. Yield when the slot must be emptied."""
 
     @abstractmethod
     def end(self) -> tuple[End, int]:
-        """Return the totals, once all parts came, and how many incomplete records are left out."""
+        """Return the totals after the last part, and the number of incomplete records skipped."""
 
     def piece(self) -> Piece:
         """Return the records in the slot."""

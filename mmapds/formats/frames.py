@@ -1,6 +1,6 @@
-"""Records behind their size: length-prefixed ones, delimited protobuf messages, and TFRecord.
+"""Length-prefixed records, delimited protobuf messages, and TFRecord.
 
-A scan walks from size to size, and passes over payloads, however large.
+A scan walks from prefix to prefix, and skips payloads of any size.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +16,8 @@ from ..storage.workers import cores
 from .expressions import Measuring
 from .format import TRUNCATED, End, Format, Layout, Option, OptionError, Parameters, Piece, Sources, Walk, walked
 
-_CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)  # the bytes at hand do not hold a record whole
-_ZLIB = b"x\x01", b"x\x5e", b"x\x9c", b"x\xda"  # begin streams of zlib, one of TensorFlow's compressions
+_CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)  # the record continues beyond the available bytes
+_ZLIB = b"x\x01", b"x\x5e", b"x\x9c", b"x\xda"  # first bytes of zlib streams, one of TensorFlow's compressions
 _INFLATE = "python -c 'import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))'"
 _LONGEST_PREFIX = 16  # bytes; more than any prefix has
 _PREFIXES = {
@@ -37,7 +37,7 @@ _EXPECTED = {
 
 
 class Stop(NamedTuple):
-    """A record at which a walk cannot go on."""
+    """A record at which a walk stops."""
 
     record: int
     at: int  # where it begins in the content
@@ -54,7 +54,7 @@ class Stop(NamedTuple):
 
 
 class Prefixed(Format):
-    """Records, each behind its size. Delimited protobuf messages have a varint as the size."""
+    """Records with a length prefix. That of delimited protobuf messages is a varint."""
 
     name = "prefixed"
     options: ClassVar[Mapping[str, Option]] = {
@@ -64,7 +64,7 @@ class Prefixed(Format):
     begins_anywhere = True
     reads_compressed = True
     room = 1 << 17  # records in a piece of a scan, at most
-    step = 256 << 20  # bytes in a piece; the last record may reach further
+    step = 256 << 20  # bytes in a piece; its last record may extend further
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
         prefix = given.get("prefix", "u32le")
@@ -76,7 +76,7 @@ class Prefixed(Format):
         return Layout(self._framing(parameters))
 
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
-        """Yield the start of every record of every source, in order, and its size where that is measured."""
+        """Yield the start of every record of every source, in order, and its size if a column measures it."""
         new_walk = partial(FramesWalk, self._framing(parameters), self.step)
         yield from walked(sources, parameters, measuring, workers, self.room, new_walk)
 
@@ -87,8 +87,8 @@ class Prefixed(Format):
 class TFRecord(Prefixed):
     """TFRecords: a u64 length, its masked CRC32C, the data, their masked CRC32C.
 
-    The layout is that of tensorflow/core/lib/io/record_writer.h. A scan checks the CRC of every length, and so never
-    takes garbage for a record; that of the data is checked by `--verify`.
+    The layout is that of tensorflow/core/lib/io/record_writer.h. A scan checks the CRC of every length, so it never
+    takes garbage for a record. `--verify` checks the CRC of the data.
     """
 
     name = "tfrecord"
@@ -129,13 +129,13 @@ class TFRecord(Prefixed):
 
 
 class FramesWalk(Walk):
-    """A walk from size to size, of which the core walks `step` bytes in one call."""
+    """A walk from prefix to prefix; the core walks `step` bytes in one call."""
 
     def __init__(self, framing: int, step: int, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._framing, self._step = framing, step
-        self._head: Data = b""  # of a record that began in a part before
-        self._cut: Stop | None = None  # the record that the content so far ends inside, if it does
+        self._head: Data = b""  # bytes of a record that began in an earlier part
+        self._cut: Stop | None = None  # the record that continues in the next part, if any
         self._records = 0
 
     def scan(self, part: Part, data: Data) -> Iterator[None]:
@@ -162,7 +162,7 @@ class FramesWalk(Walk):
         return End(self._records, self.at, content=content), int(self._cut is not None)
 
     def _find(self, data: Data, base: int, stop: int) -> None:
-        """Find the records that begin before a byte, in content that lies at byte `base`."""
+        """Find the records that begin before byte `stop`; `data` begins at byte `base` of the content."""
         starts, sizes, _ = (words[self.found :] for words in self.slot)
         measured = sizes if self.measuring.columns else None
         count, self.at, status, *details = _native.frames_scan(
@@ -176,7 +176,7 @@ class FramesWalk(Walk):
 
 
 def _error(path: str, size: int, stop: Stop) -> FormatError:
-    """Return the error to raise for a record at which a walk over content of `size` bytes stopped."""
+    """Return the error for the record at which a walk over `size` bytes of content stopped."""
     if stop.status == _native.FRAMES_LENGTH_CRC and not stop.at and head_of(path, 2) in _ZLIB:
         what = "compressed (zlib): expected a file whose records can be read in place"
         return FormatError(f"{path}: {what}; run: {piped(path, _INFLATE)}")

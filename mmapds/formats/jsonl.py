@@ -3,9 +3,9 @@
 Bounds are line starts. A record owns the blank lines that follow it, so n records need only n + 1 bounds. The first
 record starts after a byte order mark and any blank lines.
 
-Threads share out the parts of all sources, which cut lines anywhere. Each part is scanned as if a line began at its
-first byte; the end of the part before says whether one does. To be measured, a line must be whole: the text of a mapped
-file goes on beyond a part, and the edges of other parts are moved to the ends of lines.
+Threads scan parts of sources, which begin and end inside lines. The scan of a part assumes that a line begins at its
+first byte; the end of the previous part tells whether that is so. Measuring needs whole lines: in a mapped file, the
+text extends beyond a part; in other files, the edges of parts are moved to line ends.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -23,8 +23,8 @@ from .expressions import Measured, Measuring, UnmeasuredError
 from .format import End, Format, Layout, Parameters, Piece, Sample, Sources, reserve_words
 
 _BOM = b"\xef\xbb\xbf"
-_SMALLEST_PART, _LARGEST_PART = 256 << 10, 4 << 20  # bytes, which hide the cost of handing parts out: see bench_index
-_MEMORY = 64 << 20  # bytes of the parts in flight, which need four times their size if a record has two bytes
+_SMALLEST_PART, _LARGEST_PART = 256 << 10, 4 << 20  # bytes; large enough to hide the cost of queues: see bench_index
+_MEMORY = 64 << 20  # bytes of parts in flight; records of two bytes need four times as much
 
 
 class JsonLines(Format):
@@ -35,7 +35,7 @@ class JsonLines(Format):
     is_text = True
     begins_anywhere = True
     reads_compressed = True
-    part_size = 0  # bytes of a file that one thread scans at a time; 0 means as many as fit the memory for all threads
+    part_size = 0  # bytes that one thread scans at a time; 0 means an equal share of the memory for all threads
 
     def layout(self, parameters: Parameters, source: IndexedSource) -> Layout:
         """A payload is the first line between two bounds; blank lines and skipped records may follow it."""
@@ -45,12 +45,12 @@ class JsonLines(Format):
         return "json"
 
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
-        """Yield the start of every record of every source, in order, and its columns; threads share out parts."""
+        """Yield the start of every record of every source, in order, and its columns; threads scan parts."""
         size = self.part_size or min(max(_MEMORY // (4 * (workers + 2)), _SMALLEST_PART), _LARGEST_PART)
         threads = workers_for(sources, workers, size)
         slots = [_Slot(len(measuring.columns)) for _ in range(in_flight(threads))]
         newlines = kept = 0
-        blank: int | None = None  # where the line begins that holds the next byte, if it is blank so far
+        blank: int | None = None  # start of the current line, if it is blank so far
         try:
             with (
                 closing(_tasks(sources, workers, size, measuring)) as tasks,
@@ -60,7 +60,7 @@ class JsonLines(Format):
                     starts, columns, skipped, pending, found, filled, bad, bad_lines = measured
                     is_first = part.begin == source.begin
                     newlines = 0 if is_first else newlines
-                    if not is_first and starts and starts[0] == part.begin:  # the rest of that line is not blank
+                    if not is_first and starts and starts[0] == part.begin:  # the rest of the current line is not blank
                         if blank is None:
                             starts = starts[1:]
                         else:
@@ -69,7 +69,7 @@ class JsonLines(Format):
                         blank = pending
                     bad_at = tuple((newlines + lines + 1, start) for lines, start in bad_lines)
                     newlines, kept = newlines + found, kept + len(starts)
-                    # A line without a line end counts as one; blank == part.end means that nothing follows the last.
+                    # A last line without a line end counts too; blank == part.end: the file ends with a line end.
                     lines = newlines + (blank != part.end and part.end > 0)
                     end = End(lines, part.end) if part.is_last else None
                     piece = Piece(number, starts, columns, skipped, part.scanned, end, filled=filled)
@@ -83,7 +83,7 @@ class _Task(NamedTuple):
     number: int  # of the source
     source: Source
     part: Part
-    text: Data = b""  # to be measured: all bytes of the lines that begin in the part, and what lies before and after
+    text: Data = b""  # for measuring: all lines that begin in the part, perhaps with text before and after
     base: int = 0  # where the text begins in the content
 
 
@@ -116,8 +116,8 @@ def _tasks(sources: Sequence[Source], workers: int, size: int, measuring: Measur
 def _whole_lines(
     number: int, source: Source, content: Iterable[tuple[Part, Sequence[Data]]], measuring: Measuring
 ) -> Generator[_Task, None, None]:
-    """Yield parts whose text has all bytes of the lines that begin there."""
-    held: list[Data] = []  # the end of the line before, and what came after it
+    """Yield parts whose text has the whole of each line that begins there."""
+    held: list[Data] = []  # the last line end, and the text after it
     base = begin = scanned = 0
     starts: tuple[BlockStart, ...] = ()
     for part, pieces in content:
@@ -167,12 +167,12 @@ def _starts(part: Part, slot: _Slot) -> Measured:
     pending: int | None = at
     pieces = part.load(slot.window)
     if part.begin == 0 and part.starts:
-        pieces = [b"".join(map(bytes, pieces))]  # as small blocks may cut a byte order mark
+        pieces = [b"".join(map(bytes, pieces))]  # joined, as small blocks may cut a byte order mark
     for piece in pieces:
         if at == 0 and piece[: len(_BOM)] == _BOM:
             at = pending = len(_BOM)
             piece = memoryview(piece)[at:]
         found, pending, more = _native.scan_lines(None, piece, at, pending, slot.starts[count:])
         at, count, newlines = at + len(piece), count + found, newlines + more
-        del piece  # its memory is used again for the next one
+        del piece  # the next piece reuses its memory
     return Measured(slot.starts[:count], (), 0, pending, newlines)

@@ -1,4 +1,4 @@
-"""Megatron-LM's token files: a `.bin` of tokens, and an `.idx` beside it that says where each sequence begins.
+"""Megatron-LM's token files: a `.bin` of tokens, and an `.idx` beside it with the start of each sequence.
 
 A record is a sequence. Documents, which are runs of sequences, are ignored. The `.idx` has one of two layouts, with n
 sequences and all numbers little-endian:
@@ -28,8 +28,8 @@ from .format import TRUNCATED, ArrayOf, End, Format, Parameters, Piece, Sample, 
 _MMAP, _LEGACY = b"MMIDIDX\0\0", b"TNTIDX\0\0"
 _HEADS = {_MMAP: Struct("<9xQBQ"), _LEGACY: Struct("<8xQQQQQ")}
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2", 9: "<u4", 10: "<u8"}
-_OF_LEGACY = {(6, 4): "<f4", (7, 8): "<f8"}  # types by code and size, as writers disagree about these codes
-_LONGEST = 1 << 40  # tokens in a sequence, at most: the sums over a piece cannot overflow
+_OF_LEGACY = {(6, 4): "<f4", (7, 8): "<f8"}  # by code and size, as writers disagree about these codes
+_LONGEST = 1 << 40  # tokens in a sequence, at most: so sums over a piece cannot overflow
 
 
 class Megatron(Format):
@@ -64,7 +64,7 @@ class Megatron(Format):
         return ArrayOf(plain_dtype(parameters["dtype"]), None)
 
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
-        """Yield the start of every sequence of every source, from the .idx files, whose numbers must add up."""
+        """Yield the start of every sequence of every source, from the .idx files; check that their numbers add up."""
         for number, source in enumerate(sources):
             yield from _scan(number, source, parameters.get("truncated") == "drop", measuring, self.step)
 
@@ -76,13 +76,13 @@ class _Idx(NamedTuple):
     file: _native.Map
     dtype: str
     sequences: int
-    sizes: tuple[str, int]  # tokens in each sequence: the type of these numbers, and where they lie
+    sizes: tuple[str, int]  # tokens in each sequence: type of these numbers, and their byte in the file
     pointers: tuple[str, int]  # where each begins, in units
     unit: int  # bytes
 
     def numbers(self, place: tuple[str, int], begin: int, end: int) -> Any:
         """Read numbers of sequences `begin` to `end`: int64, shape (end - begin,)."""
-        import numpy as np  # start-up time: indexing other formats does without
+        import numpy as np  # start-up time: other formats do not need it
 
         dtype, at = place
         width = int(dtype[-1])
@@ -94,7 +94,7 @@ def _beside(path: str) -> str:
 
 
 def _scan(number: int, source: Source, drop: bool, measuring: Measuring, step: int) -> Iterator[Piece]:
-    import numpy as np  # start-up time: indexing other formats does without
+    import numpy as np  # start-up time: other formats do not need it
 
     idx, at = _read(source), 0
     for begin in range(0, max(idx.sequences, 1), step):
@@ -128,7 +128,7 @@ def _scan(number: int, source: Source, drop: bool, measuring: Measuring, step: i
 
 
 def _read(source: Source) -> _Idx:
-    """Read the header of the .idx beside a source."""
+    """Read the header of the .idx file of a source."""
     path = _beside(source.path)
     file = open_source(inspect(path))
     magic = next((each for each in _HEADS if file.read(0, min(file.size, len(each))) == each), None)
@@ -146,7 +146,7 @@ def _read(source: Source) -> _Idx:
             f"{version}, type {code} of {itemsize} bytes, and {axes} axes for {count} sequences"
         )
     size = 12 * count if magic == _MMAP else 8 * (3 * count + 2)
-    at += 8 * (file.size > at + size)  # fairseq writes no number of documents
+    at += 8 * (file.size > at + size)  # fairseq omits the number of documents
     if file.size < at + size:
         raise FormatError(f"{path}: expected {at + size} bytes or more for {count} sequences, found {file.size}")
     if magic == _MMAP:

@@ -1,6 +1,6 @@
 """Array files: records of named fields, written by `mmapds.Writer`. See docs/array-file.md.
 
-A file stores where its records begin, and its columns. Indexing copies these and reads no record.
+A file stores the starts of its records, and its columns. Indexing copies these without reading records.
 """
 
 from array import array
@@ -45,7 +45,7 @@ class ArrayFiles(Format):
         return FieldsOf(parameters["schema"])
 
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
-        """Yield where every record of every source begins, and its columns, both copied from the source."""
+        """Yield the start and the columns of every record of every source, copied from the source."""
         measuring.check_binary()
         for number, source in enumerate(sources):
             head = Head(source.path)
@@ -54,7 +54,7 @@ class ArrayFiles(Format):
             yield from _stored(number, source, ArrayFile(head), _wanted(head.schema, measuring))
 
     def verify(self, sources: Sources, parameters: Parameters) -> None:
-        """Check all sections of the sources against their checksums, and that records lie one behind another."""
+        """Check all sections of the sources against their checksums, and that records have no gaps between them."""
         for source in sources:
             file = ArrayFile(Head(source.path))
             file.verify_sections()

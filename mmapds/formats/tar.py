@@ -1,10 +1,10 @@
-"""Tar archives of samples, as WebDataset writes them: a record is all the members in a row that share a key.
+"""Tar archives of samples, as WebDataset writes them: a record is a run of members with the same key.
 
-The key and the extension are the two groups of `^((?:.*/|)[^.]+)[.]([^/]*)$`, as in WebDataset: nearly always the path
-up to the first dot of the base name, directories included, and what follows that dot. Directories, links, names that
-do not match, such as `a` and `a.b/.txt`, and names that match `__[^/]*__($|/)` at their beginning have no key: so
-`__meta__/x.json` has none, but `__meta__.json` and `x/__meta__.json` have one. Members without a key lie in the record
-before them, and decoders skip them. A bound is the byte where the first header of a sample begins.
+As in WebDataset, the key and the extension are the two groups of `^((?:.*/|)[^.]+)[.]([^/]*)$`: mostly the path up to
+the first dot of the base name, and the rest after that dot. Directories, links, names that do not match, such as `a`
+and `a.b/.txt`, and names that begin with a match of `__[^/]*__($|/)` have no key. So `__meta__/x.json` has none, but
+`__meta__.json` and `x/__meta__.json` have one. A member without a key belongs to the record before it; decoders skip
+it. A bound is the byte of the first header of a sample.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ..storage.sources import Source, unreadable
 from .expressions import Measuring
 from .format import TRUNCATED, End, Format, Parameters, Piece, Sample, Sources, Walk, walked
 
-LARGEST_HEADERS = 16 << 20  # bytes of headers before a member of a compressed archive: they are kept until it is known
+LARGEST_HEADERS = 16 << 20  # bytes of headers before a member of a compressed archive, which must be buffered
 
 _FOUND = {
     _native.TAR_GARBAGE: "a tar header, found a wrong header checksum",
@@ -30,10 +30,10 @@ _FOUND = {
     _native.TAR_MORE: "extended headers of up to {limit} bytes in a compressed archive, found larger ones",
     _native.TAR_DUPLICATE: "each extension of sample {details[0]!r} once, found {details[1]!r} twice",
 }
-"""What is expected, and found in its place, by the status of a scan."""
+"""The expected and found parts of messages, by the status of a scan."""
 
-_AT_ONCE = 1 << 16  # samples; threads scan that much of several sources at the same time
-_PIECE = 1 << 20  # bytes behind the end of an archive that are read at a time
+_AT_ONCE = 1 << 16  # samples in a piece; threads scan several sources at the same time
+_PIECE = 1 << 20  # bytes read at a time after the end of an archive
 
 
 class Tar(Format):
@@ -52,7 +52,7 @@ class Tar(Format):
         return "files"
 
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
-        """Yield where every sample of every source begins, in order, and the hash of its key."""
+        """Yield the start of every sample of every source, in order, and the hash of its key."""
         yield from walked(sources, parameters, measuring, workers, _AT_ONCE, TarWalk)
 
     def key(self, record: bytes | memoryview) -> str:
@@ -60,17 +60,17 @@ class Tar(Format):
 
 
 class Stop(NamedTuple):
-    """Where a walk ended."""
+    """The state of a walk when it stopped."""
 
     status: int  # one of TAR_*
-    at: int  # the byte of the archive that shows it
+    at: int  # the byte of the archive with the cause
     end: int  # where the last whole sample ends
     samples: int
     details: tuple[str, str] | tuple[int, int] | None  # see `TarScanner.scan`
 
 
 class TarWalk(Walk):
-    """A walk from header to header; members are passed over, however large."""
+    """A walk from header to header; it skips members of any size."""
 
     has_keys = True
 
@@ -80,10 +80,10 @@ class TarWalk(Walk):
             self._scanner = _native.TarScanner() if source.codec else _native.TarScanner(source.path)
         except OSError as error:
             raise unreadable(source.path, error) from None
-        self._held = bytearray()  # bytes from `at` on, where that lies in a part before
-        self._wanted = self._needed = 0  # how far these must reach, and how much of the archive must have come
+        self._held = bytearray()  # bytes from `at` on, if `at` lies in an earlier part
+        self._wanted = self._needed = 0  # the end that `_held` must reach; bytes that must have been seen
         self._end: Stop | None = None
-        self._behind: int | None = None  # the first byte behind the end that is not zero
+        self._behind: int | None = None  # the first nonzero byte after the end of the archive
 
     def scan(self, part: Part, data: Data) -> Iterator[None]:
         view, begin, self.size = memoryview(data), part.begin, part.end
@@ -111,13 +111,13 @@ class TarWalk(Walk):
         if self._behind is not None and not is_cut:
             remark = (
                 f"{self.source.path}: passed over {counted(self.size - self._behind, 'byte')} behind the end of the "
-                f"archive, from byte {self._behind} on; give archives that cat joined as files of their own"
+                f"archive, from byte {self._behind} on; give archives that cat joined as separate files"
             )
         content = self.size if self.source.codec else 0
         return End(stop.samples, stop.end, content=content, remark=remark), int(is_cut)
 
     def _extended(self, data: memoryview, begin: int) -> bytearray:
-        """Return the bytes that are held, with what they lack of the next part, which begins at this byte."""
+        """Return the held bytes, extended as needed by the next part, which begins at byte `begin`."""
         end = self.at + len(self._held)
         if end < self._wanted:
             self._held += data[end - begin : self._wanted - begin]
@@ -138,7 +138,7 @@ class TarWalk(Walk):
 
 
 def _first_not_zero(part: Part, data: Data, end: int) -> int | None:
-    """Return the first byte of a part that is not zero, at the end of an archive or behind it; None if all are."""
+    """Return the first nonzero byte of a part at or after the end of an archive; None if all are zero."""
     for begin in range(max(end, part.begin), part.end, _PIECE):
         stop = min(begin + _PIECE, part.end)
         piece = part.file.read(begin, stop - begin) if part.file else data[begin - part.begin : stop - part.begin]
@@ -148,7 +148,7 @@ def _first_not_zero(part: Part, data: Data, end: int) -> int | None:
 
 
 def _error(path: str, stop: Stop, size: int) -> FormatError:
-    """Return the error to raise where a walk over an archive of `size` bytes stopped."""
+    """Return the error for a walk that stopped in an archive of `size` bytes."""
     expected = _FOUND[stop.status].format(
         size=size, drop=option("truncated", "drop"), limit=LARGEST_HEADERS, details=stop.details
     )
@@ -156,7 +156,7 @@ def _error(path: str, stop: Stop, size: int) -> FormatError:
 
 
 def members(record: "memoryview | bytes", limit: int = 2**62) -> tuple[str, list[tuple[str, int, int]]]:
-    """Return the key of a record, and for each member its extension and where in the record its bytes begin and end.
+    """Return the key of a record and, for each member, its extension and the begin and end of its bytes in the record.
 
     Raises:
       FormatError: the record is not one sample of a tar.

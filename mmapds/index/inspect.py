@@ -68,7 +68,7 @@ def _state_of_source(index: Index, number: int) -> State:
     try:
         index.readable_path(number)
     except SourceError:  # not a problem: people inspect another person's index before they trust it
-        return "outside", "OUTSIDE, not looked at; give --root DIRECTORY if you trust who made the index", None
+        return "outside", "OUTSIDE, not checked; give --root DIRECTORY if you trust who made the index", None
     try:
         found = current.check_now(index, number)
     except StaleIndexError as error:

@@ -209,7 +209,7 @@ def _compare(findings: Findings, index: Index, again: Index) -> None:
         with findings.catching("blocks", path):
             _check_blocks(index, again, number)
     if any(problem.check in ("records", "totals") for problem in findings.problems[before:]):
-        findings.not_checked.append("columns, keys and the order of lengths, as records lie elsewhere")
+        findings.not_checked.append("columns, keys and the order of lengths, as records begin at other bytes")
     else:
         findings.compare(again)
 

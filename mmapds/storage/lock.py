@@ -119,7 +119,7 @@ def _acquire(target: str, path: str) -> OwnFile | None:
         file.close()
         if _is_importing_main():
             raise Error(
-                f"{target}: its builder started this process, which runs the same script again; put what builds under "
+                f"{target}: its builder started this process, which runs the same script again; build only under "
                 "if __name__ == '__main__':"
             )
         waited = time.monotonic() - began
