@@ -178,7 +178,7 @@ def test_missing_fields(write, tmp_path, index):
     with pytest.raises(mmapds.ColumnError) as missing:
         mmapds.build(path, length="n")
     assert str(missing.value) == (
-        f"{path}:2 (byte 8): expected a number at `n`, found null or nothing; leave such records out with "
+        f"{path}:2 (byte 8): expected a number at `n`, found null or no field; leave such records out with "
         "missing='skip' (record 1 of the index)"
     )
     assert names(tmp_path) == ["train.jsonl"]
@@ -218,7 +218,7 @@ def test_a_wrong_type_is_always_an_error(write, line, expression, message):
         ({"missing": "skip", "bad": "skip"}, [3, 0]),
         ({"missing": 9, "bad": "skip"}, [3, 0, 9, 9, 9]),
         ({"missing": "skip"}, f"expected a number {EVERY} `n[*].t`, found a string"),
-        ({"bad": "skip"}, "expected a number at `n[*].t`, found null or nothing; leave such records out with missing="),
+        ({"bad": "skip"}, "expected a number at `n[*].t`, found null or no field; leave such records out with miss"),
     ],
 )
 def test_a_sum_lacks_what_one_item_lacks(write, options, expected):

@@ -106,7 +106,7 @@ def test_a_source_that_is_given_twice_is_named(write, tmp_path, monkeypatch):
         for way in (mmapds.open, partial(mmapds.build, out="t.mmx"), partial(convert, out="t.mma", force=True)):
             with pytest.warns(UserWarning, match=TWICE) as caught:
                 way(given)
-            assert [str(each.message) for each in caught] == [f"{again}: {TWICE}, as {first} is given, too"]
+            assert [str(each.message) for each in caught] == [f"{again}: {TWICE}, as {first} is also given"]
         assert names(mmapds.open("t.mmx")) == names(mmapds.open("t.mma"))
 
 

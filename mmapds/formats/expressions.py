@@ -90,7 +90,7 @@ class Expression(NamedTuple):
         expected = f"expected {_EXPECTED[self.measure]}"
         if status == _native.JSON_MISSING:
             skip = option("missing", "skip")
-            return f"{expected} at `{shown}`, found null or nothing; leave such records out with {skip}"
+            return f"{expected} at `{shown}`, found null or no field; leave such records out with {skip}"
         inside = len(self.path) > 1 or not record.lstrip().startswith(b"{")
         where, place = " inside objects" * inside, ""
         if None in self.path:
@@ -125,7 +125,7 @@ ROUNDED = -1
 
 
 class UnmeasuredError(Exception):
-    """A record cannot be measured. Has where it begins, how many records of its block are kept before it, the error."""
+    """A record cannot be measured: its first byte, the number of kept records before it in the block, and the error."""
 
     def __init__(self, source: Source, begin: int, kept: int, error: ColumnError | DecodeError) -> None:
         self.source, self.begin, self.kept, self.error = source, begin, kept, error
@@ -137,7 +137,7 @@ class Measured(NamedTuple):
     starts: memoryview  # of kept records; fields as in `Piece`
     columns: tuple[tuple[int, memoryview], ...]
     skipped: int
-    pending: int | None  # for both see mds_lines in csrc/mmapds.h
+    pending: int | None  # for this and `newlines` see mds_lines in csrc/mmapds.h
     newlines: int
     filled: tuple[int, ...] = ()
     bad: int = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _WHOLE = 2**62  # bytes in a part of a plain file: all of them
-_PIECE = 256 << 10  # bytes in a part of a compressed file, at least: what decoders return at once
+_PIECE = 256 << 10  # bytes in a part of a compressed file, at least: the output of one decoder call
 _PLAIN_KINDS = "biufcmMSUV"
 """NumPy's kinds of types whose values lie in the array itself: numbers, times, strings of one size."""
 

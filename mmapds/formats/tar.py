@@ -32,7 +32,7 @@ _FOUND = {
 }
 """The expected and found parts of messages, by the status of a scan."""
 
-_AT_ONCE = 1 << 16  # samples in a piece; threads scan several sources at the same time
+_AT_ONCE = 1 << 16  # samples in a piece; threads scan several sources at a time
 _PIECE = 1 << 20  # bytes read at a time after the end of an archive
 
 

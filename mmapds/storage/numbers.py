@@ -128,7 +128,7 @@ class Spool:
 
     Args:
       directory: where the scratch file may be made.
-      writing: returns what turns an OSError of that file into an error that says more.
+      writing: returns a context that turns an OSError of that file into a clearer error.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ def scratch(size: int, directory: str | None = None) -> mmap.mmap:
     """Return scratch memory, all zeros; above 16 MB it is an unnamed file, which the kernel may write out.
 
     Args:
-      directory: of the file; by default the one for temporary files (`TMPDIR`), and memory where that has no room.
+      directory: of the file; by default that for temporary files (`TMPDIR`), or memory if that is full.
     """
     if size > _IN_MEMORY:
         try:

@@ -76,7 +76,7 @@ def check_name(path: str) -> None:
         os.fsencode(path.encode().decode())
     except UnicodeEncodeError:
         name, found = path.encode(errors="surrogateescape"), sys.getfilesystemencoding()
-        way = "" if found == "utf-8" else f", and Python to read names as that, not as {found}; set PYTHONUTF8=1"
+        way = "" if found == "utf-8" else f", found {found} as Python's encoding of names; set PYTHONUTF8=1"
         raise SourceError(f"{name!r}: expected a name in UTF-8{way}") from None
 
 
@@ -179,7 +179,7 @@ def given_twice(paths: list[str]) -> str:
             keys.append(os.stat(path)[1:3])  # its inode and device
         for key in keys:
             if key in known:
-                return f"{path}: its records come twice, as {known[key]} is given, too"
+                return f"{path}: its records come twice, as {known[key]} is also given"
         known.update(dict.fromkeys(keys, path))
     return ""
 
