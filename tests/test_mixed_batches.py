@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from torch.utils.data import ConcatDataset
 
 import mmapds
 from mmapds import MixtureBatchSampler, PackingBatchSampler, TokenBudgetBatchSampler
@@ -103,8 +104,17 @@ def test_excluded_records_stay_out_and_a_loader_reads_the_concatenation(tmp_path
     assert not {record for batch in drawn for record in batch} & set(range(100))
     read = [{sample["n"][0] for sample in batch} for batch in loader]
     assert read == [{"ab"[member(batch)]} for batch in drawn]
-    with pytest.raises(OrderError, match="found one of"):
-        mmapds.DataLoader(mmapds.concat(opened[::-1]), batch_sampler=batches)
+    for join in (mmapds.concat, ConcatDataset):
+        with pytest.raises(OrderError, match="found one of"):
+            mmapds.DataLoader(join(opened[::-1]), batch_sampler=batches)
+    others = [opened[0], mmapds.open(opened[1].sources, decode="text")]  # which concat refuses
+    mixture = mmapds.MixtureSampler(others, [1, 1])
+    assert len(list(mmapds.DataLoader(ConcatDataset(others), sampler=mixture, batch_size=None))) == len(mixture)
+    with pytest.raises(OrderError, match=r"sampler: datasets\[0\]: expected one of the "):
+        mmapds.DataLoader(ConcatDataset(others[::-1]), sampler=mixture)
+    states = [mmapds.DistributedSampler(ConcatDataset(each)).state_dict() for each in (opened, others, others[::-1])]
+    assert states[0] == mmapds.DistributedSampler(mmapds.concat(opened)).state_dict()
+    assert len({state["dataset"]["fingerprint"] for state in states}) == 3
     saved = batches.state_dict()
     with pytest.raises(StateError, match=r"expected samplers\[0\].max_tokens = 299, found 300"):
         MixtureBatchSampler([TokenBudgetBatchSampler(opened[0], 299, seed=5), parts[1]], [1, 1]).load_state_dict(saved)

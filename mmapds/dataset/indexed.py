@@ -350,16 +350,25 @@ class IndexedDataset(Samples, Dataset):
         rows = composed(self._rows, inner, len(self._records))
         return IndexedDataset(self._catalog, self._records, self._given_decode, rows, self._skips)
 
+    @property
+    def _opened_with(self) -> dict[str, Any]:
+        """The arguments of `open` in which datasets in a row agree."""
+        access, io, compares = self._catalog.how
+        check = "stat" if compares else "none"  # or another comparison
+        return {"decode": self._given_decode, "access": access, "io": io, "check": check, "on_error": self._on_error}
+
     @classmethod
     def _chained(cls, parts: Sequence[IndexedDataset]) -> IndexedDataset:
         first, catalog = parts[0], parts[0]._catalog
         for k, part in enumerate(parts):
-            is_alike = part._catalog.how == catalog.how and part._on_error == first._on_error
-            if not is_alike or not is_same_decoder(part._given_decode, first._given_decode):
-                raise Error(
-                    f"datasets[{k}]: expected decode, access, io, check and on_error as of datasets[0], found others; "
-                    "open them alike, or use torch.utils.data.ConcatDataset"
-                )
+            for name, expected in first._opened_with.items():
+                found = part._opened_with[name]
+                if not (is_same_decoder(found, expected) if name == "decode" else found == expected):
+                    shown = f"expected {name} = {decoder_name(expected)} as of datasets[0], found {decoder_name(found)}"
+                    raise Error(
+                        f"datasets[{k}]: {shown}; open them alike, convert them to one kind with mmapds.convert, or "
+                        "use torch.utils.data.ConcatDataset"
+                    )
         indexes = [index for part in parts for index in part._catalog.indexes]
         limit = max(part._catalog.blocks.limit for part in parts)
         rows = None

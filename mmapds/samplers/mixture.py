@@ -2,21 +2,18 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
-import operator
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from functools import reduce
 from itertools import accumulate
 from math import lcm
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ..errors import Error, OrderError, counted, shortened
+from ..errors import OrderError, counted, shortened
 from ..orders.basic import VERSION, Int64s, Mixture
 from .plan import Reader
 from .planned import PlannedBatchSampler, cut, one_of
-from .resumable import Excluded, is_ours
+from .resumable import Excluded, is_ours, joined
 
 _ALIKE = ("round_to", "cut_length", "max_sequences")
 """What collate functions are told, and what all samplers must say."""
@@ -30,8 +27,11 @@ class MixtureBatchSampler(PlannedBatchSampler):
         loader = mmapds.DataLoader(mmapds.concat([ds, more]), batch_sampler=batches)
 
     Each batch is of one dataset, and each sampler plans its own, with all of its arguments. A dataset that has been
-    read whole begins again, with other batches. Up to any position, each has its share to within one batch. Indices
-    count through the datasets in order, as those of `mmapds.concat` do.
+    read whole begins again, with other batches. Up to any position, each has its share of batches to within one.
+    Indices count through the datasets in order, as those of `mmapds.concat` do.
+
+    Each epoch begins every dataset anew; what `first` or `epoch_size` left unread is not carried over. For each sample
+    once before it repeats use `stop="longest"`, or one long epoch.
 
     Args:
       samplers: each a `TokenBudgetBatchSampler` or a `PackingBatchSampler` of one dataset.
@@ -73,8 +73,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         self._contents = plan = _MixedPlan(parts, weights, share, stop, epoch_size)
         self.sampled = range(plan.records)
         if all(is_ours(part.sampled) for part in parts):
-            with suppress(Error):  # of datasets that differ in decoder or kind, which loaders cannot compare
-                self.sampled = reduce(operator.add, (part.sampled for part in parts))
+            self.sampled = joined([part.sampled for part in parts])
         self._begin(parts[0].packs_per_batch, start_step)
 
     def _new_plan(self, group_size: int, ranks: int) -> Any:

@@ -4,7 +4,8 @@ import operator
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from hashlib import blake2b
 from types import FrameType
 from typing import Any
@@ -14,7 +15,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 from xxhash import xxh3_64
 
-from ..errors import OrderError, StateError, counted, shortened, warn
+from ..errors import Error, OrderError, StateError, counted, shortened, warn
 from ..integrations import refuse_second_sharding
 from ..orders.basic import Int64s, Order, integer, is_same, records_at, size_of_epoch
 from .cursor import Cursor, Iteration, Make, Sharding, Span, Steps
@@ -116,6 +117,23 @@ def is_ours(dataset: Any) -> bool:
     return hasattr(dataset, "source_starts") and hasattr(dataset, "where")
 
 
+def joined(datasets: Sequence[Any]) -> Any:
+    """Return datasets of mmapds one after another."""
+    try:
+        return reduce(operator.add, datasets)
+    except Error:  # they differ in decoder or kind
+        return torch.utils.data.ConcatDataset(datasets)
+
+
+def members_of(dataset: Any) -> list[Any]:
+    """Return the datasets of a ConcatDataset that cannot be joined, or one dataset."""
+    if not isinstance(dataset, torch.utils.data.ConcatDataset):
+        return [dataset]
+    members = [member for part in dataset.datasets for member in members_of(part)]
+    whole = joined(members) if all(map(is_ours, members)) else dataset
+    return members if isinstance(whole, torch.utils.data.ConcatDataset) else [whole]
+
+
 def check_same_samples(dataset: Any, name: str, sampled: Any) -> None:
     """Raise OrderError unless a sampler was made for the samples of a dataset.
 
@@ -127,6 +145,13 @@ def check_same_samples(dataset: Any, name: str, sampled: Any) -> None:
     """
     if sampled is dataset:
         return
+    parts, others = members_of(dataset), members_of(sampled)
+    if len(parts) == len(others) > 1:
+        for d, (part, other) in enumerate(zip(parts, others, strict=True)):
+            check_same_samples(part, f"{name}: datasets[{d}]", other)
+        return
+    if len(parts) == len(others):
+        (dataset,), (sampled,) = parts, others
     try:
         expected = len(dataset)
     except TypeError:  # a dataset of the user's may lack a length
@@ -387,10 +412,11 @@ class ResumableSampler(ABC):
         if self._known is not None:  # not a cached_property: see `Index.home`
             return self._known
         known: dict[str, str] = {}
-        if is_ours(self.sampled):
-            paths = self.sampled.sources
+        parts = members_of(self.sampled)
+        if all(map(is_ours, parts)):
+            paths, marks = [path for part in parts for path in part.sources], [part.fingerprint for part in parts]
             more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
-            known["fingerprint"] = self.sampled.fingerprint
+            known["fingerprint"] = marks[0] if len(marks) == 1 else xxh3_64(" ".join(marks).encode()).hexdigest()
             known["sources"] = ", ".join(os.path.basename(path) for path in paths[:_NAMED]) + more
         if self._lengths is not None:
             known["lengths"] = xxh3_64(self._lengths.data).hexdigest()

@@ -5,21 +5,18 @@ They use only the length of a dataset.
 
 from __future__ import annotations  # help() shows them as they are written
 
-import operator
 from collections.abc import Sequence, Sized
-from contextlib import suppress
-from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 import torch.utils.data.distributed
 from numpy.typing import NDArray
 
-from ..errors import Error, OrderError, counted, plain_counted
+from ..errors import OrderError, counted, plain_counted
 from ..orders.basic import Chunked, Mixture, Order, Sequential, Shuffled, check_is_order, integer
 from .cursor import Make, Sharding, Span
 from .ranks import World
-from .resumable import Exclude, OrderedRecords, ResumableSampler, is_ours, refuse_injected, refuse_path
+from .resumable import Exclude, OrderedRecords, ResumableSampler, is_ours, joined, refuse_injected, refuse_path
 
 
 class OrderSampler(ResumableSampler):
@@ -207,6 +204,9 @@ class MixtureSampler(DistributedSampler):
     Indices count through the datasets in order, as those of `mmapds.concat` do. A loader of mmapds refuses such a
     sampler over other records, or in another order; of sizes nothing can be compared but their sum.
 
+    Each epoch begins every dataset anew; what `first` or `epoch_size` left unread is not carried over. For each sample
+    once before it repeats use `stop="longest"`, or one long epoch.
+
     Args:
       datasets: datasets or their sizes, or one mmapds dataset, whose sources are then mixed.
       weights: share of each; `orders.Mixture` says which are exact.
@@ -254,8 +254,7 @@ class MixtureSampler(DistributedSampler):
         if starts is None:
             parts, sampled = sampled, range(order.records)
             if all(map(is_ours, parts)):
-                with suppress(Error):  # of datasets that differ in decoder or kind, which loaders cannot compare
-                    sampled = reduce(operator.add, parts)
+                sampled = joined(list(parts))
         super().__init__(
             sampled, num_replicas, rank, drop_last=drop_last, order=order, start_step=start_step, exclude=exclude
         )

@@ -209,7 +209,7 @@ class Spool:
                     raise OSError(errno.EIO, os.strerror(errno.EIO))
             yield piece
 
-    def __del__(self) -> None:
+    def __del__(self, suppress: type[suppress] = suppress) -> None:  # when Python exits, globals are None
         with suppress(OSError, AttributeError):  # a full disk; no file, as its directory is missing
             self._file.close()
 
