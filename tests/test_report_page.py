@@ -92,7 +92,8 @@ def test_the_page_has_the_numbers_of_the_json(made, facts):
 def test_verdicts_say_what_is_good_and_what_is_bad(facts, made, path):
     found = verdicts(facts, [plan["title"] for plan in facts["plans"]])
     grades = [(POOR, FAIR, CHOICE, NOTE, GOOD).index(each.level) for each in found]
-    assert grades == sorted(grades)
+    assert (order := [(each.plan, grade) for each, grade in zip(found, grades, strict=True)]) == sorted(order)
+    assert ["Do: " in each.text for each in found] == [grade < 4 for grade in grades]
     assert f"good\n{grades.count(4)} checks passed" in made.text
 
     def grade(found, part):

@@ -109,30 +109,33 @@ def percent(share: float) -> str:
 
 
 class Verdict(NamedTuple):
-    """A sentence, the section of the page that shows more, and the grade."""
+    """A sentence, the section of the page that shows more, the grade, and the plan."""
 
     level: str
     section: str
     text: str
+    plan: int = 0
 
 
 def verdicts(facts: Facts, labels: list[str]) -> list[Verdict]:
-    """Return the verdicts, worst ones first; those of several plans begin with the labels of these."""
+    """Return the verdicts on data and plan, worst ones first, then those on compared plans, with their labels."""
     found = list(_of_data(facts["coverage"], facts["samples"], facts["training"]))
-    for label, plan in zip(labels, facts["plans"], strict=True):
+    for at, (label, plan) in enumerate(zip(labels, facts["plans"], strict=True)):
         named = "" if len(labels) == 1 else f"{label[0].upper()}{label[1:]}: "
-        of_plan = [*_of_batches(plan["batches"]), *_of_order(plan)]
-        found += [each._replace(text=named + each.text) for each in of_plan]
-    return sorted(found, key=_rank)
+        of_plan = [*_of_batches(plan), *_of_order(plan)]
+        found += [each._replace(text=named + each.text, plan=at) for each in of_plan]
+    return sorted(found, key=lambda each: (each.plan, _rank(each)))
 
 
 def _rank(verdict: Verdict) -> int:
     return (POOR, FAIR, CHOICE, NOTE, GOOD).index(verdict.level)
 
 
-def _small(number: float, good: float, fair: float, section: str, text: str) -> Verdict:
-    """Return the verdict on a number that should be small."""
-    return Verdict(GOOD if number <= good else FAIR if number <= fair else POOR, section, text)
+def _small(number: float, good: float, fair: float, section: str, text: str, do: str = "") -> Verdict:
+    """Return the verdict on a number that should be small, and what to do where it is not."""
+    if number <= good:
+        return Verdict(GOOD, section, text)
+    return Verdict(FAIR if number <= fair else POOR, section, f"{text} Do: {do}." if do else text)
 
 
 def _of_data(coverage: Facts, samples: Facts | None, training: Facts | None) -> Iterator[Verdict]:
@@ -142,32 +145,40 @@ def _of_data(coverage: Facts, samples: Facts | None, training: Facts | None) -> 
         text = f"{others:,} of {counted(coverage['sources'], 'source')} changed or cannot be read; index them again."
     yield _small(others, 0, 0, "covers", text)
     if coverage["left_out"]:
-        yield Verdict(FAIR, "covers", f"The index leaves {counted(coverage['left_out'], 'record')} out.")
+        left_out = counted(coverage["left_out"], "record")
+        yield Verdict(FAIR, "covers", f"The index leaves {left_out} out. Do: see why with mmapds info.")
     if samples:
         tried, bad = counted(samples["tried"], "sample"), len(samples["undecodable"])
         text = f"Some of {tried} cannot be decoded." if bad else f"All of {tried} that were tried can be decoded."
-        yield _small(bad, 0, 0, "samples", text)
+        yield _small(bad, 0, 0, "samples", text, "mend these records, or open with on_error='skip'")
     if training:
         share = training["waiting"]
         text = f"The training run waited {percent(share)} of its time for data."
-        yield _small(share, 0.02, 0.1, "training", text)
+        yield _small(share, 0.02, 0.1, "training", text, "choose workers with mmapds bench")
 
 
-def _of_batches(facts: Facts) -> Iterator[Verdict]:
+def _of_batches(plan: Facts) -> Iterator[Verdict]:
+    facts, has_chunks = plan["batches"], plan["options"]["chunk_size"] is not None
+    limit = "pack" if facts["kind"] == "packs" else "budget"
     if left_out := sum(facts["left_out"].values()):
         share = left_out / (left_out + facts["records"])
         what = " and ".join(f"{count:,} {why}" for why, count in facts["left_out"].items() if count)
-        yield _small(share, 0.001, 0.02, "batches", f"{percent(share)} of the records are left out: {what}.")
+        text = f"{percent(share)} of the records are left out: {what}."
+        yield _small(share, 0.001, 0.02, "batches", text, f"choose a larger {limit}, or cut long records")
     if facts["kind"] == "packs":
-        yield _small(1 - facts["fill"], 0.02, 0.1, "batches", f"Packs are {percent(facts['fill'])} full.")
+        do = f"choose {'larger chunks or none' if has_chunks else 'a longer pack'}"
+        yield _small(1 - facts["fill"], 0.02, 0.1, "batches", f"Packs are {percent(facts['fill'])} full.", do)
     elif "padding" in facts:
-        others = f"random batches of this size have {percent(facts['random_padding'])}"
+        others = f"random batches with as many records have {percent(facts['random_padding'])}"
         text = f"{percent(facts['padding'])} of a batch is padding; {others}."
-        yield _small(facts["padding"], 0.02, 0.1, "batches", text)
+        do = "use a token budget" if facts["kind"] == "fixed" else "choose a smaller budget"
+        yield _small(facts["padding"], 0.02, 0.1, "batches", text, do)
     if facts.get("cost"):
         share = facts["cost"]["waiting"]
         text = f"Ranks wait {percent(share)} of the time for the slowest one, if time follows cost."
-        yield _small(share, 0.02, 0.1, "batches", text)
+        ways = {"fixed": "use a token budget", "packs": "choose shorter packs"}
+        do = ways.get(facts["kind"], "choose a larger budget") + (", or no chunks" if has_chunks else "")
+        yield _small(share, 0.02, 0.1, "batches", text, do)
 
 
 def _of_order(plan: Facts) -> Iterator[Verdict]:
@@ -188,16 +199,16 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
             what = "Compressed sources are read in chunks of blocks"
             if chunk_size != "block":
                 what = f"You chose chunks of {counted(chunk_size, 'record')}"
-            yield Verdict(CHOICE, "shuffle", f"{what}. The cost: {cost}.")
+            yield Verdict(CHOICE, "shuffle", f"{what}. The cost: {cost}. Do: choose smaller chunks to mix more.")
         elif plan["batches"]["kind"] != "fixed":
-            text = "Batches are planned by length, and lengths vary over the dataset."
+            text = "Batches are planned by length, and lengths vary over the dataset. Do: nothing."
             yield Verdict(NOTE, "shuffle", text)
         else:
-            yield found._replace(text="Parts of the epoch are far from a random choice.")
+            yield found._replace(text="Parts of the epoch are far from a random choice. Do: try another seed.")
     if plan["reads"]:
         ratio = plan["reads"]["amplification"]
         text = f"A step touches {ratio:.1f} times the bytes of its records. It matters if data do not fit into memory."
-        yield _small(ratio, 2, 50, "reads", text)
+        yield _small(ratio, 2, 50, "reads", text, f"in that case, shuffle in {'larger ' * bool(chunk_size)}chunks")
 
 
 # ---- charts

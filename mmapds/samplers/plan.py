@@ -299,8 +299,8 @@ class PlanSummary(NamedTuple):
         batches = f"{self.batches:,} batch{'es' * (self.batches != 1)}"
         return (
             f"{counted(self.samples, 'sample')} in {batches}, {counted(self.steps, 'step')}\n"
-            f"{self.fill:.2%} full with {self.mean_size:.1f} samples on average, {self.largest:,} at most; "
-            f"{self.padding:.2%} padding, imbalance {self.imbalance:.4f}\n"
+            f"{self.fill:.2%} full with {self.mean_size:.1f} samples on average of {self.planned:,} planned, "
+            f"{self.largest:,} at most; {self.padding:.2%} padding, imbalance {self.imbalance:.4f}\n"
             f"skipped {skipped:,}: too short {self.too_short:,}, too long {self.too_long:,} "
             f"({counted(self.too_long_tokens, 'token')}), last step {self.dropped:,}; over the limit {self.over:,} "
             f"({counted(self.cut_tokens, 'token')} to cut); repeated {self.repeated:,}"
