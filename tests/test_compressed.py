@@ -162,7 +162,7 @@ def tiny(monkeypatch):
 
 
 @pytest.mark.usefixtures("tiny")
-@pytest.mark.filterwarnings("ignore:.*passed over")
+@pytest.mark.filterwarnings("ignore:.*ignored")
 @pytest.mark.parametrize("kind", CONTENT)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
@@ -328,7 +328,7 @@ def test_names_and_first_bytes_say_what_files_are(write, tmp_path):
     for name in [*names, "f"]:
         write(WRITERS["one" if "zst" in name else "gzip"][1](archive(members_of(5))), name)
         assert len(mmapds.open(tmp_path / name, build=True)) == 5
-    with pytest.warns(UserWarning, match=r"passed over f\b|: f\b"):
+    with pytest.warns(UserWarning, match=r"ignored f\b|: f\b"):
         assert [os.path.basename(path) for path in mmapds.open(tmp_path).sources] == names
 
 

@@ -41,7 +41,7 @@ def test_progress_counts_every_record_and_a_format_chooses_files_of_a_directory(
     for number in range(2):
         save(pa.table({"x": [number] * 300}), tmp_path / f"{number}.parquet")
     told = []
-    with pytest.warns(UserWarning, match=r"passed over notes\.jsonl "):
+    with pytest.warns(UserWarning, match=r"ignored notes\.jsonl "):
         convert(tmp_path, tmp_path / "all.mma", format="parquet", progress=lambda *done: told.append(done))
     assert told == [(0, 600), (300, 600), (300, 600)]
     convert(tmp_path / "notes.jsonl", progress=lambda *done: told.append(done))

@@ -32,13 +32,13 @@ def test_what_is_passed_over_is_named(write, tmp_path):
 
     def line(suffixes):
         way = f"give '{mixed}/**/*.jsonl' for those below"
-        return f"{mixed}: passed over b.json, below, c, d.txt; {way} (expected names that end in {suffixes})"
+        return f"{mixed}: ignored b.json, below, c, d.txt; {way} (expected names that end in {suffixes})"
 
     def into(path):
         return convert(path, tmp_path / "out.mma")
 
     for way, suffixes in ((mmapds.build, SUFFIXES), (mmapds.open, READ), (into, " ".join(CONVERTED))):
-        with pytest.warns(UserWarning, match="passed over") as caught:
+        with pytest.warns(UserWarning, match="ignored") as caught:
             found = way(mixed)
         assert [(str(each.message), each.filename) for each in caught] == [(line(suffixes), __file__)]
         assert way is not mmapds.open or names(found) == ["a.jsonl", "f.JSONL"], "case does not count"

@@ -21,7 +21,7 @@ from tests.support.formats import KINDS, built, write_source
 from tests.support.index_file import rewrite, verify
 from tests.support.messages import check
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*behind the end of the archive")
+pytestmark = pytest.mark.filterwarnings("ignore:.*after the end of the archive")
 
 
 def plain(sample):

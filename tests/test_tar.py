@@ -178,7 +178,7 @@ def test_members_beyond_8_gib(tmp_path, dialect):
 # ---- ends --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:.*passed over 4 bytes behind the end of the archive")
+@pytest.mark.filterwarnings("ignore:.*ignored 4 bytes after the end of the archive")
 def test_what_ends_an_archive(write):
     data = archive([("a.txt", b"1"), ("b.txt", b"2")], "gnu")
     for whole in (data, data[:2048], data[:2560], data[:3072], data[:3072] + b"junk", data[:2100]):
@@ -191,7 +191,7 @@ def test_what_lies_behind_the_end_is_named(write, index, tmp_path):
     whole = archive([("a.txt", b"1"), ("b.txt", b"2"), ("nodot", b"3")])
     for behind, at, count in ((whole, 0, "10,240 bytes"), (bytes(1 << 20) + b"\1", 1 << 20, "1 byte")):
         path, begin = write(whole + behind, "a.tar"), len(whole) + at
-        told = f"passed over {count} behind the end of the archive, from byte {begin} on; give archives that cat joined"
+        told = f"ignored {count} after the end of the archive, from byte {begin} on; give archives that cat joined"
         check(f"{path}: {told} as separate files")
         assert index(path, "--force").stderr == f"warning: {path}: {told} as separate files\n"
         assert index(path).stderr == ""

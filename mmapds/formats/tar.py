@@ -110,7 +110,7 @@ class TarWalk(Walk):
             raise _error(self.source.path, stop, self.size)
         if self._behind is not None and not is_cut:
             remark = (
-                f"{self.source.path}: passed over {counted(self.size - self._behind, 'byte')} behind the end of the "
+                f"{self.source.path}: ignored {counted(self.size - self._behind, 'byte')} after the end of the "
                 f"archive, from byte {self._behind} on; give archives that cat joined as separate files"
             )
         content = self.size if self.source.codec else 0

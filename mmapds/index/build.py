@@ -61,7 +61,7 @@ class Request(NamedTuple):
     hash: bool = False
     force: bool = False
     grown: bool = False
-    fresh: bool = False  # ignore the index that is there: keep neither its options nor its columns
+    fresh: bool = False  # ignore the existing index: keep neither its options nor its columns
     by_sample: bool = False
     """Take a source as unchanged if its time or its fingerprint is the same. By default, both must be the same;
     otherwise the source is scanned again."""

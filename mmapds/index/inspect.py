@@ -19,7 +19,7 @@ PERCENTILES = {"10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99}
 
 _CURRENT = ("unchanged", "touched")  # states of sources whose records can be read
 _PIECE = 1 << 20  # numbers that are processed at a time
-_SAMPLE = 1 << 22  # numbers of which percentiles are exact
+_SAMPLE = 1 << 22  # numbers: percentiles of more come from a sample
 _BINS = 12
 
 Number = int | float

@@ -153,7 +153,7 @@ def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str],
     if not taken:
         raise SourceError(f"{directory}: expected {expected}, found {found or 'no files'}")
     if others and not taken[0].endswith(INDEX_SUFFIX):  # the other files may be the sources of these indexes
-        report(f"{directory}: passed over {found} (expected {expected})")
+        report(f"{directory}: ignored {found} (expected {expected})")
     return taken
 
 
