@@ -1,6 +1,6 @@
 # make test: everything that must hold.  make demo: the main job on real input.  make bench: the figures.
-# make docs: the site, in build/docs/html.  make dist: sdist and wheel, installed and tried.  make torture, make fuzz: what goes on until it finds
-# something.  make test-asan, make test-tsan: the tests under sanitizers.
+# make docs: the site, in build/docs/html.  make dist: sdist and wheel, installed and tried.  make torture, make fuzz: run until they find an
+# error.  make test-asan, make test-tsan: the tests under sanitizers.
 VENV   := .venv
 PYTHON ?= python3
 STAMP  := $(VENV)/.built
@@ -9,7 +9,7 @@ C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
 .PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-trainers test-asan test-tsan test-ray test-report coverage clean
 
-# Files of tests are shared out to as many processes as there are cores, 8 at the most: each of some loads torch.
+# Run files of tests in one process for each core, but at most 8: many of them load torch.
 test: $(STAMP)
 	$(MAKE) --no-print-directory -j 2 --output-sync lint
 	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
@@ -28,7 +28,7 @@ lint-types: $(STAMP)
 lint-stubs: $(STAMP)
 	$(VENV)/bin/python -m mypy.stubtest mmapds._native --allowlist tests/stubtest.txt --ignore-unused-allowlist
 
-# It needs none of the tools of developers, whose installation takes longer than all the rest.
+# It needs no tools of developers, whose installation takes most of the time.
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.demo)
 	$(VENV)/bin/python examples/train_stdlib.py --out demo
 	$(VENV)/bin/python examples/train_packed.py --out demo
@@ -49,7 +49,7 @@ fuzz: $(STAMP)
 	$(VENV)/bin/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RUNS),--runs $(RUNS)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(TARGETS)
 
-# A virtual environment for one purpose, which sees the packages of the first; pip of the first installs into it.
+# A virtual environment for one purpose, on top of the packages of .venv; pip of .venv installs into it.
 define environment
 	$(PYTHON) -m venv $(@D)
 	echo "import site; site.addsitedir('$(abspath $(SITE))')" > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/base.pth
@@ -57,7 +57,7 @@ endef
 
 build/ray/installed: $(STAMP)
 	$(environment)
-	$(PIP) --python $(@D) install -q 'ray>=2.30' # whose wheel is large
+	$(PIP) --python $(@D) install -q 'ray>=2.30' # a large wheel
 	touch $@
 
 build/trainers/installed: $(STAMP)
@@ -65,7 +65,7 @@ build/trainers/installed: $(STAMP)
 	$(PIP) --python $(@D) install -q --group trainers
 	touch $@
 
-# The declared minimums of what mmapds needs, in an environment that sees no other, and what reads and samples under them
+# The lowest declared versions of the dependencies, in an isolated environment, and the tests of reading and sampling
 OLDEST_TESTS ?= dataset samplers loader fields collate pack_collate ranks columns convert convert_records convert_tables formats gzip show
 test-oldest: build/oldest/installed
 	build/oldest/bin/python -m pytest -q -p no:cacheprovider $(OLDEST_TESTS:%=tests/test_%.py)
@@ -79,7 +79,7 @@ build/oldest/installed: pyproject.toml $(SOURCES)
 	touch $@
 OLDEST_EXTRAS = ("torch", "images", "parquet", "hdf5", "gzip")
 
-# Lightning, transformers, accelerate, grain and others: each in several processes, with checkpoints that go on
+# Lightning, transformers, accelerate, grain and others: each in several processes, resuming from checkpoints
 test-trainers: build/trainers/installed
 	build/trainers/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile tests/trainers
 
@@ -91,8 +91,8 @@ build/rivals/installed: $(STAMP) bench/rivals/requirements.txt
 	$(PIP) --python $(@D) install -q --no-deps -r bench/rivals/requirements.txt
 	touch $@
 
-# make rivals [N=1e6] [LARGEST=1e9] [CONTESTS="stores samplers budgets packers"] : mmapds beside others, in an environment of
-# their own; tables and plots go to bench/results and docs. N is about how many records stores have, LARGEST the largest epoch.
+# make rivals [N=1e6] [LARGEST=1e9] [CONTESTS="stores samplers budgets packers"] : compare mmapds with other libraries, in a
+# separate environment; tables and plots go to bench/results and docs. N: about the records of a store; LARGEST: of an epoch.
 rivals: build/rivals/installed
 	build/rivals/bin/python -m bench.rivals $(if $(N),--records $(N)) $(if $(LARGEST),--largest $(LARGEST)) \
 	  $(if $(CONTESTS),--contests $(CONTESTS))
@@ -102,14 +102,14 @@ build/docs/installed: $(STAMP)
 	$(PIP) --python $(@D) install -q --group docs
 	touch $@
 
-# The pages of docs as a site, with a reference of all public names from their docstrings. Warnings are errors, and so is a
-# link that leads nowhere. Only the environment needs a network.
+# The docs as a site, with a reference of all public names from their docstrings. Warnings and dead links are errors. Only
+# the environment needs a network.
 docs: build/docs/installed
 	PYTHONPATH=. build/docs/bin/python docs/site/assemble.py sources build/docs/source
 	build/docs/bin/python -m sphinx -W --keep-going -n -q -E -c docs/site build/docs/source build/docs/html
 	PYTHONPATH=. build/docs/bin/python docs/site/assemble.py llms build/docs/html
 
-# The pages of reports in Chromium: what they log, whether all fits and can be read; pictures of them in build/report.
+# Test reports in Chromium: their logs, layout and readability; pictures go to build/report.
 test-report: $(STAMP)
 	@$(VENV)/bin/python -m tests.support.browser
 	$(VENV)/bin/python -m pytest -q -n0 -m browser tests/test_report_browser.py
@@ -136,7 +136,7 @@ build/asan/installed: FLAGS = -fsanitize=address,undefined $(SANITIZED)
 build/tsan/installed: FLAGS = -fsanitize=thread $(SANITIZED)
 build/gcov/installed: FLAGS = --coverage
 
-# All that can be tried, in hours: every test with many examples, sanitizers, trainers, clusters, a browser, fuzzing, torture
+# All tests, in hours: every test with many examples, sanitizers, trainers, clusters, a browser, fuzzing, torture
 test-all: $(STAMP)
 	$(MAKE) --no-print-directory lint
 	HYPOTHESIS_PROFILE=thorough $(VENV)/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile -m "not ray and not browser"
@@ -145,7 +145,7 @@ test-all: $(STAMP)
 	$(MAKE) --no-print-directory torture SECONDS=$(or $(SECONDS),1800)
 
 # make test-asan [TESTS="tests/test_json.py ..."]. The allocator of the sanitizer can hang in a child that is forked while other
-# threads allocate, which stateful loaders do, so their tests are left out.
+# threads allocate, which stateful loaders do, so their tests are skipped.
 test-asan: build/asan/installed
 	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" build/asan/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile \
 	  -k "not stateful and not torchdata" $(TESTS)
@@ -167,17 +167,17 @@ coverage: build/gcov/installed
 	build/gcov/bin/python -m gcovr $(GCOVR) --txt-metric branch --txt build/coverage/c-branches.txt build/gcov/cmake
 	tail -n 4 build/coverage/c.txt build/coverage/c-branches.txt
 
-# The build is repeated only when what it is made from changes: C files, or which modules there are.
+# Build again only when C files, or the list of modules, change.
 SOURCES := $(shell find csrc mmapds -type d -not -name __pycache__) $(wildcard csrc/*.[ch] csrc/*/*.[ch] csrc/CMakeLists.txt)
 $(STAMP): pyproject.toml constraints.txt $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -q 'pip>=25.3' # which knows groups
+	$(PIP) install -q 'pip>=25.3' # for --group
 	$(PIP) install -q --config-settings=cmake.define.MMAPDS_WERROR=ON -e '.[torch]' --group dev
 	touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -e '.[torch]' # which shows what it downloads
+	$(PIP) install -e '.[torch]' # not quiet: shows the downloads
 	touch $@
 
 build/audit/installed: pyproject.toml constraints.txt
@@ -186,8 +186,8 @@ build/audit/installed: pyproject.toml constraints.txt
 	PIP_CONSTRAINT=constraints.txt $(@D)/bin/python -m pip install --disable-pip-version-check -q --group audit
 	touch $@
 
-# make dist [PYTHONS="python3.11 python3.13"]: the sdist, and the wheel built from it, as those build it for whom there is no
-# wheel; both are audited, and then the wheel is installed by itself on each Python, tried and tested.
+# make dist [PYTHONS="python3.11 python3.13"]: the sdist, and the wheel built from it, as on a platform without a
+# wheel. Both are audited. Then the wheel is installed by itself on each Python, tried and tested.
 AUDIT   := build/audit/bin
 PYTHONS ?= $(PYTHON)
 dist: $(STAMP) build/audit/installed
@@ -205,12 +205,12 @@ dist: $(STAMP) build/audit/installed
 try-wheel:
 	rm -rf build/installed
 	$(PYTHON) -m venv build/installed
-	build/installed/bin/python -m pip install --disable-pip-version-check -q 'pip>=25.1' # which knows groups
+	build/installed/bin/python -m pip install --disable-pip-version-check -q 'pip>=25.1' # for --group
 	build/installed/bin/python -m pip install --disable-pip-version-check -q dist/*.whl --group installed
 	build/installed/bin/python -P tests/support/installed.py
 	$(MAKE) test-installed PYTHON=$(abspath build/installed/bin/python)
 
-# Tests that need nothing but the wheel, in a copy beside no package; a Python that has it runs them.
+# Tests of the installed wheel, copied away from the source tree. PYTHON must have the wheel.
 INSTALLED_TESTS := bounds index json json_lines locks native orders
 test-installed:
 	rm -rf build/tests && mkdir -p build/tests

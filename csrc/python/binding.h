@@ -1,18 +1,18 @@
-/* binding.h - what the files of the binding share.
+/* binding.h - shared by the files of the binding.
  *
  * A function of the binding parses its arguments, takes and checks its buffers, releases the GIL, calls the core, and
- * raises or returns. The work is the core's; no other files include Python.h.
+ * raises or returns. The core does the work. Only the binding includes Python.h.
  *
- * Memory. A call reads and writes memory that it holds as a buffer, or that its object owns; nothing else while the
- * GIL is released. Objects check their tables once, so they copy them. Lengths and orders are too large to copy:
- * objects hold them as buffers, and the core checks every number when it uses it. Nobody else writes to the buffers of
- * a call while it runs.
+ * Memory. Without the GIL, a call reads and writes only memory that it holds as a buffer or that its object owns.
+ * Objects check their tables once, so they copy them. Lengths and orders are too large to copy: objects hold them as
+ * buffers, and the core checks every number when it uses it. Callers must not write to the buffers of a call while it
+ * runs.
  *
- * The GIL. A call whose work grows with the size of a buffer, a map or a file releases the GIL around that work,
- * checks included, by RELEASE_GIL. Calls of constant work keep it, and so do those about one record that make Python
- * objects as they go (Records[i], ArrayFields(record), JsonFields(record) of few bytes, tar_members(record)): releasing
- * it would cost as much as they do. Where ArrayFields copies more than COPY_WITH_GIL bytes, it releases the GIL. Tables
- * with an entry for each source, member or field are small, and may be checked with the GIL.
+ * The GIL. A call whose work grows with the size of a buffer, a map or a file releases the GIL around that work, checks
+ * included, by RELEASE_GIL. Calls of constant work keep it. So do calls about one record that make Python objects
+ * (Records[i], ArrayFields(record), JsonFields(record) of few bytes, tar_members(record)): releasing it would cost as
+ * much as the call. Where ArrayFields copies more than COPY_WITH_GIL bytes, it releases the GIL. Tables with an entry
+ * for each source, member or field are small, and may be checked with the GIL.
  *
  * Threads. Objects do not change once they are made, or a second call is refused while one is running
  * (Stream, Inflater, TarScanner). */
@@ -30,7 +30,7 @@
         Py_END_ALLOW_THREADS                                                                                           \
     } while (0)
 
-#define COPY_WITH_GIL (256 << 10) /* bytes that take less time to copy than waiting for the GIL may take */
+#define COPY_WITH_GIL (256 << 10) /* bytes: to copy so few is faster than to wait for the GIL */
 
 /* ---- module.c: the module and its state ----------------------------------------------------------------- */
 
@@ -44,7 +44,7 @@ typedef struct {
         *block_memory_type;
 } mds_py_state;
 
-/* Add a type to the module, and to its state where `keep` is not NULL. */
+/* Add a type to the module, and to its state if `keep` is not NULL. */
 int mds_py_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **keep);
 
 typedef struct {
@@ -87,10 +87,10 @@ int mds_py_add_zstd(PyObject *module);
 int mds_py_add_inflate(PyObject *module);
 int mds_py_add_block_memory(PyObject *module);
 
-/* ---- buffers.c: memory that Python brings ------------------------------------------------------------------ */
+/* ---- buffers.c: memory that Python passes ------------------------------------------------------------------ */
 
-/* Buffers that a call or an object holds, and gives back together. MDS_PY_BUFFERS makes room for a few on the stack; a
- * caller with more, or an object, brings the room. */
+/* Buffers that a call or an object holds and releases together. MDS_PY_BUFFERS makes room for a few on the stack; a
+ * caller with more buffers, or an object, passes its own room. */
 typedef struct {
     Py_buffer *views;
     size_t count, room;
@@ -122,7 +122,7 @@ int mds_py_expect(const char *what, size_t expected, size_t found);
  * otherwise read bytes that they have just written. */
 int mds_py_expect_apart(const mds_py_buffers *buffers, const Py_buffer *held, const char *what);
 
-/* Copy a small table for an object that checks it once: nobody else can change the copy. NULL with an exception; free
+/* Copy a small table for an object that checks it once: no other code can change the copy. NULL with an exception; free
  * the copy with PyMem_Free. Sets *n, unless `n` is NULL, to the number of entries. */
 void *mds_py_copy_words(PyObject *object, size_t entries, const char *what, size_t *n);
 void *mds_py_copy_numbers(PyObject *object, unsigned width, size_t entries, const char *what, size_t *n);
@@ -133,7 +133,7 @@ typedef struct {
     int64_t *out;
     size_t count;
     uint64_t limit; /* numbers must lie in [0, limit) */
-    size_t outside; /* the first number that does not; `count` if all do */
+    size_t outside; /* the first number outside; `count` if there is none */
 } mds_py_lookup;
 
 int mds_py_take_lookup(mds_py_buffers *buffers, PyObject *at, PyObject *out, const char *what, mds_py_lookup *lookup);
@@ -175,9 +175,9 @@ PyObject *mds_py_raise_unread(mds_status status, const char *path, uint64_t size
 
 typedef struct {
     PyObject *map;    /* MapObject, or the reader; NULL while the source is closed */
-    PyObject *reader; /* borrowed: what decodes the blocks of a compressed source; NULL for others */
+    PyObject *reader; /* borrowed: the reader of a compressed source; NULL for other sources */
     PyObject *index;  /* MapObject that holds the bounds */
-    PyObject *view;   /* a memoryview of the source, for records that are not copied; NULL unless it is mapped */
+    PyObject *view;   /* a memoryview of the source, for records as views; NULL unless it is mapped */
     mds_map content;  /* of a compressed source: its size alone */
     mds_source source;
 } SourceSlot;
@@ -203,11 +203,11 @@ static inline const SourceSlot *mds_py_slot_of(const mds_source *source)
 /* Fill one request a row; rows are checked and sources opened while the GIL is held. -1 with an exception. */
 int mds_py_records_request(RecordsObject *self, PyObject *rows, mds_request *requests, Py_ssize_t n);
 
-/* Return a located payload as bytes, or as a read-only memoryview, which keeps its memory alive: that of the source or,
- * where that is not mapped, `room`. */
+/* Return a located payload as bytes, or as a read-only memoryview, which keeps its memory alive: the mapped source,
+ * or `room`. */
 PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *request, PyObject *room);
 
-/* See that the source of a located record still holds it, before it is read once more; -1 with an exception. */
+/* Check that the source still holds a located record, before another read; -1 with an exception. */
 int mds_py_records_check(RecordsObject *self, const mds_request *request);
 
 /* Read a record by its number, and keep in `request`, zeros before, where its payload lies; NULL with an exception. */
@@ -224,20 +224,20 @@ const mds_source *mds_py_records_open(RecordsObject *self, size_t s);
 /* Raise for a request that cannot be read. */
 void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status);
 
-/* Raise for n located records, one or more, that memory has no room for together; replaces an exception that is set. */
+/* Raise MemoryError for n >= 1 located records that do not fit into memory together; replaces a set exception. */
 void mds_py_raise_no_room(const RecordsObject *self, const mds_request *requests, Py_ssize_t n);
 
 /* ---- py_blocks.c --------------------------------------------------------------------------------------- */
 
-/* Read the located records of compressed sources into `room`, which has the bytes of all records that are not mapped,
- * one after another. -1 with an exception. */
+/* Read the located records of compressed sources into `room`, which holds all unmapped records in order. -1 with an
+ * exception. */
 int mds_py_blocks_fill(const RecordsObject *self, const mds_request *requests, Py_ssize_t n, uint8_t *room);
 
-/* Whether all records are of compressed sources. */
+/* Return whether all records lie in compressed sources. */
 int mds_py_blocks_only(const mds_request *requests, Py_ssize_t n);
 
-/* Make the payloads of such records, as bytes, without room in between. made[0..n) begins with NULL, and has what was
- * made in the end also where there is an error. -1 with an exception. */
+/* Make the payloads of such records as bytes, without an intermediate copy. made[0..n) begins with NULL, and holds all
+ * finished payloads after an error too. -1 with an exception. */
 int mds_py_blocks_make(const RecordsObject *self, const mds_request *requests, Py_ssize_t n, PyObject **made);
 
 /* ---- py_batch.c ---------------------------------------------------------------------------------------- */
@@ -247,9 +247,9 @@ typedef struct {
     mds_request *requests;
     Py_ssize_t n;
     PyObject *room;    /* bytes, or NULL if all are mapped */
-    PyObject **made;   /* the payloads that are made and not taken yet; NULL if none are to be made */
-    Py_ssize_t copied; /* payloads that are copied at a time; 0 if none are */
-    int is_made;       /* whether all are, as they were read: those that come from blocks alone */
+    PyObject **made;   /* finished payloads that are not taken yet; NULL in a batch that makes none */
+    Py_ssize_t copied; /* payloads to copy at a time; 0 for none */
+    int is_made;       /* whether the read has made all, as for records of blocks only */
 } mds_py_batch;
 
 /* Locate the payloads of some rows and bring them into memory; -1 with an exception. */
@@ -271,9 +271,9 @@ typedef struct {
     const PyObject *self;
     size_t n;          /* records */
     Py_ssize_t fields; /* how many a record has */
-    /* Fill `pieces` with the arrays of a field, cut; return the first that has not entries of `row` bytes, else n. */
+    /* Fill `pieces` with the cut arrays of a field; return the first whose entries are not of `row` bytes, else n. */
     size_t (*pieces)(const PyObject *self, size_t f, uint64_t longest, int left, uint64_t row, mds_piece *pieces);
-    const RecordsObject *records; /* whose sources the pieces lie in; with `requests` NULL where they lie in memory */
+    const RecordsObject *records; /* the sources of the pieces; with `requests` NULL, pieces lie in memory */
     const mds_request *requests;
 } mds_py_joined;
 
@@ -311,12 +311,12 @@ typedef struct {
     mds_array_field *fields;
 } ArrayFieldsObject;
 
-/* Make the value of field f of a record, whose bytes lie at `data`. Arrays are views of `record`, which holds them;
- * where that is NULL, they are copies. */
+/* Make the value of field f of a record, whose bytes lie at `data`. Arrays are views of `record`, or copies if it is
+ * NULL. */
 PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObject *record, const char *data,
                              const mds_array_value *value);
 
-/* Say why mds_array_record refuses a record of `size` bytes. */
+/* Return why mds_array_record refuses a record of `size` bytes. */
 PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t failed, Py_ssize_t size);
 
 /* ---- py_json_fields.c ---------------------------------------------------------------------------------- */
@@ -331,10 +331,10 @@ typedef struct {
     Py_ssize_t count;
     WantedSlot *slots;
     mds_wanted *fields;
-    Py_ssize_t *order; /* the fields as they stand in a sample */
+    Py_ssize_t *order; /* the fields in the order of a sample */
 } JsonFieldsObject;
 
-/* Make the value of field f, or the dict of all fields, from what was read of a record. */
+/* Make the value of field f, or the dict of all fields, from the values of a record. */
 PyObject *mds_py_json_value(const JsonFieldsObject *self, Py_ssize_t f, const mds_items *items, const mds_value *value);
 PyObject *mds_py_json_sample(const JsonFieldsObject *self, const mds_items *items, const mds_value *values);
 

@@ -1,4 +1,4 @@
-/* buffers.c - memory that Python brings: taken, checked and released. */
+/* buffers.c - memory that Python passes: taken, checked and released. */
 #include "binding.h"
 
 #include <string.h>

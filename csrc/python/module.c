@@ -1,4 +1,4 @@
-/* module.c - the module: its state, and the list of the subjects that it consists of. */
+/* module.c - the module: its state, and the list of its parts. */
 #include "binding.h"
 
 #include <stdlib.h>

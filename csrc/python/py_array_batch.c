@@ -19,7 +19,7 @@ static void array_batch_dealloc(PyObject *object)
     mds_py_free(object);
 }
 
-/* Raise if a source became shorter while its records were read: `k` is the record that shows it. */
+/* Raise if a source became shorter during reads; `k` is the record of the error. */
 static int check_whole(const ArrayBatchObject *self, mds_status status, size_t k)
 {
     if (status == MDS_OK)
@@ -28,7 +28,7 @@ static int check_whole(const ArrayBatchObject *self, mds_status status, size_t k
     return -1;
 }
 
-/* Find the fields of all records; *found is how many have them. *cut is a record whose source was cut short. */
+/* Find the fields of all records; *found is the number of good ones. *cut is a record whose source became shorter. */
 static mds_status locate_fields(const ArrayBatchObject *self, const ArrayFieldsObject *fields, size_t *found,
                                 size_t *failed, volatile size_t *cut)
 {
@@ -118,7 +118,7 @@ static Py_ssize_t batch_field(const ArrayBatchObject *self, PyObject *key)
     return mds_py_batch_field(key, ((ArrayFieldsObject *)self->fields)->count);
 }
 
-/* See that the sources were whole while values were copied. */
+/* Check that the sources were whole while values were copied. */
 static mds_status was_whole(const ArrayBatchObject *self, volatile size_t *failed)
 {
     mds_guard guard;
@@ -162,7 +162,7 @@ static PyObject *array_batch_shapes(PyObject *object, PyObject *key)
         return NULL;
     const size_t dims = fields->fields[f].dims;
     PyObject *shapes = PyBytes_FromStringAndSize(NULL, self->batch.n * (Py_ssize_t)dims * 8);
-    uint64_t *out = shapes ? (uint64_t *)PyBytes_AsString(shapes) : NULL; /* nobody else has it yet */
+    uint64_t *out = shapes ? (uint64_t *)PyBytes_AsString(shapes) : NULL; /* still private to this call */
     if (out)
         RELEASE_GIL(mds_array_shapes(self->values + f, (size_t)fields->count, (size_t)self->batch.n, dims, out));
     return shapes;
@@ -175,7 +175,7 @@ static PyObject *array_batch_words(PyObject *object, PyObject *key)
     if (f < 0)
         return NULL;
     PyObject *words = PyByteArray_FromStringAndSize(NULL, 8 * self->batch.n);
-    uint64_t *out = words ? (uint64_t *)PyByteArray_AsString(words) : NULL; /* nobody else has it yet */
+    uint64_t *out = words ? (uint64_t *)PyByteArray_AsString(words) : NULL; /* still private to this call */
     if (out)
         RELEASE_GIL(mds_array_words(self->values + f, (size_t)count, (size_t)self->batch.n, out));
     return words;
@@ -202,7 +202,7 @@ static PyObject *array_batch_join(PyObject *object, PyObject *args)
 static PyMethodDef array_batch_methods[] = {
     {"check", array_batch_check, METH_O,
      "check($self, k, /)\n--\n\n"
-     "See that the source of a record, if it is mapped, still has all of its bytes: after what was read of them.\n\n"
+     "Check that the source of a record, if it is mapped, still has all of its bytes. Call it after reading them.\n\n"
      "Raises what Records does."},
     {"values", array_batch_values, METH_O,
      "values($self, field, /)\n--\n\n"
@@ -210,25 +210,25 @@ static PyMethodDef array_batch_methods[] = {
      "Raises IndexError if there is no such field, and the error that decoding a value raises."},
     {"words", array_batch_words, METH_O,
      "words($self, field, /)\n--\n\n"
-     "Return u64, shape (records,): the 64 bits of numbers, the bytes of text, or the entries of each first axis.\n\n"
-     "They are a bytearray: they become tensors, and torch.from_numpy expects memory that is writable."},
+     "Return u64, shape (records,): the bits of numbers, the sizes of text, or the lengths of first axes.\n\n"
+     "The result is a bytearray, because torch.from_numpy expects writable memory."},
     {"shapes", array_batch_shapes, METH_O,
      "shapes($self, field, /)\n--\n\n"
      "Return u64, shape (records, axes): the shape of each array.\n\n"
-     "They are bytes: shapes are only read."},
+     "The result is bytes: shapes are only read."},
     {"join", array_batch_join, METH_VARARGS,
      "join($self, field, cut, row, begins, fill, out, /)\n--\n\n"
      "Write the arrays of a field one after another into out, each from its byte of begins on, and fill between "
      "them.\n\n"
      "cut: (longest, left): keep up to `longest` entries of `row` bytes, the last ones with left. begins: None for\n"
      "equal rows. fill: 8 bytes, repeated.\n\n"
-     "Raises ValueError when the entries have another size, or do not fit one behind another."},
+     "Raises ValueError when the entries have another size, or do not fit one after another."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot array_batch_slots[] = {
     {Py_tp_doc, "ArrayBatch(records, rows, fields)\n--\n\n"
-                "Records of named arrays, located and checked; an item is the payload of one.\n\n"
+                "Records of named arrays, located and checked; an item is the payload of a record.\n\n"
                 "Raises IndexError for a row out of range, and for a damaged record the error of fields with\n"
                 "(reason, position in rows)."},
     {Py_tp_new, array_batch_new},

@@ -124,13 +124,13 @@ static mds_status guarded_copy(const char *data, size_t size, char *out)
     return MDS_OK;
 }
 
-/* Copy bytes of a record, which may lie in a map. What Python code reads is a copy, as it has no guard: text that is
- * decoded, arrays that are converted. */
+/* Copy bytes of a record, which may lie in a map. Python code has no guard, so it reads copies: text to decode, arrays
+ * to convert. */
 static PyObject *bytes_of(const char *data, const mds_array_value *value)
 {
     const size_t size = (size_t)value->size;
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    char *out = bytes ? PyBytes_AsString(bytes) : NULL; /* nobody else has it yet */
+    char *out = bytes ? PyBytes_AsString(bytes) : NULL; /* still private to this call */
     mds_status status = MDS_OK;
     if (out && size > COPY_WITH_GIL)
         RELEASE_GIL(status = guarded_copy(data + value->begin, size, out));
@@ -220,7 +220,7 @@ PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t faile
                                 size);
 }
 
-/* Find the fields of a record, which may lie in a map; *whole is whether all of it is there. */
+/* Find the fields of a record, which may lie in a map; *whole is whether the record is complete. */
 static mds_status guarded_record(const ArrayFieldsObject *self, const uint8_t *data, uint64_t n,
                                  mds_array_value *values, uint64_t *size, size_t *failed, int *whole)
 {
@@ -304,8 +304,8 @@ static PyObject *array_fields_words(PyObject *object, PyObject *args)
 static PyMethodDef array_fields_methods[] = {
     {"words", array_fields_words, METH_VARARGS,
      "words($self, data, begin, /)\n--\n\n"
-     "Return (size, word, ...) of the record at byte begin of data: its bytes, and for each field the 64 bits of a\n"
-     "number, the bytes of text, or the entries of an array's first axis. None if no whole record begins there.\n\n"
+     "Return (size, word, ...) of the record at byte begin of data: its size, and for each field the 64 bits of a\n"
+     "number, the size of text, or the length of an array's first axis. None if no whole record begins there.\n\n"
      "Raises EOFError when data is a map whose file became shorter."},
     {NULL, NULL, 0, NULL},
 };
@@ -313,7 +313,7 @@ static PyMethodDef array_fields_methods[] = {
 static PyType_Slot array_fields_slots[] = {
     {Py_tp_doc, "ArrayFields(fields, make_array, loads, error)\n--\n\n"
                 "Called with a record of named arrays, returns its fields as a dict; arrays are views of it,\n"
-                "but for those of FIELD_COPY.\n\n"
+                "except fields of FIELD_COPY.\n\n"
                 "fields: a tuple of (name, one of FIELD_*, bytes of an element, shape, dtype); None is a ragged axis.\n"
                 "make_array(shape, dtype, record, offset) returns an array, loads(text) the value of JSON.\n\n"
                 "Raises ValueError for malformed fields. A call raises error when the record is damaged,\n"

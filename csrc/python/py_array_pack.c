@@ -1,7 +1,7 @@
-/* py_array_pack.c - columns put together as records of named arrays. */
+/* py_array_pack.c - packs columns into records of named arrays. */
 #include "binding.h"
 
-/* Buffers of words and parts, and room for what they are to the core. */
+/* Buffers of words and parts, and their form for the core. */
 typedef struct {
     mds_py_buffers buffers;
     const uint64_t **words;
@@ -103,12 +103,12 @@ done:
 static PyMethodDef functions[] = {
     {"pack_array_records", pack_array_records, METH_VARARGS,
      "pack_array_records($module, words, parts, first, out, ends, /)\n--\n\n"
-     "Write records of named arrays from `first` on, as many as `out` holds, and where each ends in it.\n\n"
-     "words: those of the tables after the size, in order: for each, u64 for all records.\n"
-     "parts: runs and then arrays, in order: (bytes, where each record's begin, u64, their sizes, u64, is_array).\n"
+     "Write records of named arrays from `first` on, as many as `out` holds, and the end of each in it.\n\n"
+     "words: the words of the tables after the size, in order: each is u64 for all records.\n"
+     "parts: runs and then arrays, in order: (bytes, begin of each record, u64, its sizes, u64, is_array).\n"
      "ends: u64, room for all records from `first` on.\n\n"
-     "Returns how many records were written, and what the next one takes, if there is one.\n\n"
-     "Raises ValueError for a part that lies outside its bytes; `out` then holds those before it."},
+     "Returns the number of written records, and the bytes of the next record if there is one.\n\n"
+     "Raises ValueError for a part outside its bytes; `out` then holds the records before it."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MUCH (64 << 20) /* bytes of records: room for them is looked for before pages that may not be needed are read */
+#define MUCH (64 << 20) /* bytes: before so large a read, check that there is memory */
 
 void mds_py_batch_free(mds_py_batch *batch)
 {
@@ -45,18 +45,18 @@ static size_t size_of(const mds_request *request)
     return (size_t)(request->span.end - request->span.begin);
 }
 
-/* Whether there is room for some bytes now, which is looked at where reading so many takes long. */
+/* Return whether some bytes can be allocated now; checked before a read that takes long. */
 static int has_room(size_t size)
 {
     if (size < MUCH)
         return 1;
-    void *volatile room = malloc(size); /* else a compiler may leave both calls out */
+    void *volatile room = malloc(size); /* so that a compiler does not remove both calls */
     const int has = room != NULL;
     free(room);
     return has;
 }
 
-/* Find the first of the located payloads, copied together, that there is no room for; *n is how many they are. */
+/* Find the first located payload without room, of those to copy together; *n is their number. */
 static size_t first_without_room(const mds_py_batch *batch, size_t *n)
 {
     const size_t count = (size_t)batch->n, step = (size_t)batch->copied;
@@ -75,8 +75,8 @@ static size_t first_without_room(const mds_py_batch *batch, size_t *n)
 static int batch_read(RecordsObject *self, mds_py_batch *batch, mds_request **order)
 {
     const size_t n = (size_t)batch->n;
-    const int check = self->views;                          /* others are copied, and checked then */
-    const unsigned cold = self->will_need ? self->cold : 0; /* a copy: other threads use the original meanwhile */
+    const int check = self->views;                          /* other records are checked by their copy */
+    const unsigned cold = self->will_need ? self->cold : 0; /* a copy: other threads use the original */
     size_t failed = 0, lacking = n, together = 0;
     uint64_t room = 0;
     long reads;
@@ -101,7 +101,7 @@ static int batch_read(RecordsObject *self, mds_py_batch *batch, mds_request **or
     return status == MDS_OK ? 0 : -1;
 }
 
-/* Find the records of a batch, and read nothing but their bounds. */
+/* Find the records of a batch; read only their bounds. */
 static int batch_locate(RecordsObject *self, mds_py_batch *batch, mds_request **order)
 {
     size_t failed = 0;
@@ -144,7 +144,7 @@ PyObject *mds_py_batch_payload(const RecordsObject *self, const mds_py_batch *ba
                                   request->source->map->data || !request->source->map->size ? NULL : batch->room);
 }
 
-/* Make bytes for the k-th payload, and return their memory; NULL where there is no room. */
+/* Make bytes for the k-th payload, and return their memory; NULL without room. */
 static uint8_t *make_bytes(const mds_py_batch *batch, Py_ssize_t k)
 {
     batch->made[k] = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size_of(&batch->requests[k]));
@@ -220,7 +220,7 @@ static int view_payloads(const RecordsObject *self, const mds_py_batch *batch, P
     return 0;
 }
 
-/* Make the payloads [begin, end), which nobody has made before. -1 with an exception. */
+/* Make the payloads [begin, end), which are not made yet. -1 with an exception. */
 static int make_payloads(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t begin, Py_ssize_t end)
 {
     if (batch->is_made)
@@ -228,7 +228,7 @@ static int make_payloads(const RecordsObject *self, const mds_py_batch *batch, P
     return (self->views ? view_payloads : copy_payloads)(self, batch, begin, end);
 }
 
-/* Fetch a batch whose payloads are made next, `step` at a time. */
+/* Fetch a batch; its payloads are made next, `step` at a time. */
 static int fetch_for_making(RecordsObject *self, PyObject *rows, Py_ssize_t step, mds_py_batch *batch)
 {
     *batch = (mds_py_batch){.n = PySequence_Size(rows), .copied = self->views ? 0 : step};
@@ -277,11 +277,11 @@ PyObject *mds_py_records_many(PyObject *object, PyObject *rows)
 
 /* ---- samples ------------------------------------------------------------------------------------------------ */
 
-/* Payloads that are made before the first of them is decoded: few enough that the copies of a large batch need neither
- * its memory nor more than the nearest cache, and enough that a guard costs little. */
+/* Payloads to make before the first is decoded. Few, so that copies stay in the nearest cache and a large batch is
+ * never in memory as a whole. Enough, so that a guard costs little. */
 #define MADE_AHEAD 16
 
-/* Have the error of the decoder, which is set, raised by who knows the place of record k. */
+/* Pass the set error of the decoder to `refused`, which raises it with the place of record k. */
 static void refuse(PyObject *refused, Py_ssize_t k)
 {
     PyObject *error = mds_py_take_error();
@@ -296,7 +296,7 @@ static void refuse(PyObject *refused, Py_ssize_t k)
 static int decode_one(const mds_py_batch *batch, Py_ssize_t k, PyObject *decode, PyObject *refused, PyObject *samples)
 {
     PyObject *payload = batch->made[k];
-    batch->made[k] = NULL; /* freed as soon as the decoder has no use for it */
+    batch->made[k] = NULL; /* freed as soon as the decoder drops it */
     PyObject *sample = PyObject_CallFunctionObjArgs(decode, payload, NULL);
     Py_DECREF(payload);
     if (!sample) {
@@ -326,7 +326,7 @@ static mds_status were_whole(const mds_py_batch *batch, volatile size_t *at)
     return status;
 }
 
-/* See that views which were decoded have no zeros that follow the end of a file; all at once, as a guard costs as much
+/* Check that decoded views do not hold zeros from behind the end of a file. All at once, because a guard costs as much
  * as a check. */
 static int check_views(const RecordsObject *self, const mds_py_batch *batch)
 {

@@ -5,7 +5,7 @@ typedef struct {
     PyObject_HEAD Py_buffer views[2]; /* of the words and the directory */
     mds_py_buffers held;
     mds_bits bits;
-    PyObject *file; /* MapObject that holds the words and the directory; NULL if memory does */
+    PyObject *file; /* MapObject with the words and the directory; NULL if they lie in memory */
 } BitsObject;
 
 static PyObject *raise_shorter(const BitsObject *self)
@@ -75,8 +75,8 @@ static PyMethodDef bits_methods[] = {
     {"select", bits_select, METH_VARARGS,
      "select($self, ranks, out, /)\n--\n\n"
      "Set out[k] to the number of the set that has ranks[k] smaller ones in it: i64, one shape, or the same array.\n\n"
-     "Raises IndexError for a rank beyond all numbers, ValueError where the directory does not fit the bits, EOFError "
-     "where\nthe file was cut short."},
+     "Raises IndexError for a rank beyond all numbers, ValueError when the directory does not fit the bits, EOFError "
+     "when\nthe file became shorter."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -84,7 +84,7 @@ static PyType_Slot bits_slots[] = {
     {Py_tp_doc, "Bits(words, before, limit, file=None)\n--\n\n"
                 "A set of numbers below limit, a bit for each; see mds_bits in csrc/sampling.h.\n\n"
                 "words: u64, the bits. before: u64, the directory that bits_count writes. Both are held.\n"
-                "file: the Map that they lie in, if they do.\n\n"
+                "file: the Map that holds them, or None.\n\n"
                 "Raises ValueError when they have other shapes."},
     {Py_tp_new, bits_new},
     {Py_tp_dealloc, bits_dealloc},

@@ -3,13 +3,13 @@
 
 #include <string.h>
 
-#define MOST_SPARE 4            /* runs of pages that wait for the next block */
-#define LARGEST_SPARE (4 << 20) /* bytes that all of them have */
-#define MOST_RUNS 8192  /* in use: a process may have 65530 maps, of whatever kind; the allocator has the rest */
-#define MOST_CONTEXTS 8 /* that wait for the next call, each with some memory */
-#define LARGEST_SCRATCH (512 << 10) /* bytes of a context that waits */
+#define MOST_SPARE 4                /* runs of free pages to keep for the next block */
+#define LARGEST_SPARE (4 << 20)     /* bytes of all kept runs */
+#define MOST_RUNS 8192              /* in use, as a process may have only 65530 maps; other blocks use malloc */
+#define MOST_CONTEXTS 8             /* idle contexts to keep, each with some memory */
+#define LARGEST_SCRATCH (512 << 10) /* bytes of an idle context */
 
-/* ---- pages that are used again -------------------------------------------------------------------------------- */
+/* ---- reused pages --------------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint8_t *data;
@@ -25,10 +25,10 @@ typedef struct {
     PyObject_HEAD PyObject *memory; /* MemoryObject */
     uint8_t *data;
     size_t size, room; /* bytes of content, and of memory */
-    int is_mapped;     /* else the allocator's */
+    int is_mapped;     /* else from malloc */
 } BlockObject;
 
-/* Take memory for a block, with the GIL: pages of one before, made more or fewer, else new ones. */
+/* Take memory for a block, with the GIL: resized pages of an earlier block, or new pages. */
 static int take_memory(MemoryObject *memory, BlockObject *block)
 {
     const size_t room = mds_pages_round(block->size ? block->size : 1);
@@ -84,7 +84,7 @@ static void memory_dealloc(PyObject *self)
 
 /* ---- blocks --------------------------------------------------------------------------------------------------- */
 
-/* Make a block of `size` bytes, which the caller writes before anyone else has it. */
+/* Make a block of `size` bytes; the caller writes them before it shares the block. */
 static BlockObject *new_block(PyObject *memory, size_t size)
 {
     const mds_py_state *state = PyType_GetModuleState(Py_TYPE(memory));
@@ -153,7 +153,7 @@ static PyObject *memory_copy(PyObject *self, PyObject *args)
 
 typedef struct {
     void *decoder;
-    uint8_t *scratch; /* the frames, as the library must not read a map that may be cut short */
+    uint8_t *scratch; /* a copy of the frames: the library must not read a map, whose file may become shorter */
     size_t room;
 } context;
 
@@ -193,7 +193,7 @@ static void zstd_dealloc(PyObject *object)
     mds_py_free(object);
 }
 
-/* Take a context for frames of `size` bytes, with the GIL; without a decoder, if there is no memory. */
+/* Take a context for frames of `size` bytes, with the GIL. It has no decoder if there is no memory. */
 static context take_context(ZstdObject *self, size_t size)
 {
     context found = {NULL, NULL, 0};

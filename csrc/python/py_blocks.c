@@ -1,10 +1,10 @@
-/* py_blocks.c - records of compressed sources: their blocks, which Python decodes, are copied to where records are read. */
+/* py_blocks.c - records of compressed sources: Python decodes blocks, and this file copies records out of them. */
 #include "binding.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Records of one source, sorted by where they begin, and what they are read into. */
+/* Records of one source, sorted by their begin, and the memory for them. */
 typedef struct {
     mds_block_record *records;
     size_t n;
@@ -58,13 +58,13 @@ static int make_bytes(const block_work *work, const mds_block_record *record, co
     return 0;
 }
 
-/* Make the records that a piece holds whole, and copy what it has of others to memory of their own. */
+/* Make the records that lie in a piece as a whole; copy parts of other records to their own memory. */
 static int make_records(const block_work *work, uint64_t begin, uint64_t end, const uint8_t *piece)
 {
     const size_t first = mds_blocks_first(work->records, work->n, begin);
     size_t last = first, n = 0, total = 0;
     while (last < work->n && work->records[last].request->span.begin < end) {
-        /* The end of a line tells how long its payload is. bench/bench_compressed.py has the epoch that this is for. */
+        /* The end of a line tells the size of its payload. bench/bench_compressed.py measures this case. */
         const uint64_t stop = work->records[last++].request->span.end;
         if (stop > begin && stop <= end)
             __builtin_prefetch(piece + (stop - 1 - begin));
@@ -96,8 +96,8 @@ static int make_records(const block_work *work, uint64_t begin, uint64_t end, co
     return result;
 }
 
-/* Make the records that are not made yet, unless there was an error: those that lay in several pieces, and those of 0
- * bytes. Free their memory. */
+/* Make the remaining records, unless there was an error: records in several pieces, and records of 0 bytes. Free their
+ * memory. */
 static int make_others(const block_work *work)
 {
     static const uint8_t nothing;
@@ -157,7 +157,7 @@ static PyObject *bounds_of(const mds_block_record *records, size_t n)
     return bounds;
 }
 
-/* The first record that is not read whole yet; its blocks come next. */
+/* The first incomplete record; its blocks come next. */
 static const mds_request *first_left(const mds_block_record *records, size_t n)
 {
     size_t k = 0;
@@ -255,7 +255,7 @@ int mds_py_blocks_make(const RecordsObject *self, const mds_request *requests, P
         records[k] = (mds_block_record){&requests[k], NULL, requests[k].span.end - requests[k].span.begin};
     const block_work work = {records, count, requests, self, made};
     const int result = read_all(&work);
-    const int others = make_others(&work); /* frees memory of theirs in any case */
+    const int others = make_others(&work); /* always: it frees their memory */
     PyMem_Free(records);
     return result == 0 ? others : result;
 }

@@ -29,7 +29,7 @@ static PyObject *pack_bounds(PyObject *Py_UNUSED(module), PyObject *args)
     packed = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)((n_held + n) / records * MDS_GROUP));
     if (!packed)
         goto done;
-    uint8_t *out = (uint8_t *)PyByteArray_AsString(packed); /* nobody else has it yet */
+    uint8_t *out = (uint8_t *)PyByteArray_AsString(packed); /* still private to this call */
     uint64_t groups;
     RELEASE_GIL(groups = mds_bounds_pack(width, held, (unsigned)n_held, bounds, n, out));
     if (PyByteArray_Resize(packed, (Py_ssize_t)(groups * MDS_GROUP)) != 0)

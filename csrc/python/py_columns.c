@@ -33,8 +33,8 @@ static int parse_path(PyObject *path, mds_field *field)
     return 0;
 }
 
-/* Parse a tuple of (measure, path) into fields and return how many there are; -1 with an exception. The fields point into
- * the keys, which are bytes and must outlive them. */
+/* Parse a tuple of (measure, path) into fields and return how many there are; -1 with an exception. The fields point
+ * into the keys, which are bytes and must outlive them. */
 static Py_ssize_t parse_fields(PyObject *sequence, mds_field *fields)
 {
     const Py_ssize_t n = PyTuple_Check(sequence) ? PyTuple_Size(sequence) : -1;
@@ -168,7 +168,7 @@ static int take_cells(mds_py_buffers *buffers, PyObject *given, size_t columns, 
     return 0;
 }
 
-/* A tuple of (type, how many records lack it, the first that was rounded or -1), one for each column. */
+/* Return a tuple of (type, number of filled records, first rounded record or -1) for the columns. */
 static PyObject *columns_of(const mds_measured *measured, size_t columns)
 {
     PyObject *found = PyTuple_New((Py_ssize_t)columns);
@@ -183,7 +183,7 @@ static PyObject *columns_of(const mds_measured *measured, size_t columns)
     return found;
 }
 
-/* A tuple of where the first bad records begin. */
+/* Return a tuple of the begins of the first bad records. */
 static PyObject *bad_of(const mds_measured *measured)
 {
     const size_t listed = measured->bad < MDS_BAD_LISTED ? measured->bad : MDS_BAD_LISTED;
@@ -198,7 +198,7 @@ static PyObject *bad_of(const mds_measured *measured)
     return found;
 }
 
-/* Measure a block; MDS_SHRANK if its text is a map whose file was cut short. */
+/* Measure a block; MDS_SHRANK if its text is a map whose file became shorter. */
 static mds_status measure_block(const mds_text *text, uint64_t begin, uint64_t end, const mds_measuring *measuring,
                                 mds_lines *lines, uint64_t *starts, mds_measured *measured, mds_json_status *status)
 {
@@ -267,11 +267,11 @@ static PyMethodDef measuring_methods[] = {
      "with the numbers of the records that are kept.\n\n"
      "Returns ((records, pending, newlines), kept, columns, (bad, starts), (status, failed, column, at)): columns are\n"
      "(one of NUMBER_*, how many records lack it, the first record whose integer was rounded to a double or -1) for\n"
-     "each field; bad is how many bad records were left out,\n"
-     "and starts where the first MOST_LISTED of them begin. status is one of JSON_*. Unless it is "
+     "each field; bad is the number of skipped bad records,\n"
+     "and starts are the begins of the first MOST_LISTED of them. status is one of JSON_*. Unless it is "
      "JSON_OK,\n"
-     "the record that begins at `failed`, after `kept` others, cannot be measured, and `at` is the byte that shows "
-     "it.\n\n"
+     "the record that begins at `failed`, after `kept` others, cannot be measured, and `at` is the byte of the "
+     "error.\n\n"
      "Raises ValueError for too little room, EOFError when text is a map whose file became shorter."},
     {NULL, NULL, 0, NULL},
 };
@@ -383,7 +383,7 @@ static PyMethodDef functions[] = {
      "Raises ValueError for another number of fields, or one without a path."},
     {"json_error", json_error, METH_VARARGS,
      "json_error($module, variant, data, /)\n--\n\n"
-     "Return None if data is JSON, else where the byte is that shows it is not.\n\n"
+     "Return None if data is JSON, else the position of the first wrong byte.\n\n"
      "variant: a SIMD variant, None for the best."},
     {"cells_convert", cells_convert, METH_VARARGS,
      "cells_convert($module, cells, from_type, to_type, /)\n--\n\n"
@@ -396,7 +396,7 @@ static PyMethodDef functions[] = {
      "Copy u32 to as many u64."},
     {"cells_inexact", cells_inexact, METH_VARARGS,
      "cells_inexact($module, cells, number_type, /)\n--\n\n"
-     "Return where the first of 64-bit cells of one of NUMBER_* is an integer that doubles cannot hold; -1 without."},
+     "Return the position of the first 64-bit cell of one of NUMBER_* that a double cannot hold; -1 without."},
     {"cells_largest", cells_largest, METH_O,
      "cells_largest($module, cells, /)\n--\n\n"
      "Return the largest of cells, which are u64; 0 if there are none."},

@@ -30,7 +30,7 @@ static void inflater_dealloc(PyObject *self)
     mds_py_free(self);
 }
 
-/* A call of the inflater, and what it found. */
+/* A call of the inflater, and its results. */
 typedef struct {
     InflaterObject *inflater;
     uint8_t *out;

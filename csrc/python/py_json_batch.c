@@ -6,9 +6,9 @@
 /* Fields of some records, read into memory of the batch. */
 typedef struct {
     PyObject_HEAD PyObject *fields; /* JsonFieldsObject */
-    size_t n;                       /* records that were read */
+    size_t n;                       /* number of read records */
     size_t refused;
-    size_t *places; /* of those that were read, where each was among the rows */
+    size_t *places; /* position in `rows` of each read record */
     mds_value *values;
     mds_items *items;
     mds_refusal *refusals;
@@ -30,7 +30,7 @@ static void json_batch_dealloc(PyObject *object)
     mds_py_free(object);
 }
 
-/* Give items the room that they want, and more if they had some; 0 if there is no memory. */
+/* Grow the room of items to the wanted size, with some spare room if they had any before; 0 without memory. */
 static int grow(const mds_wanted *field, mds_items *items, uint64_t wanted)
 {
     const uint64_t room = wanted > items->room + items->room / 2 ? wanted : items->room + items->room / 2;
@@ -52,7 +52,7 @@ static int grow(const mds_wanted *field, mds_items *items, uint64_t wanted)
     return 1;
 }
 
-#define SMALL_BATCH (1 << 20) /* bytes of records for which all the room that they may need is taken at once */
+#define SMALL_BATCH (1 << 20) /* bytes of records: up to this size, take all possible room at once */
 
 /* The room to begin with. */
 static void want_first_room(mds_fields_batch *work)
@@ -66,7 +66,7 @@ static void want_first_room(mds_fields_batch *work)
     }
 }
 
-/* Read records until all are, or items lack room; *at is the record at hand. */
+/* Read records until all are read, or items lack room; *at is the current record. */
 static mds_status read_some(mds_fields_batch *work, int *done, volatile size_t *at)
 {
     mds_guard guard;
@@ -223,7 +223,7 @@ static PyObject *json_batch_shapes(PyObject *object, PyObject *key)
         return NULL;
     const size_t dims = self->n ? value_at(self, 0, f)->dims : 0;
     PyObject *shapes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(self->n * dims * 8));
-    uint64_t *out = shapes ? (uint64_t *)PyBytes_AsString(shapes) : NULL; /* nobody else has it yet */
+    uint64_t *out = shapes ? (uint64_t *)PyBytes_AsString(shapes) : NULL; /* still private to this call */
     int alike = 0;
     if (out)
         RELEASE_GIL(alike = mds_fields_shapes(self->values + f, (size_t)stride, self->n, dims, out));
@@ -276,18 +276,18 @@ static PyMethodDef json_batch_methods[] = {
      "Return a field's value in each record as a list, as in the dicts of JsonFields."},
     {"items", json_batch_items, METH_O,
      "items($self, field, /)\n--\n\n"
-     "Return a copy of all items of a field, those of one record after those of another, as a bytearray."},
+     "Return a copy of all items of a field, record after record, as a bytearray."},
     {"shapes", json_batch_shapes, METH_O,
      "shapes($self, field, /)\n--\n\n"
      "Return (axes, shapes): how many axes the arrays have, 0 for single items, and u64, shape (records, axes).\n\n"
-     "None unless all have as many axes."},
+     "None unless all have the same number of axes."},
     {"join", json_batch_join, METH_VARARGS,
      "join($self, field, cut, row, begins, fill, out, /)\n--\n\n"
      "Write the arrays of a field one after another into out, each from its byte of begins on, and fill between "
      "them.\n\n"
      "cut: (longest, left): keep up to `longest` entries of `row` bytes, the last ones with left. begins: None for\n"
      "equal rows. fill: 8 bytes, repeated.\n\n"
-     "Raises ValueError when the entries have another size, or do not fit one behind another."},
+     "Raises ValueError when the entries have another size, or do not fit one after another."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -299,9 +299,9 @@ static PyGetSetDef json_batch_attributes[] = {
 
 static PyType_Slot json_batch_slots[] = {
     {Py_tp_doc, "JsonBatch(records, rows, fields, skip)\n--\n\n"
-                "Fields of JSON records, read; an item is the dict of one.\n\n"
-                "Reading stops at the first record that fields refuse, or with skip goes on with the next.\n\n"
-                "Raises IndexError for a row out of range, and what records raises for one that cannot be read."},
+                "The fields of a batch of JSON records; an item is the dict of a record.\n\n"
+                "Reading stops at the first record that fields refuse; with skip, it skips these records.\n\n"
+                "Raises IndexError for a row out of range, and the error of records for an unreadable record."},
     {Py_tp_new, json_batch_new},
     {Py_tp_dealloc, json_batch_dealloc},
     {Py_tp_methods, json_batch_methods},

@@ -120,7 +120,7 @@ fail:
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
 
-/* Make an array of its own memory; NULL for `shape` stands for one axis. */
+/* Make an array with its own memory; `shape` NULL means one axis. */
 static PyObject *new_array(const JsonFieldsObject *self, Py_ssize_t f, const uint8_t *items, uint64_t count,
                            PyObject *shape)
 {
@@ -244,7 +244,7 @@ void mds_py_free_items(mds_items *items, Py_ssize_t count)
     PyMem_Free(items);
 }
 
-#define WITH_GIL (16 << 10) /* bytes that take less time to read than waiting for the GIL may take */
+#define WITH_GIL (16 << 10) /* bytes: to read so few is faster than to wait for the GIL */
 
 static int read_record(const JsonFieldsObject *self, const uint8_t *data, size_t n, mds_value *values, mds_items *items,
                        mds_refusal *refusal)
@@ -293,8 +293,8 @@ static PyType_Slot json_fields_slots[] = {
      "JsonFields(fields, make_array, error)\n--\n\n"
      "Called with a JSON record, returns its fields as a dict of arrays, numbers and strings.\n\n"
      "fields: a tuple of (name, place in the dict, one of ITEM_*, bytes of an item, one of LAYOUT_*, shape,\n"
-     "dtype, keys of the path, JSON to read where a record lacks it or None), sorted by their keys, of which\n"
-     "no path is the beginning of another. In a shape None is an axis of any length.\n"
+     "dtype, keys of the path, JSON for a record without the field or None), sorted by their keys, of which\n"
+     "no path is a prefix of another. In a shape None is an axis of any length.\n"
      "make_array(shape, dtype, memory) returns an array.\n\n"
      "Raises ValueError for malformed fields. A call raises error with (one of WANTED_*, name or None, byte)\n"
      "when a field cannot be read."},

@@ -67,7 +67,7 @@ static PyObject *map_read(PyObject *object, PyObject *args)
         return PyErr_Format(PyExc_ValueError, "expected bytes within 0 to %llu, found %llu from byte %llu on",
                             (unsigned long long)self->map.size, size, begin);
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    uint8_t *out = bytes ? (uint8_t *)PyBytes_AsString(bytes) : NULL; /* nobody else has it yet */
+    uint8_t *out = bytes ? (uint8_t *)PyBytes_AsString(bytes) : NULL; /* still private to this call */
     if (!out)
         return NULL;
     mds_status status;
@@ -164,7 +164,7 @@ static PyMethodDef map_methods[] = {
     {"read", map_read, METH_VARARGS,
      "read($self, begin, size, /)\n--\n\n"
      "Return a copy of some bytes of the file, mapped or not.\n\n"
-     "Raises ValueError when they are not within the file as it was opened, EOFError when it was cut short since,\n"
+     "Raises ValueError for bytes outside the file at the time of opening, EOFError when it became shorter since,\n"
      "OSError when the system cannot read it."},
     {"count_above", map_count_above, METH_VARARGS,
      "count_above($self, begin, count, wanted, /)\n--\n\n"
@@ -179,17 +179,17 @@ static PyMethodDef map_methods[] = {
     {"advise", map_advise, METH_VARARGS,
      "advise($self, advice, /)\n--\n\n"
      "Advise the kernel how the whole file will be read: ADVISE_RANDOM or ADVISE_SEQUENTIAL.\n\n"
-     "Raises ValueError for another advice. Advice that the kernel refuses costs speed alone, and is not reported."},
+     "Raises ValueError for another advice. A refusal of the kernel costs only speed, and is not reported."},
     {"populate", map_populate, METH_VARARGS,
      "populate($self, begin, end, /)\n--\n\n"
-     "Map the pages of some bytes at once, rather than one fault after another; costs nothing where it does not help."},
+     "Map the pages of some bytes at once, instead of one page fault after another. It costs nothing if unneeded."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef map_getset[] = {
     {"size", map_size, NULL, "Bytes in the file when it was opened.", NULL},
     {"mtime_ns", map_mtime, NULL, "Time of the file's last change when it was opened, in nanoseconds.", NULL},
-    {"is_mapped", map_is_mapped, NULL, "Whether its bytes are a buffer.", NULL},
+    {"is_mapped", map_is_mapped, NULL, "Whether the object is a buffer of its bytes.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -197,8 +197,8 @@ static PyType_Slot map_slots[] = {
     {Py_tp_doc, "Map(path, io=0)\n--\n\n"
                 "The bytes of a regular file, as a read-only buffer: mapped (IO_MAP) or read into memory (IO_COPY). "
                 "With IO_PREAD it\n"
-                "is not a buffer, and only read() reads.\n\n"
-                "It keeps a descriptor while less than a quarter of those that the process may have are in use.\n\n"
+                "is not a buffer: use read().\n\n"
+                "It keeps a descriptor if less than a quarter of the allowed descriptors are in use.\n\n"
                 "Raises OSError when the file cannot be opened or mapped, ValueError when it is not a regular file, "
                 "EOFError when\n"
                 "it became shorter while it was copied."},

@@ -9,7 +9,7 @@ static PyObject *kinds_of(const mds_filled *rows, size_t count)
     PyObject *made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(kinds * sizeof(mds_kind)));
     PyObject *held = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(parts * sizeof(mds_part)));
     PyObject *pair = NULL;
-    if (made && held) { /* nobody else has them yet */
+    if (made && held) { /* still private to this call */
         mds_kind *first = (mds_kind *)PyBytes_AsString(made);
         mds_part *part = (mds_part *)PyBytes_AsString(held);
         RELEASE_GIL(mds_kinds_write(rows, count, first, part));
@@ -203,7 +203,7 @@ static PyMethodDef functions[] = {
      "pack_lengths($module, length, most, limit, values, counts, /)\n--\n\n"
      "Pack sequences by best-fit decreasing into packs of up to `length` tokens and `most` sequences.\n\n"
      "values, counts: u64, the lengths that occur, falling, and how many sequences have each.\n"
-     "limit: rows of packs that are alike, at most; there are some three for each length.\n"
+     "limit: the most rows of equal packs; there are about three for each length.\n"
      "Returns kinds and parts, bytes of u64: see Packs. A part names a length by its place in values.\n\n"
      "Raises ValueError when lengths do not fall or are out of range, or there are too many kinds of packs."},
     {NULL, NULL, 0, NULL},

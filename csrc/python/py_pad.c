@@ -1,4 +1,4 @@
-/* py_pad.c - many arrays into one: each in a row of it, or one after another. */
+/* py_pad.c - joins many arrays: as rows of one array, or one after another. */
 #include "binding.h"
 
 /* Take the memory of every array in `list`; `buffers` has room for all. */
@@ -24,8 +24,8 @@ static int take_pieces(mds_py_buffers *buffers, PyObject *list, size_t width, Py
     return 0;
 }
 
-/* Where n arrays begin in `out`, of `total` bytes: as `places` says, or for None in equal rows. `own` is what to free
- * later. NULL with an exception. */
+/* Return where n arrays begin in `out`, of `total` bytes: from `places`, or for None in equal rows. Free `own` later.
+ * NULL with an exception. */
 static const uint64_t *take_begins(mds_py_buffers *buffers, PyObject *places, size_t n, size_t total, uint64_t **own)
 {
     if (places != Py_None) {
@@ -97,7 +97,7 @@ Py_ssize_t mds_py_batch_field(PyObject *key, Py_ssize_t count)
     return -1;
 }
 
-/* Copy pieces to where they begin, and see that the sources were whole. */
+/* Copy pieces to their places, and check that the sources were whole. */
 static mds_status write_pieces(const mds_py_joined *batch, const mds_piece *pieces, const uint64_t *begins,
                                size_t total, uint64_t fill, uint8_t *out, volatile size_t *failed)
 {
@@ -153,7 +153,7 @@ PyObject *mds_py_batch_join(const mds_py_joined *batch, PyObject *args)
     return result;
 }
 
-/* Whether count + 1 bounds begin with 0, do not fall, and end with `total`. */
+/* Return whether count + 1 bounds begin with 0, do not fall, and end with `total`. */
 static int bounds_cover(const uint64_t *bounds, size_t count, uint64_t total)
 {
     for (size_t k = 0; k < count; k++)
@@ -203,7 +203,7 @@ done:
 static PyMethodDef functions[] = {
     {"join_pieces", join_pieces, METH_VARARGS,
      "join_pieces($module, arrays, begins, fill, out, /)\n--\n\n"
-     "Write each of a list of arrays to out, where begins says in bytes, and the 8 bytes of\n"
+     "Write each array of a list to its byte of begins in out, and the 8 bytes of\n"
      "fill, repeated, elsewhere.\n\n"
      "begins: u64, one for each array, or None for equal rows. Arrays do not overlap, and follow one another.\n\n"
      "Raises ValueError unless all have items of one size, of 1, 2, 4 or 8 bytes, and follow one another in out."},

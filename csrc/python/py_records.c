@@ -102,14 +102,14 @@ static const mds_source *records_find(RecordsObject *self, uint64_t record, size
 /* A record number from a Python int, negative ones counting from the end; -1 and IndexError when out of range. */
 static int records_number(RecordsObject *self, PyObject *key, uint64_t *record)
 {
-    const Py_ssize_t row = PyNumber_AsSsize_t(key, NULL); /* the nearest that there is, which is out of range */
+    const Py_ssize_t row = PyNumber_AsSsize_t(key, NULL); /* clipped, and so out of range */
     if (row == -1 && PyErr_Occurred())
         return -1;
     *record = row < 0 ? (uint64_t)row + self->count : (uint64_t)row;
     if (*record < self->count)
         return 0;
     PyObject *text = PyNumber_ToBase(key, 10);
-    if (!text && PyErr_ExceptionMatches(PyExc_ValueError)) { /* of more digits than Python writes */
+    if (!text && PyErr_ExceptionMatches(PyExc_ValueError)) { /* more digits than Python prints */
         PyErr_Clear();
         text = PyNumber_ToBase(key, 16);
     }
@@ -169,7 +169,7 @@ static mds_status find_one(mds_request *request)
     return status;
 }
 
-/* The time for mds_map_was_whole, but mostly one that lets it pass: a clock takes longer than the rest of the check. */
+/* The time for mds_map_was_whole, usually an old one: to read a clock takes longer than the rest of the check. */
 static int64_t rarely_now(RecordsObject *self)
 {
     return self->reads++ % 16 ? 0 : mds_now();
@@ -191,7 +191,7 @@ static PyObject *copy_mapped(RecordsObject *self, mds_request *request)
     } else {
         status = locate_one(request);
         if (status == MDS_OK && (bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)request_size(request)))) {
-            if (request_size(request)) /* of an empty source nothing is mapped */
+            if (request_size(request)) /* an empty source has no map */
                 memcpy(PyBytes_AsString(bytes), request->data, request_size(request));
             status = mds_map_was_whole(request->source->map, request->span.end, rarely_now(self));
         }
@@ -207,8 +207,8 @@ static PyObject *copy_mapped(RecordsObject *self, mds_request *request)
     return NULL;
 }
 
-/* Make bytes for the payload of a record, or of the record where nothing narrowed the request; NULL with an exception.
- * `data` may be NULL: what they hold is written later. */
+/* Make bytes for the span of a request, the payload or the whole record; NULL with an exception. With `data` NULL,
+ * write the content later. */
 static PyObject *make_bytes(const RecordsObject *self, const mds_request *request, const uint8_t *data)
 {
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)data, (Py_ssize_t)request_size(request));
@@ -217,7 +217,7 @@ static PyObject *make_bytes(const RecordsObject *self, const mds_request *reques
     return bytes;
 }
 
-/* Copy the payload, and see that the source was whole. */
+/* Copy the payload, and check that the source was whole. */
 static mds_status copy_one(const mds_request *request, uint8_t *out)
 {
     mds_guard guard;
@@ -236,7 +236,7 @@ static int read_one(const RecordsObject *self, mds_request *request, PyObject **
     mds_status status = find_one(request);
     const uint64_t begin = request->span.begin, size = request->span.end - begin;
     *room = status == MDS_OK ? make_bytes(self, request, NULL) : NULL;
-    uint8_t *record = *room ? (uint8_t *)PyBytes_AsString(*room) : NULL; /* nobody else has it yet */
+    uint8_t *record = *room ? (uint8_t *)PyBytes_AsString(*room) : NULL; /* still private to this call */
     if (status == MDS_OK && !record)
         return -1;
     if (record && mds_py_slot_of(request->source)->reader) {
@@ -268,7 +268,7 @@ static PyObject *view_of(PyObject *memory, const char *start, const mds_request 
     return view;
 }
 
-/* A record of 0 bytes, of a batch in which no other of a source that is not mapped has more. */
+/* A record of 0 bytes, in a batch whose unmapped records are all empty. */
 static PyObject *empty_payload(const RecordsObject *self)
 {
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, 0);
@@ -298,7 +298,7 @@ PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *r
     return NULL;
 }
 
-/* Whether records of the source are read, as it is not mapped. */
+/* Return whether records of the source must be read, because it is not mapped. */
 static int is_read(const mds_request *request)
 {
     return !request->source->map->data && request->source->map->size;
@@ -314,7 +314,7 @@ static int records_request_one(RecordsObject *self, PyObject *key, mds_request *
     return request->source ? 0 : -1;
 }
 
-/* Find a record whose payload is read apart, and see that the source holds it: where its last byte is, the others are.
+/* Find a record without reading its payload, and check that the source has its last byte, and so all bytes.
  * `now` is as for mds_map_was_whole. */
 static mds_status find_whole(mds_request *request, int64_t now)
 {
@@ -384,7 +384,7 @@ int mds_py_is_records(PyObject *object)
     return PyType_GetSlot(Py_TYPE(object), Py_mp_subscript) == (void *)records_subscript;
 }
 
-/* See that the source of a record has all of its bytes, if it is mapped. */
+/* Check that the source of a record has all of its bytes, if it is mapped. */
 static PyObject *records_check(PyObject *object, PyObject *key)
 {
     RecordsObject *self = (RecordsObject *)object;
@@ -432,7 +432,7 @@ static PyObject *records_locate(PyObject *object, PyObject *key)
         if (read_one(self, &request, &room) != 0)
             return NULL;
         Py_DECREF(room);
-    } else { /* without its bytes, which may be large, and cannot be read twice in a large block */
+    } else { /* without its bytes: they may be many, and a large block cannot be read twice */
         const mds_status status = find_one(&request);
         if (status != MDS_OK) {
             mds_py_raise_unread_record(self, &request, status);
@@ -452,23 +452,23 @@ static PyMethodDef records_methods[] = {
      "Raises IndexError, and what the opener raises, as self[record] does."},
     {"check", records_check, METH_O,
      "check($self, record, /)\n--\n\n"
-     "See that the source of a record, if it is mapped, still has all of its bytes.\n\n"
+     "Check that the source of a record, if it is mapped, still has all of its bytes.\n\n"
      "Raises what self[record] does."},
     {"copy", records_copy, METH_O,
      "copy($self, record, /)\n--\n\n"
-     "Return the payload of a record as bytes, where self[record] may be a view.\n\n"
+     "Return the payload of a record as bytes, even if self[record] is a view.\n\n"
      "Raises what self[record] does."},
     {"fitting", mds_py_records_fitting, METH_VARARGS,
      "fitting($self, rows, room, /)\n--\n\n"
-     "Return how many of the first rows have up to `room` bytes of records together; reads nothing but bounds."},
+     "Return how many of the first rows have records of up to `room` bytes in total; reads only bounds."},
     {"many", mds_py_records_many, METH_O,
      "many($self, rows, /)\n--\n\n"
-     "Return a list of the payloads at some record numbers; all pages are asked for before the first is read.\n\n"
+     "Return a list of payloads by record number; requests all pages before it reads the first.\n\n"
      "Raises IndexError, and what the opener raises, as self[record] does."},
     {"decode", mds_py_records_decode, METH_VARARGS,
      "decode($self, rows, decode, refused, /)\n--\n\n"
-     "Return a list of decode(payload) for the payloads of many(rows), of which few are held at a time.\n\n"
-     "refused(k, error) raises the error of the decoder for rows[k]; only an Exception goes there.\n\n"
+     "Return a list of decode(payload) for the payloads of many(rows); holds few payloads at a time.\n\n"
+     "refused(k, error) raises the error of the decoder for rows[k]; it gets an Exception only.\n\n"
      "Raises what many raises, and what these two raise."},
     {NULL, NULL, 0, NULL},
 };
@@ -477,19 +477,19 @@ static PyType_Slot records_slots[] = {
     {Py_tp_doc,
      "Records(firsts, opener, readahead, will_need, views)\n--\n\n"
      "The payloads of all records behind a list of sources, numbered through; sources open at first use.\n\n"
-     "firsts: u64, shape (sources + 1,): the record number each source begins with, and how many there are.\n"
+     "firsts: u64, shape (sources + 1,): the first record number of each source, and the number of records.\n"
      "opener.open(source) returns (map, index, bounds, width, framing, first, stride): index is the map that holds "
      "the\n"
      "bounds, in groups of numbers of `width` bytes as pack_bounds makes them, from byte `bounds` on; without them,\n"
      "stride is the size of every record, and the first begins at byte `first`.\n"
      "For a compressed source, map is a reader: reader.size is that of the content, and reader.blocks(wanted) yields\n"
-     "(begin, pieces) of each block of content that has some of the bytes wanted, u64 bounds in pairs that rise.\n"
+     "(begin, pieces) of each block with some of the wanted bytes, which are ascending pairs of u64 bounds.\n"
      "opener.corrupt(source, record, begin, end, size) raises the error for bounds that do not fit the source, and\n"
-     "opener.lost(source, errno) that for a source or an index that was cut short (errno 0) or cannot be read.\n"
+     "opener.lost(source, errno) that for a source or an index that became shorter (errno 0) or is unreadable.\n"
      "opener.no_room(source, record, begin, size, count) raises MemoryError for that many records of `size` "
      "bytes\n"
      "together, and names the largest.\n"
-     "readahead: notice reads in file order. will_need: ask for cold pages. views: give memoryviews.\n\n"
+     "readahead: detect sequential reads. will_need: request cold pages. views: return memoryviews.\n\n"
      "Raises ValueError when firsts fall or do not begin with 0."},
     {Py_tp_new, records_new},
     {Py_tp_dealloc, records_dealloc},

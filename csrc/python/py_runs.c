@@ -1,4 +1,4 @@
-/* py_runs.c - numbers in many files, and the length order that is made of those of many indexes. */
+/* py_runs.c - numbers in many files, and the merged length order of many indexes. */
 #include "binding.h"
 
 /* ---- Runs ------------------------------------------------------------------------------------------------ */

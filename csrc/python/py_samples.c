@@ -6,8 +6,8 @@
 
 typedef struct {
     PyObject_HEAD PyObject *records; /* Records, or NULL */
-    PyObject *decode;                /* see the type's docstring; NULL while nothing is read here */
-    PyObject *other, *refused;       /* the names of the methods for all else */
+    PyObject *decode;                /* see the docstring of the type; NULL: every key goes to `other` */
+    PyObject *other, *refused;       /* names of the methods for other keys, and for errors */
 } SamplesObject;
 
 static PyObject *samples_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
@@ -50,7 +50,7 @@ static void samples_dealloc(PyObject *object)
     mds_py_free(object);
 }
 
-/* Have the error of the decoder, which is set, raised with the place of the record. */
+/* Raise the set error of the decoder with the place of the record. */
 static void raise_at(SamplesObject *self, PyObject *key)
 {
     PyObject *error = mds_py_take_error();
@@ -64,7 +64,7 @@ static void raise_at(SamplesObject *self, PyObject *key)
 static PyObject *samples_subscript(PyObject *object, PyObject *key)
 {
     SamplesObject *self = (SamplesObject *)object;
-    if (!self->decode || !self->records || !PyLong_CheckExact(key)) /* True is no position */
+    if (!self->decode || !self->records || !PyLong_CheckExact(key)) /* True is not a position */
         return PyObject_CallMethodObjArgs(object, self->other, key, NULL);
     PyObject *decode = Py_NewRef(self->decode); /* Python code may change both */
     RecordsObject *records = (RecordsObject *)Py_NewRef(self->records);
@@ -77,7 +77,7 @@ static PyObject *samples_subscript(PyObject *object, PyObject *key)
         if (!sample && PyErr_ExceptionMatches(PyExc_Exception))
             raise_at(self, key);
         else if (sample && records->views && mds_py_records_check(records, &request) != 0)
-            Py_CLEAR(sample); /* it may have zeros that follow the end of the file */
+            Py_CLEAR(sample); /* it may hold zeros from behind the end of the file */
     }
     Py_DECREF(records);
     Py_DECREF(decode);
@@ -92,7 +92,7 @@ static PyObject *samples_records(PyObject *object, void *Py_UNUSED(closure))
     return Py_XNewRef(records);
 }
 
-/* Checks the type here, so that no read of a sample has to. */
+/* Check the type once here, instead of in every read. */
 static int samples_set_records(PyObject *object, PyObject *records, void *Py_UNUSED(closure))
 {
     if (!records || !mds_py_is_records(records)) {
@@ -118,10 +118,10 @@ static PyMemberDef members[] = {
 static PyType_Slot samples_slots[] = {
     {Py_tp_doc,
      "Samples()\n--\n\n"
-     "What a dataset of records is derived from: self[i] for the number of a record.\n\n"
-     "_records: Records. _decode_record: takes a record alone and returns its sample; None where that is the record;\n"
-     "not set where the sample takes more than that.\n"
-     "self._at(key) returns what self[key] is then, and for any other key.\n"
+     "Base class of datasets of records: self[i] reads and decodes record i.\n\n"
+     "_records: Records. _decode_record: takes only a record, returns its sample; None if the sample is the record;\n"
+     "not set if a sample needs more than the record.\n"
+     "self._at(key) returns self[key] then, and for any other key.\n"
      "self._raise_at(number, key, error) raises the error of the decoder.\n\n"
      "Raises what these and _records[i] raise."},
     {Py_tp_new, samples_new},

@@ -83,7 +83,7 @@ static PyObject *record_sizes(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ---- frames -------------------------------------------------------------------------------------------- */
 
-/* A scan of frames, and what it found. */
+/* A scan of frames, and its results. */
 typedef struct {
     const mds_map *map;
     mds_framing framing;
@@ -211,7 +211,7 @@ static PyObject *varints(PyObject *Py_UNUSED(module), PyObject *args)
         mds_status status = MDS_OK;
         RELEASE_GIL(count = mds_varints_count(data + begin, n));
         if ((result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)count * 8))) {
-            uint64_t *out = (uint64_t *)PyByteArray_AsString(result); /* nobody else has it yet */
+            uint64_t *out = (uint64_t *)PyByteArray_AsString(result); /* still private to this call */
             RELEASE_GIL(status = mds_varints_read(data + begin, n, out, &at));
         }
         if (status != MDS_OK) {

@@ -61,7 +61,7 @@ static PyObject *lengths_sort(PyObject *object, PyObject *args)
     if (!(order = mds_py_take_numbers(&buffers, target, MDS_PY_WRITE, order_width, self->n, "order")) ||
         mds_py_expect_apart(&buffers, &self->view, "order") != 0)
         goto done;
-    /* Lengths are not trusted: check them once here, so that the sort need not. */
+    /* Check untrusted lengths once here, so that the sort need not. */
     RELEASE_GIL({
         largest = mds_lengths_largest(self->lengths, self->width, self->n);
         if (largest < digits)

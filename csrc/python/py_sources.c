@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-/* Check that an index holds the bounds of a source where the opener says. */
+/* Check that an index holds the bounds of a source at the byte from the opener. */
 static int check_bounds(const mds_map *index, uint64_t at, unsigned width, uint64_t count)
 {
     if (!mds_is_width(width)) {
@@ -19,7 +19,7 @@ static int check_bounds(const mds_map *index, uint64_t at, unsigned width, uint6
     return -1;
 }
 
-/* Fill a slot that is still empty. From the look at slot->map on, no other Python code runs. */
+/* Fill a slot if it is empty. After the check of slot->map, no other Python code runs. */
 static int fill_slot(RecordsObject *self, size_t s, PyObject *map, PyObject *index, const mds_source *source)
 {
     SourceSlot *slot = &self->slots[s];
@@ -28,7 +28,7 @@ static int fill_slot(RecordsObject *self, size_t s, PyObject *map, PyObject *ind
     PyObject *view = has_buffer && self->views ? PyMemoryView_FromObject(map) : NULL;
     if (PyErr_Occurred())
         return -1;
-    if (slot->map) { /* another thread was quicker: its result stays */
+    if (slot->map) { /* keep the result of another thread that was faster */
         Py_XDECREF(view);
         return 0;
     }
@@ -44,7 +44,7 @@ static int fill_slot(RecordsObject *self, size_t s, PyObject *map, PyObject *ind
     return 0;
 }
 
-/* Ask a reader how many bytes it has. */
+/* Get the size of a reader in bytes. */
 static int read_size(PyObject *reader, uint64_t *size)
 {
     unsigned long long found;
@@ -97,7 +97,7 @@ done:
     return source;
 }
 
-/* See that the opener raised an error. */
+/* Check that the opener raised an error. */
 static void expect_raised(PyObject *result)
 {
     Py_XDECREF(result);

@@ -13,7 +13,7 @@ static PyObject *tar_text(const uint8_t *text, uint64_t n)
 /* ---- scanning */
 
 typedef struct {
-    PyObject_HEAD int fd; /* of a file whose headers are read from it where they lie far apart, or -1 */
+    PyObject_HEAD int fd; /* the file to read distant headers from, or -1 */
     int busy;             /* a call is running, without the GIL */
     uint8_t *key;         /* of the open sample, if it lies before the bytes of the next call */
     mds_tar state;
@@ -50,16 +50,16 @@ static void tar_scanner_dealloc(PyObject *self)
 
 #define SHOWN 1024 /* bytes of a name that a message shows */
 
-/* A call of the scanner, and what it found. */
+/* A call of the scanner, and its results. */
 typedef struct {
     mds_tar_archive archive;
-    mds_tar state; /* a copy: other threads may use the original meanwhile */
+    mds_tar state; /* a copy: other threads may use the original */
     mds_py_buffers *buffers;
     uint64_t *begins, *sizes, *hashes;
     size_t room, count;
     mds_tar_status status;
     mds_tar_member member;
-    uint8_t key[SHOWN], extension[SHOWN]; /* of a member that comes twice: its name may lie in the map */
+    uint8_t key[SHOWN], extension[SHOWN]; /* of a duplicate member, copied: its name may lie in the map */
     size_t key_size, extension_size;
 } tar_call;
 
@@ -95,7 +95,7 @@ static mds_status guarded_scan(tar_call *call)
     return MDS_OK;
 }
 
-/* What a call found, with what is needed to go on, or to say what is wrong. */
+/* Return the result of a call, with the bytes to keep or the details of an error. */
 static PyObject *found(const tar_call *call)
 {
     const mds_tar_member *member = &call->member;
@@ -123,7 +123,7 @@ static mds_status guarded_copy(uint8_t *out, const uint8_t *data, size_t n)
     return MDS_OK;
 }
 
-/* Keep the key of the open sample, if it lies in the bytes at hand; 0 with an exception. */
+/* Keep the key of the open sample, if it lies in the available bytes; 0 with an exception. */
 static int keep_key(TarScannerObject *self, const tar_call *call)
 {
     const mds_tar *state = &call->state;
@@ -190,13 +190,13 @@ done:
 static PyMethodDef tar_scanner_methods[] = {
     {"scan", tar_scan, METH_VARARGS,
      "scan($self, data, size, is_whole, begins, sizes, hashes, /)\n--\n\n"
-     "Find the next samples: write where each begins, how many bytes lie before the next, and the hash of its key.\n\n"
-     "data: bytes of the archive from `at` on, where the call before stopped. size: how many bytes came of the "
-     "archive.\n"
-     "is_whole: whether it has no more. begins, sizes, hashes: u64, one shape.\n\n"
+     "Find the next samples: write the begin of each, the bytes up to the next, and the hash of its key.\n\n"
+     "data: bytes of the archive from `at` on, where the call before stopped. size: the bytes of the archive so "
+     "far.\n"
+     "is_whole: whether these are all. begins, sizes, hashes: u64, one shape.\n\n"
      "Returns (status, samples found now, at, end of the last, all samples, more). status is one of TAR_*, and at is "
      "the\n"
-     "next header, or the byte that shows what is wrong. After TAR_DUPLICATE, more is the key and the extension; "
+     "next header, or the byte of the error. After TAR_DUPLICATE, more is the key and the extension; "
      "after\n"
      "TAR_MORE it is (held, needed): to go on, data must reach to byte held at least, and size to needed, unless the\n"
      "archive is whole; else it is None.\n\n"

@@ -3,7 +3,7 @@
 
 #define STATE_WORDS (sizeof(mds_zstd) / sizeof(uint64_t))
 
-/* A walk over frames, and what it found. */
+/* A walk over frames, and its results. */
 typedef struct {
     const mds_map *map;
     uint64_t end, max_window;
@@ -59,10 +59,10 @@ static PyMethodDef functions[] = {
     {"zstd_walk", zstd_walk, METH_VARARGS,
      "zstd_walk($module, source, end, max_window, state, begins, contents, /)\n--\n\n"
      "Find the frames of a zstd file, mapped, up to byte end: (count, status), which is one of ZSTD_*.\n\n"
-     "state: 7 words, all zeros at first, which the next call goes on with. The first is where the walk is, the "
+     "state: 7 words, all zeros at first, which the next call continues. The first is where the walk is, the "
      "second\n"
      "where the last frame begins, the last what was found instead. begins, contents: u64, filled with where frames\n"
-     "begin and the bytes of their text by their headers, 2^64 - 1 for those that do not say.\n\n"
+     "begin and the bytes of their text by their headers, 2^64 - 1 if unknown.\n\n"
      "Raises EOFError when the file became shorter while it was read."},
     {NULL, NULL, 0, NULL},
 };

@@ -99,7 +99,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "length": {"metavar": "EXPR", "help": "lengths for token budgets: an expression as in --column, or a field"},
     "level": _N | {"help": "compression level, as zstd -N; default: 3"},
     "loader": _FLAG | {"help": "measure loaders too, as bench does: a minute or two"},
-    "long": _N | {"dest": "window_log", "help": "window size of sources, as zstd --long=N"},
+    "long": _N | {"dest": "window_log", "help": "largest window of sources, as zstd --long=N"},
     "max-bytes": _N | {"help": "most bytes to write; default: 100 times the sources, or 4 GiB"},
     "max-record": {"type": size, "metavar": "SIZE", "help": "largest record of a compressed source; default: 1G"},
     "max-tokens": _N | {"help": "batches under a budget of tokens"},
