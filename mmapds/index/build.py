@@ -158,7 +158,7 @@ def complaints(results: Sequence[BuildResult]) -> list[str]:
 
 
 def build_and_warn(paths: list[str], request: Request, out: StrPath | None = None) -> list[BuildResult]:
-    """Build indexes as `build_each` does; warn about them, also if a later one fails."""
+    """Build indexes as `build_each` does; warn of their bad lines and empty sources, even if a later index fails."""
     built: list[BuildResult] = []
     try:
         built.extend(build_each(paths, request, out))
@@ -169,7 +169,7 @@ def build_and_warn(paths: list[str], request: Request, out: StrPath | None = Non
 
 
 def check_workers(workers: int | None) -> None:
-    """Raise Error for a number of threads that is not one."""
+    """Raise Error unless the number of threads is 1 or more, or None."""
     if workers is not None and (type(workers) is not int or workers < 1):
         raise Error(f"workers = {shortened(workers)}, expected 1 or more")
 
@@ -285,7 +285,7 @@ def _build(request: Request, job: Job, plan: Plan) -> BuildResult:
     gone = [name for name in kept if request.force and name not in request.columns]
     dropped = [f"{place}: column {listed(gone)}, which was computed in Python, is dropped"] if gone else []
     if before is not None and not request.force:
-        if plan == [Stored(before, range(len(before.sources)))]:  # hashes alone are lacking
+        if plan == [Stored(before, range(len(before.sources)))]:  # only hashes are missing
             functions = {name: function for name, function in before.functions.items() if name in kept}
             job = job._replace(computed=kept, functions=functions)
         elif kept:
@@ -298,7 +298,7 @@ def _build(request: Request, job: Job, plan: Plan) -> BuildResult:
     except (FormatError, ColumnError, DecodeError):
         if job.computed or plan == [Scan(job.sources)]:
             raise
-        # The index before is damaged; or a record is bad, whose number a scan of all records knows.
+        # Scan all: the previous index is damaged, or a record is bad, and only a full scan knows its number.
         plan = [Scan(job.sources)]
         done = written(job, plan, workers, request.report, engine)
     with done.writer:
@@ -311,7 +311,7 @@ def _build(request: Request, job: Job, plan: Plan) -> BuildResult:
     return BuildResult(summarise(Index(place)), True, described(plan), [*done.remarks, *dropped])
 
 
-# ---- what is known about the sources --------------------------------------------------------------------------------
+# ---- what is known about the sources -----------------------------------------------------------------------------
 
 
 def new_plan(job: Job, request: Request) -> Plan:

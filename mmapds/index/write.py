@@ -49,7 +49,7 @@ class Job(NamedTuple):
     hashes: bool = False  # whether the index has a hash of each source
     computed: Sequence[str] = ()
     """Further columns, copied from other indexes that have them for all records, in the order of the file."""
-    functions: Mapping[str, str] = {}  # of these: see `Index.functions`
+    functions: Mapping[str, str] = {}  # of `computed` columns: see `Index.functions`
     is_part: bool = False
     """Whether this index is a part of another one, or only compared with one: then options may skip all records."""
 
@@ -464,7 +464,7 @@ def candidates(index: Index, key: str) -> Iterator[int]:
     width = BY_DTYPE[records.dtype].width
     try:
         wanted = _native.tar_hash(key.encode(errors="surrogateescape"))
-    except UnicodeEncodeError:  # a lone surrogate that no bytes decode to
+    except UnicodeEncodeError:  # a lone surrogate: no key in UTF-8 has it
         return
     for at in range(index.count_above("key_hashes", wanted), index.records):
         if index.read(hashes.offset + at * U32.width, U32.width) != wanted.to_bytes(U32.width, sys.byteorder):

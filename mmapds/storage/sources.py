@@ -80,7 +80,7 @@ def check_name(path: str) -> None:
         raise SourceError(f"{name!r}: expected a name in UTF-8{way}") from None
 
 
-# ---- files that the user gives------------------------------------------------------------------------------------
+# ---- files that the user gives -----------------------------------------------------------------------------------
 
 
 def expand(
@@ -237,7 +237,7 @@ def is_inside(path: str, directory: str) -> bool:
     return path.startswith(below) and "/." not in path[len(below) - 1 :]
 
 
-# ---- a file as a source -----------------------------------------------------------------------------------------
+# ---- a file as a source ------------------------------------------------------------------------------------------
 
 
 def inspect(path: str) -> Source:
@@ -339,7 +339,7 @@ def changed(source: Source) -> SourceError:
     return SourceError(f"{source.path}: changed while it was read: {how}")
 
 
-# ---- opening files to read --------------------------------------------------------------------------------------
+# ---- opening files to read ---------------------------------------------------------------------------------------
 
 
 def check_io(given: Any) -> None:

@@ -178,7 +178,7 @@ def fulfil(future: "Future[Result]", make: Callable[[Task], Result], task: Task)
 
 
 def in_processes(work: Callable[[Task], Result], tasks: Sequence[Task], count: int) -> Generator[Result, None, None]:
-    """Yield `work(task)` for every task, in order, computed by processes; raise BrokenExecutor if a process dies."""
+    """Yield `work(task)` for every task, in order, from processes; raise BrokenExecutor if a process dies."""
     from concurrent.futures import ProcessPoolExecutor  # start-up time: few users need processes
 
     with ProcessPoolExecutor(count, initializer=_begin, initargs=(work,)) as pool:
