@@ -1,7 +1,7 @@
-"""What trainers and loaders of others need to be exact, one file for each of them.
+"""Support for trainers and loaders of other libraries, one file for each.
 
-Here are accelerate, whose prepared loaders share out batches themselves, so that a sampler must not do it as well, and
-Fabric, whose loaders count epochs themselves.
+This file has accelerate, whose prepared loaders shard batches themselves, so that a sampler must not shard them too;
+and Fabric, whose loaders count epochs themselves.
 """
 
 import sys
@@ -11,10 +11,10 @@ from ..errors import OrderError
 
 
 def refuse_second_sharding(sampler: Any, num_replicas: int, *, cuts: bool) -> None:
-    """Raise OrderError for a loader that accelerate prepared over a sampler that shares the samples already.
+    """Raise OrderError if accelerate prepared a loader whose sampler already shares the samples among ranks.
 
     Args:
-      cuts: whether batches may be cut into equal parts, as they all have one size.
+      cuts: whether accelerate may cut the batches into equal parts, because they all have one size.
     """
     accelerate = sys.modules.get("accelerate.state")
     if accelerate is None or not accelerate.is_initialized() or (num_replicas == 1 and cuts):
@@ -37,11 +37,11 @@ def refuse_second_sharding(sampler: Any, num_replicas: int, *, cuts: bool) -> No
 
 
 def refuse_counted_epochs(epoch: int, expected: int) -> None:
-    """Raise OrderError where a loader of Fabric's `setup_dataloaders` sets the epoch, which it counts from 0 in a job.
+    """Raise OrderError if a loader of Fabric's `setup_dataloaders` sets the epoch: it counts from 0 in every job.
 
     Args:
-      epoch: the epoch that is set.
-      expected: that of a loaded state.
+      epoch: the epoch that Fabric sets.
+      expected: the epoch of the loaded state.
     """
     frame = sys._getframe().f_back
     while frame is not None:

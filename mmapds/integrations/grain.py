@@ -19,10 +19,10 @@ class DataSource:
     A checkpoint of `grain.DataLoader` holds its `repr`: records and their fingerprint, not paths.
 
     Args:
-      dataset: a dataset of `mmapds.open`, or a view of one; not with `on_error="skip"`, as grain expects a sample at
-        every position that it asks for.
+      dataset: a dataset of `mmapds.open`, or a view of one; not with `on_error="skip"`, as grain needs a sample for
+        every position.
     Raises:
-      Error: it is something else.
+      Error: `dataset` is something else.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -39,7 +39,7 @@ class DataSource:
         return self.dataset[operator.index(position)]
 
     def _getitems(self, positions: Sequence[int]) -> Sequence[Any]:
-        """Return the samples at some positions; grain asks for those of a batch at once."""
+        """Return the samples at `positions`; grain calls this once for a batch."""
         return self.dataset.take(positions)
 
     def __repr__(self) -> str:
@@ -49,16 +49,16 @@ class DataSource:
 class OrderSampler:
     """A sampler of grain over any order of `mmapds.orders`, epoch after epoch.
 
-    `sampler[i]` is the record at position `i % epoch_size` of epoch `i // epoch_size`, computed when it is asked for.
-    All shards have as many records: the last step is filled up from the beginning of the last epoch, or left out with
+    `sampler[i]` is the record at position `i % epoch_size` of epoch `i // epoch_size`, computed on access. All shards
+    have equally many records: the last step is padded from the beginning of the last epoch, or dropped with
     `drop_remainder`.
 
     Args:
-      order: which record stands where; orders of one's own will do.
-      shard_options: which share of the records a process has; give the same to the DataLoader, or none.
-      num_epochs: epochs; without end by default, as with grain's `IndexSampler`.
+      order: the order of the records, of `mmapds.orders` or your own.
+      shard_options: the shard of this process; give the same to the DataLoader, or none.
+      num_epochs: number of epochs; endless by default, as with grain's `IndexSampler`.
       epoch_size: positions of the order in an epoch, over all shards; all by default.
-      seed: of the random numbers of random transforms, one generator for each record, as grain makes them.
+      seed: seed of grain's random transforms, with one generator for each record.
     Raises:
       OrderError: an argument is out of range, or not an order.
     """
@@ -74,7 +74,7 @@ class OrderSampler:
     ) -> None:
         check_is_order(order)
         self._order, self._size = order, size_of_epoch(order, epoch_size)
-        # grain.DataLoader looks for this name where it is given no shard options.
+        # grain.DataLoader reads this attribute if it gets no shard options.
         self._shard_options = grain.sharding.NoSharding() if shard_options is None else shard_options
         self._num_epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 1)
         self._seed = None if seed is None else integer("seed", seed, 0)
@@ -90,24 +90,24 @@ class OrderSampler:
         return self._length
 
     def __getitem__(self, index: SupportsIndex) -> grain.RecordMetadata:
-        """Return which record comes at a place, counted over all epochs and shards.
+        """Return the record at a place, counted over all epochs and shards.
 
         Raises:
-          IndexError: there is no such place.
+          IndexError: the place is out of range.
         """
         number = operator.index(index)
         if not 0 <= number < self._length:
             raise IndexError(f"index {shortened(number)} is out of range for {self._length} places")
         size = self._size
         epoch, position = divmod(number, size)
-        if number >= self._last:  # the last step is filled up
+        if number >= self._last:  # padding of the last step
             epoch, position = (self._last - 1) // size, (number - self._last) % size
         record = int(records_at(self._order, epoch, np.array([position]))[0])
         rng = None if self._seed is None else np.random.Generator(np.random.Philox(key=self._seed + number))
         return grain.RecordMetadata(index=number, record_key=record, rng=rng)
 
     def __repr__(self) -> str:
-        """Return what checkpoints compare."""
+        """Return the text that grain's checkpoints compare."""
         return (
             f"OrderSampler({self._order.describe()}, {self._shard_options!r}, num_epochs={self._num_epochs}, "
             f"epoch_size={self._size}, seed={self._seed})"

@@ -23,8 +23,8 @@ Int64s = NDArray[np.int64]
 VERSION = 1
 """Increased when an order changes for the same arguments, so that old states are refused, not misread."""
 _CHUNKS = 1  # stream of the permutation of chunks
-_PERIOD = 65_536  # positions after which proportions repeat, at most, where datasets are few
-_POSITIONS = 64  # of a period for each dataset, where they are many
+_PERIOD = 65_536  # longest period of the proportions, for up to 1,024 datasets
+_POSITIONS = 64  # positions of a period for each dataset, for more datasets
 
 
 @runtime_checkable
@@ -44,8 +44,8 @@ class Order(Protocol):
 
         sampler = mmapds.DistributedSampler(ds, order=Backwards())
 
-    Positions and records are arrays of one shape, int64. Orders that differ have different descriptions. An order may
-    have an attribute `records`: how many records the dataset has that it is for. Samplers refuse another dataset. An
+    Positions and records are int64 arrays of the same shape. Different orders need different descriptions. An order may
+    have an attribute `records`, the number of records of its dataset: samplers refuse datasets of another length. An
     order that repeats records may have `is_bijection = False`: planners that read every record once refuse it.
     """
 
@@ -56,12 +56,12 @@ class Order(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies this order in states: a dict for JSON."""
+        """Return the identity of this order for states: a dict for JSON."""
         ...
 
 
 def check_is_order(order: Any) -> None:
-    """Raise OrderError for what lacks a method that orders have, or has no description that states can compare."""
+    """Raise OrderError unless an object has the methods of an order, and a description that states can compare."""
     if not isinstance(order, Order):
         raise OrderError(
             f"order: expected an order with at(), describe() and a length, found {type(order).__name__} (see "
@@ -76,7 +76,7 @@ def check_is_order(order: Any) -> None:
 
 
 def is_same(found: Any, expected: Any) -> bool:
-    """Whether a value of a state is what it should be; an array or a tensor of several numbers never is."""
+    """Whether a value of a state equals the expected one; an array or a tensor of several numbers never does."""
     try:
         return bool(found == expected)
     except (ValueError, RuntimeError):
@@ -84,7 +84,7 @@ def is_same(found: Any, expected: Any) -> bool:
 
 
 def records_at(order: Order, epoch: int, positions: Int64s) -> Int64s:
-    """Return the record numbers that an order, which may be a user's own, has at positions, shape (n,), as int64."""
+    """Return the records at `positions`, shape (n,), as int64; raise OrderError if a user's order returns others."""
     found = order.at(epoch, positions)
     if isinstance(found, np.ndarray) and found.dtype.kind in "iu" and found.shape == positions.shape:
         return found.astype(np.int64, copy=False)
@@ -95,7 +95,7 @@ def records_at(order: Order, epoch: int, positions: Int64s) -> Int64s:
 
 
 def size_of_epoch(order: Order, epoch_size: int | None) -> int:
-    """Return how many positions of an order an epoch has: all by default."""
+    """Return the number of positions in an epoch: `epoch_size`, or by default all of the order."""
     most = len(order)
     size = most if epoch_size is None else integer("epoch_size", epoch_size)
     if not 1 <= size <= most:
@@ -104,11 +104,11 @@ def size_of_epoch(order: Order, epoch_size: int | None) -> int:
 
 
 def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
-    """Return an integer of any type as an int; from `least` on, where that is given, and then below 2**63."""
+    """Return an integer of any type as an int; with `least`, check that it is from `least` to 2**63 - 1."""
     is_integer = hasattr(type(value), "__index__") and not isinstance(value, bool) and not getattr(value, "ndim", 0)
     try:
         number = operator.index(value) if is_integer else None
-    except TypeError:  # an array of a fraction, whose type has integers
+    except TypeError:  # an array of floats: its type has __index__, which raises
         number = None
     if number is not None and (least is None or least <= number < 2**63):
         return number
@@ -120,12 +120,12 @@ _permutation = lru_cache(maxsize=16)(Permutation)
 
 
 class ComputedOrder(ABC):
-    """What the orders of this module share."""
+    """The base of the orders of this module."""
 
     _name: str
     _n: int
     _arguments: dict[str, Any]  # those that identify the order
-    _core: Any = None  # what the core computes with; made when it is needed, since pickle does not take it
+    _core: Any = None  # the object of the C core; made when needed, as it cannot be pickled
 
     def __len__(self) -> int:
         return self._n
@@ -146,7 +146,7 @@ class ComputedOrder(ABC):
     def _fill(self, out: Int64s, epoch: int, positions: Int64s) -> None: ...
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies this order in states."""
+        """Return the identity of this order for states."""
         return {"order": self._name, "version": VERSION, **self._arguments}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class Resampled(ComputedOrder):
 
     _name = "resampled"
     is_bijection = False
-    """Every record comes once an epoch: true of orders that do not say so."""
+    """Whether every record comes once an epoch; True for orders without this attribute."""
 
     def __init__(self, n: int, epoch_size: int | None = None, seed: int = 0) -> None:
         self._n, self._seed = integer("n", n, 1), integer("seed", seed)
@@ -229,13 +229,13 @@ class Chunked(ComputedOrder):
 
         order = mmapds.orders.Chunked(ds, 64, seed=7)
 
-    An epoch takes the chunks in keyed order, `mix_chunks` at a time, and reads the records of these in keyed order. So
-    reads stay within `mix_chunks * chunk_size` records for as many steps. Every record comes once an epoch. A chunk
-    holds records of one source only, so the last chunk of a source may be short.
+    An epoch shuffles the chunks, takes `mix_chunks` of them at a time, and shuffles their records. So it reads all
+    records of `mix_chunks` chunks before those of the next ones. Every record comes once an epoch. A chunk holds
+    records of one source only, so the last chunk of a source may be short.
 
     Args:
-      n: a dataset of mmapds, whose sources chunks do not cross; or the number of records; or the records at which no
-        chunk goes on, from 0 to the number of records, as `Dataset.source_starts` and `Dataset.block_starts` are.
+      n: a dataset of mmapds, whose sources chunks do not cross; or the number of records; or boundaries that chunks do
+        not cross, from 0 to the number of records, such as `Dataset.source_starts` or `Dataset.block_starts`.
       chunk_size: consecutive records in a chunk; or "block": a chunk for each block of a dataset of compressed sources.
       mix_chunks: chunks that are mixed; 1 shuffles only inside each chunk.
       seed: chooses the orders.
@@ -258,7 +258,7 @@ class Chunked(ComputedOrder):
             starts = _starts(getattr(n, "source_starts", n))
         self._n = integer("n", int(starts[-1]), 1)
         sizes = starts[1:] - starts[:-1]
-        # No larger than they can be, so that products of the two fit 64 bits.
+        # Both are cut to the largest useful size, so that their product fits 64 bits.
         self._chunk_size = min(integer("chunk_size", chunk_size, 1), int(sizes.max()))
         chunks = -(-sizes // self._chunk_size)
         self.mix_chunks = min(integer("mix_chunks", mix_chunks, 1), int(chunks.sum()))
@@ -286,7 +286,7 @@ class Chunked(ComputedOrder):
         return np.append(self._first_record.astype(np.int64)[source] + within * self._chunk_size, self._n)
 
     def chunks(self, epoch: int) -> Int64s:
-        """Return the chunks in the order of an epoch; each `mix_chunks` are mixed."""
+        """Return the chunks in the order of an epoch; every `mix_chunks` of them are shuffled together."""
         count = int(self._first_chunk[-1])
         return self._permutation(epoch).range(range(count))
 
@@ -300,7 +300,7 @@ class Chunked(ComputedOrder):
         made[1].at(positions, out)
 
     def _of_epoch(self, epoch: int) -> _native.Chunks:
-        """Return where the short chunks of an epoch stand, at most one for each source, and the order of all chunks."""
+        """Return the order of the chunks of an epoch, and the places of short chunks: at most one for each source."""
         order = self._permutation(epoch)
         slots = order.inverse(self._short)
         by_slot = np.argsort(slots)
@@ -344,15 +344,15 @@ class Mixture(ComputedOrder):
 
         order = mmapds.orders.Mixture([700, 300], weights=[0.5, 0.5], seed=7)
 
-    Record numbers count through the datasets in order, as those of `mmapds.concat` do. Each dataset is shuffled on its
-    own, and again each time all of it has been read. Proportions repeat with a period of `sum(order.weights)`
-    positions; a table of one period is all that is stored.
+    Record numbers count through the datasets in order, like those of `mmapds.concat`. Each dataset is shuffled on its
+    own, and again after each pass over it. Proportions repeat with a period of `sum(order.weights)` positions; the
+    order stores only a table of one period.
 
     Args:
       sizes: records in each dataset.
-      weights: share of each, on any scale. Shares that are fractions with a common denominator of up to 65,536, or 64
-        times the number of datasets if that is more, are exact; others are rounded to parts of such a period. A share
-        that is smaller than one of these is one, at the cost of the others. `order.weights` has the integers in use.
+      weights: share of each, on any scale. A period has up to 65,536 positions, or 64 for each dataset if that is more.
+        Shares with a common denominator up to that length are exact. Other shares are rounded to whole positions of the
+        longest period, at least one each. `order.weights` has the integers in use.
       seed: chooses the orders.
       stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
       epoch_size: positions in an epoch, instead of `stop`.
@@ -403,9 +403,9 @@ class Mixture(ComputedOrder):
         return self._core
 
     def _ends(self) -> list[int]:
-        """Return the positions after which each dataset that has a share has been read whole."""
+        """Return the position at which each dataset with a share has been read whole."""
         total = sum(self.weights)
-        positions = np.argsort(self.members_at(np.arange(total)), kind="stable")  # those of each dataset together
+        positions = np.argsort(self.members_at(np.arange(total)), kind="stable")  # grouped by dataset
         ends, first = [], 0
         for size, weight in zip(self._sizes, self.weights, strict=True):
             if weight:
@@ -421,7 +421,7 @@ class Mixture(ComputedOrder):
     def is_bijection(self) -> bool:
         """Whether every record comes once an epoch.
 
-        It does where the weights are in the proportions of the sizes.
+        That needs weights in proportion to the sizes.
         """
         read = sum(size for size, weight in zip(self._sizes, self.weights, strict=True) if weight)
         return read == self._n == self._epoch_size == max(self._ends())
@@ -441,7 +441,7 @@ def _integer_weights(weights: Sequence[float], datasets: int) -> list[int]:
     """Return integers in the proportions of `weights`."""
     try:
         values = np.asarray(weights, float)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one of tensors that require gradients
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a tensor that requires gradients
         values = np.empty(())
     if values.shape != (datasets,):
         raise OrderError(f"weights = {shortened(weights)}, expected one number for each of {datasets} datasets")
@@ -461,7 +461,7 @@ def _integer_weights(weights: Sequence[float], datasets: int) -> list[int]:
 
 
 def _rounded(shares: list[Fraction], longest: int) -> list[int]:
-    """Return integers with the sum `longest`, by largest remainders; a share above 0 has 1 or more."""
+    """Return integers with the sum `longest`, by the method of largest remainders; a share above 0 gets 1 or more."""
     whole, left, rest = [0] * len(shares), longest, Fraction(1)
     rising = sorted((share, d) for d, share in enumerate(shares) if share)
     while rising[0][0] * left < rest:

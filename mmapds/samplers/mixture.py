@@ -16,7 +16,7 @@ from .planned import PlannedBatchSampler, cut, one_of
 from .resumable import Excluded, is_ours, joined
 
 _ALIKE = ("round_to", "cut_length", "max_sequences")
-"""What collate functions are told, and what all samplers must say."""
+"""Attributes that collate functions read; all samplers of a mixture must have equal ones."""
 
 
 class MixtureBatchSampler(PlannedBatchSampler):
@@ -26,20 +26,20 @@ class MixtureBatchSampler(PlannedBatchSampler):
         batches = mmapds.MixtureBatchSampler(parts, weights=[0.7, 0.3])
         loader = mmapds.DataLoader(mmapds.concat([ds, more]), batch_sampler=batches)
 
-    Each batch is of one dataset, and each sampler plans its own, with all of its arguments. A dataset that has been
-    read whole begins again, with other batches. Up to any position, each has its share of batches to within one.
-    Indices count through the datasets in order, as those of `mmapds.concat` do.
+    Each sampler plans batches of its own dataset, with its own arguments. A dataset that has been read whole starts
+    again, with other batches. At any position of the epoch, each dataset has its share of batches to within one.
+    Indices count through the datasets in order, like those of `mmapds.concat`.
 
-    Each epoch begins every dataset anew; what `first` or `epoch_size` left unread is not carried over. For each sample
-    once before it repeats use `stop="longest"`, or one long epoch.
+    Every epoch starts each dataset anew: records that `first` or `epoch_size` left unread are not carried over. To read
+    each sample once before it repeats, use `stop="longest"`, or one long epoch.
 
     Args:
       samplers: each a `TokenBudgetBatchSampler` or a `PackingBatchSampler` of one dataset.
       weights: share of each, on any scale.
-      share: what the weights are shares of: "tokens", "samples" or "batches". The first two are reached on average, by
-        the mean of a batch of each sampler.
-      num_replicas, rank: as in `DistributedSampler`; those of `samplers` play no part.
-      drop_last: leave out a last step that has fewer batches than ranks, instead of splitting its batches.
+      share: the unit of the weights: "tokens", "samples" or "batches". The first two hold on average: they use the mean
+        of a batch of each sampler.
+      num_replicas, rank: as in `DistributedSampler`; those of `samplers` do not matter.
+      drop_last: drop a last step that has fewer batches than ranks, instead of splitting its batches.
       stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
       epoch_size: batches in an epoch over all ranks, instead of `stop`.
       start_step: where the first iterator begins, in batches.
@@ -83,7 +83,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         return {**super()._shared_by_ranks(), "exclude": [part._exclude.describe() for part in self._parts]}
 
     def summary(self) -> NoReturn:
-        """Raise OrderError: each of the samplers has one."""
+        """Raise OrderError: only the samplers of the mixture have summaries."""
         raise OrderError("summary: a mixture has none; call that of each of its samplers")
 
     def _what(self) -> str:
@@ -91,7 +91,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
 
 
 def _checked(samplers: Sequence[Any]) -> list[PlannedBatchSampler]:
-    """Return the samplers of a mixture, one or more, which tell collate functions and ranks the same."""
+    """Return the samplers of a mixture as a list; raise OrderError unless they are of one type and fit together."""
     parts = list(samplers)
     for d, part in enumerate(parts):
         if not isinstance(part, PlannedBatchSampler) or isinstance(part, MixtureBatchSampler):
@@ -112,10 +112,10 @@ def _checked(samplers: Sequence[Any]) -> list[PlannedBatchSampler]:
 
 
 class _MixedPlan:
-    """The batches of several plans: each position of an epoch has a batch of one of them.
+    """The batches of several plans: each position of an epoch has a batch of one plan.
 
-    A plan that is read whole begins again, with its next epoch. So it has as many epochs in each epoch of the mixture
-    as it is begun there; of the last one some batches may not be read.
+    A plan that has been read whole starts its next epoch. The last of its epochs in an epoch of the mixture may end
+    early; its remaining batches are not read.
     """
 
     ranks = group_size = 1
@@ -131,7 +131,7 @@ class _MixedPlan:
         self.weights, self._sizes = np.array(order.weights), np.array(sizes)
         self._period = int(self.weights.sum())
         self._members = order.members_at(np.arange(self._period))
-        self._before = np.empty_like(self._members)  # positions of the same plan that come before, in a period
+        self._before = np.empty_like(self._members)  # earlier positions of the same plan in a period
         self._before[np.argsort(self._members, kind="stable")] = np.concatenate([np.arange(n) for n in order.weights])
         periods, rest = divmod(len(order), self._period)
         read = periods * self.weights + np.bincount(self._members[:rest], minlength=len(sizes))
@@ -142,7 +142,7 @@ class _MixedPlan:
         return len(self._order)
 
     def reader(self, epoch: int) -> Reader:
-        """Return what reads the batches of an epoch, fastest in ascending order."""
+        """Return a reader of the batches of an epoch, fastest in ascending order."""
         readers: dict[int, tuple[int, Reader]] = {}
 
         def read_of(member: int, part_epoch: int, batches: Int64s) -> Iterable[Int64s]:
@@ -169,7 +169,7 @@ class _MixedPlan:
         return any(plan.changes_after(epoch) for plan in self._plans)
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies this plan, for states."""
+        """Return the identity of this plan for states."""
         described: dict[str, Any] = {"order": "mixture of batches", "weights": self._order.weights, "version": VERSION}
         for d, (part, plan) in enumerate(zip(self._parts, self._plans, strict=True)):
             known = {key: value for key, value in part._identity.items() if key != "sources"}
@@ -178,7 +178,7 @@ class _MixedPlan:
 
 
 def _mean(plan: Any, share: str) -> float:
-    """Return the mean tokens or samples of the batches of a plan; 1 for shares of batches."""
+    """Return the mean number of tokens or samples in the batches of a plan; 1 for shares of batches."""
     counts, lengths = (each.astype(float) for each in (plan.selection.counts, plan.selection.values))
     if plan.cuts:
         lengths = np.minimum(lengths, plan.limits[0])

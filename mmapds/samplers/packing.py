@@ -1,4 +1,4 @@
-"""Plans of packs: best-fit decreasing over all samples, or inside each mix of the chunks of an order."""
+"""Plans of packs: best-fit decreasing over all samples, or inside windows, the mixed chunks of an order."""
 
 from functools import lru_cache
 from itertools import pairwise
@@ -13,42 +13,42 @@ from ..orders.basic import Chunked, Int64s
 from ..orders.permutation import word
 from .plan import Groups, Plan, Reader, Selection, Uint64s, classes, rounded_up
 
-_ANY = 2**63 - 1  # sequences
-_ROWS = 1 << 24  # of patterns while a plan is made; more would take gigabytes
-_WINDOWS = 1 << 60  # stream of the permutation of the first window; the others have the streams after it
+_ANY = 2**63 - 1  # sequences in a pack, without a limit
+_ROWS = 1 << 24  # most rows of patterns while planning; more would take gigabytes
+_WINDOWS = 1 << 60  # stream of the permutation of the first window; later windows have the streams after it
 _AT_ONCE = 1 << 18  # records whose lengths are sorted at a time
-_KEPT = 2  # windows that a reader keeps
+_KEPT = 2  # windows that a reader caches
 
 
 class PackLimits(NamedTuple):
-    """What a pack may hold."""
+    """The limits of a pack."""
 
     pack_length: int
     max_sequences: int | None
     round_to: int
-    """A sequence takes its length, rounded up to a multiple of this, which divides the pack length."""
+    """Lengths are rounded up to a multiple of this, which divides the pack length."""
 
     def cost(self, length: int) -> int:
-        """Return what one sequence costs."""
+        """Return the cost of one sequence, for comparison with the pack length."""
         return length
 
     def taken(self, lengths: Uint64s) -> Uint64s:
-        """Return what a sequence of each length takes in a pack; longer ones are truncated."""
+        """Return the tokens that a sequence of each length takes in a pack, truncated to the pack length."""
         return rounded_up(np.minimum(lengths, np.uint64(self.pack_length)), self.round_to)
 
 
 class Patterns:
-    """Packs that hold the same lengths.
+    """Patterns of packs: all packs of a pattern hold the same lengths.
 
     Args:
-      rows: u64, shape (patterns, 2): how many packs, and how many parts each has.
-      parts: u64, shape (parts, 2): which length, and how many sequences of it, one pattern after another.
+      rows: u64, shape (patterns, 2): the number of packs, and the number of parts of each pack.
+      parts: u64, shape (parts, 2): the number of a length, and how many sequences of it; pattern by pattern.
     """
 
     def __init__(self, rows: Uint64s, parts: Uint64s) -> None:
         self.rows = rows
         self.parts = parts
-        self._firsts = np.cumsum(rows[:, 1]) - rows[:, 1]  # part of each pattern
+        self._firsts = np.cumsum(rows[:, 1]) - rows[:, 1]  # first part of each pattern
         self.sequences = np.add.reduceat(parts[:, 1], self._firsts.astype(np.int64)).astype(np.int64)
 
     @classmethod
@@ -73,7 +73,7 @@ class Patterns:
         return self.rows[:, 0].astype(np.int64)
 
     def reader(self, counts: Uint64s, seed: int, epoch: int, shuffle: bool) -> Reader:
-        """Return what reads the packs of an epoch by their numbers: the ranks of sequences among those of all lengths.
+        """Return a reader of packs by number; it returns the ranks of their sequences in the order of all lengths.
 
         Args:
           counts: how many sequences have each length.
@@ -90,7 +90,7 @@ class Patterns:
         return read
 
     def by_cost(self, values: Uint64s) -> "Patterns":
-        """Return the patterns in order of their cost, the sum of the squares of the lengths: the largest first."""
+        """Return the patterns by falling cost, the sum of the squares of their lengths."""
         lengths = values[self.parts[:, 0].astype(np.int64)]
         costs = np.add.reduceat(lengths * lengths * self.parts[:, 1], self._firsts.astype(np.int64))
         return self._taken(np.argsort(-costs.astype(np.int64), kind="stable"))
@@ -103,7 +103,7 @@ class Patterns:
         return Patterns(rows, self.parts[places])
 
     def halved(self, more: int) -> "Patterns":
-        """Return patterns with so many packs more, at most one a sequence: those with most sequences are halved."""
+        """Return patterns with `more` more packs, at most one for each sequence: halve packs with most sequences."""
         order = np.argsort(-self.sequences, kind="stable")
         order = order[self.sequences[order] > 1]
         if not more or not len(order):
@@ -123,7 +123,7 @@ class Patterns:
 
 
 def _halves(parts: Uint64s) -> tuple[Uint64s, Uint64s]:
-    """Return the parts of two packs that hold the sequences of one, about half each; it has two or more."""
+    """Split the parts of a pack of two or more sequences into two packs of about equal size."""
     each = parts[:, 1]
     odd = each % np.uint64(2)
     extra = odd * (np.cumsum(odd) % np.uint64(2))  # every other odd one goes to the first half
@@ -134,13 +134,13 @@ def _halves(parts: Uint64s) -> tuple[Uint64s, Uint64s]:
 
 
 class _Packed(Plan):
-    """What both plans of packs share."""
+    """The base of both plans of packs."""
 
     cuts = True
     limits: PackLimits
 
     def measured(self, lengths: NDArray[Any], begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
-        """Return what packs hold; the cost of one is the sum of the squares of its lengths."""
+        """Measure packs; see `Plan.measured`. The cost of a pack is the sum of the squares of its lengths."""
         taken = self.limits.taken(lengths.astype(np.uint64))
         real = np.minimum(lengths, self.limits.pack_length).astype(np.int64)
         spaces = np.full(len(begins), self.limits.pack_length, np.int64)
@@ -148,12 +148,11 @@ class _Packed(Plan):
 
 
 class PackPlan(_Packed):
-    """Packs sequences by best-fit decreasing, as many at a time as have one length.
+    """Packs sequences by best-fit decreasing, all sequences of one length at a time.
 
-    Packs that hold the same lengths have one pattern. Which sequence of a length takes which of its slots is a keyed
-    permutation, another one every epoch, so only patterns are stored. Packs are numbered in order of their cost, the
-    sum of the squares of their lengths, the largest first. Packs with many sequences are halved until a multiple of the
-    ranks is reached.
+    Packs that hold the same lengths share a pattern; the plan stores only patterns. A keyed permutation, new in every
+    epoch, assigns the sequences of a length to its slots. Packs are numbered by falling cost, the sum of the squares of
+    their lengths. Packs with many sequences are halved until the number of packs is a multiple of the ranks.
     """
 
     kind = "packs"
@@ -171,7 +170,7 @@ class PackPlan(_Packed):
         return int(self._patterns.packs.sum())
 
     def reader(self, epoch: int) -> Reader:
-        """Return what reads the packs of an epoch, in any order, at no cost for going back."""
+        """Return a reader of the packs of an epoch; positions may come in any order."""
         ranks_of = self._patterns.reader(self._counts, self.seed, epoch, self.shuffle)
 
         def read(positions: Int64s) -> tuple[Int64s, Int64s]:
@@ -182,7 +181,7 @@ class PackPlan(_Packed):
 
 
 class PackedChunks:
-    """What each chunk of an order takes by itself: planned once, for all epochs."""
+    """The number of samples and packs of each chunk of an order; computed once, for all epochs."""
 
     def __init__(self, selection: Selection, limits: PackLimits, order: Chunked) -> None:
         self.order = order
@@ -190,9 +189,9 @@ class PackedChunks:
         self.starts = order.chunk_starts
         self._selection = selection
         self.records = np.zeros(len(self.starts) - 1, np.int64)
-        """Samples of each chunk that are packed."""
+        """Planned samples of each chunk."""
         self.packs = np.zeros_like(self.records)
-        """Packs that these fill."""
+        """Packs of each chunk, if packed alone."""
         together = max(_AT_ONCE // max(int(np.diff(self.starts).max()), 1), 1)
         for first in range(0, len(self.packs), together):
             chunks = np.arange(first, min(first + together, len(self.packs)))
@@ -204,7 +203,7 @@ class PackedChunks:
                     self.packs[chunk] = Patterns.of(*classes(np.sort(taken[begin:end])[::-1]), limits).packs.sum()
 
     def read(self, chunks: Int64s) -> tuple[Int64s, Uint64s]:
-        """Return the samples of some chunks that are packed, chunk by chunk, and what each takes in a pack."""
+        """Return the planned samples of `chunks`, chunk by chunk, and the tokens that each takes in a pack."""
         spans = [np.arange(self.starts[chunk], self.starts[chunk + 1]) for chunk in chunks.tolist()]
         records = np.concatenate(spans)
         lengths = self._selection.by_length.lengths.at(records)
@@ -214,14 +213,14 @@ class PackedChunks:
 
 
 class PackWindowPlan(_Packed):
-    """Packs the samples of each mix of chunks by best-fit decreasing; such a mix is a window.
+    """Packs the samples of each window, `mix_chunks` chunks of the order, by best-fit decreasing.
 
-    Every epoch mixes other chunks, and mixes need more packs or fewer. But a mix never needs more than its chunks do
-    one by one. So it has as many packs as these, and where it needs fewer, packs of many sequences are halved. That
-    gives every epoch the same number of packs, and where a window begins is a sum over chunks. So a reader goes to any
-    position at once, and plans only the windows that it reads.
+    Every epoch mixes other chunks, so the packs that a window needs vary. It never needs more than its chunks need when
+    packed alone. So every window gets that number of packs: if it needs fewer, packs of many sequences are halved. Then
+    every epoch has the same number of packs, and the start of a window is a sum over chunks. A reader can start at any
+    position, and plans only the windows that it reads.
 
-    Groups are those of one window, and what is left at its two ends has about the median cost.
+    Groups stay inside a window. The packs before its first and after its last whole group have about the median cost.
     """
 
     kind = "packs, windows"
@@ -243,7 +242,7 @@ class PackWindowPlan(_Packed):
         return True
 
     def reader(self, epoch: int) -> Reader:
-        """Return what reads the packs of an epoch, in any order; it plans each window that it comes to."""
+        """Return a reader of the packs of an epoch, in any order; it plans each window that it reads."""
         chunks, mix = self.chunks.order.chunks(epoch), self.chunks.order.mix_chunks
         lasts = np.minimum(np.arange(mix, len(chunks) + mix, mix), len(chunks)) - 1
         ends = np.cumsum(self._packs[chunks])[lasts]
@@ -265,18 +264,18 @@ class PackWindowPlan(_Packed):
         return read
 
     def _window(self, chunks: Int64s, epoch: int, number: int, begin: int, end: int) -> Reader:
-        """Return what reads the packs of one mix of chunks, by their places in it.
+        """Return a reader of the packs of one window, by their places in it.
 
         Args:
-          number: that of the mix in the epoch.
-          begin, end: its positions there.
+          number: number of the window in the epoch.
+          begin, end: positions of the window in the epoch.
         """
         records, taken = self.chunks.read(chunks)
         by_length = np.argsort(np.uint64(self.limits.pack_length) - taken, kind="stable")
         records = records[by_length]
         values, counts = classes(taken[by_length])
         count, patterns = end - begin, Patterns.of(values, counts, self.limits)
-        if int(patterns.packs.sum()) > count:  # best-fit decreasing is not always better with more to choose from
+        if int(patterns.packs.sum()) > count:  # best-fit decreasing may need more packs for all chunks together
             patterns = _one_by_one(self.chunks, chunks, values)
         patterns = patterns.halved(count - int(patterns.packs.sum())).by_cost(values)
         ranks_of = patterns.reader(counts, self.seed, epoch, self.shuffle)
@@ -284,12 +283,12 @@ class PackWindowPlan(_Packed):
         size = self.group_size
         before = min(-begin % size, count)  # packs before the first group
         grouped = (count - before) // size * size
-        middle = grouped // size // 2 * size  # those of median cost, which are in no group, begin here
+        middle = grouped // size // 2 * size  # the packs of median cost, which belong to no group, begin here
         which = {"stream": _WINDOWS + number, "first": -(-begin // size)}
         groups = Groups(grouped, size, self.seed, self.shuffle, **which)
 
         def read(places: Int64s) -> tuple[Int64s, Int64s]:
-            packs = np.ascontiguousarray(places)  # numbered in order of their cost
+            packs = np.ascontiguousarray(places)  # numbered by falling cost
             if self.shuffle:
                 is_grouped = (places >= before) & (places < before + grouped)
                 packs = middle + np.where(places < before, places, places - grouped)
@@ -302,7 +301,7 @@ class PackWindowPlan(_Packed):
 
 
 def _with_whole_steps(chunks: PackedChunks, ranks: int) -> Int64s:
-    """Return the packs of each chunk, of which those with most samples to spare get more for a whole last step."""
+    """Return the packs of each chunk; chunks with many samples per pack get more, to fill the last step."""
     packs, spare = chunks.packs, chunks.records - chunks.packs
     more = min(-int(packs.sum()) % ranks, int(spare.sum()))
     by_spare = np.argsort(-spare, kind="stable")
@@ -314,10 +313,10 @@ def _with_whole_steps(chunks: PackedChunks, ranks: int) -> Int64s:
 
 
 def _one_by_one(chunks: PackedChunks, numbers: Int64s, values: Uint64s) -> Patterns:
-    """Return packs for the lengths of each chunk by itself; samples of one length trade places between chunks.
+    """Pack the lengths of each chunk alone; samples of one length may still trade places between chunks.
 
     Args:
-      values: what samples of all these chunks take, falling.
+      values: the distinct lengths that samples of all chunks take, falling.
     """
     rows, parts = [], []
     for number in numbers[chunks.packs[numbers] > 0]:

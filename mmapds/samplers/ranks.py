@@ -1,8 +1,7 @@
-"""Which processes share an epoch, and whether all of them have the same sampler: compared once before its first batch.
+"""The processes that share an epoch, and a check before the first batch that all ranks have the same sampler.
 
-Every rank writes what it has into the key-value store of torch.distributed. The first rank reads all and writes one
-verdict, for which the others wait. No collective operation is issued, so that nothing touches a GPU, and a rank that
-does not come can be named.
+Every rank writes its values into the key-value store of torch.distributed. The first rank compares them and writes one
+verdict; the other ranks wait for it. This needs no collective operation: it uses no GPU, and can name a missing rank.
 """
 
 import json
@@ -24,21 +23,21 @@ from .cursor import Sharding
 
 
 class World(NamedTuple):
-    """The processes that share an epoch, and which one this is."""
+    """The number of processes that share an epoch, and the rank of this one."""
 
     num_replicas: int
     rank: int
     origin: str
-    """Where the number of processes is from: "given", "group", "environment", or "nowhere" if one is assumed."""
+    """The origin of `num_replicas`: "given", "group", "environment", or "nowhere" for the default of 1."""
 
     @classmethod
     def of(cls, num_replicas: int | None, rank: int | None) -> "World":
-        """Return the world as given, else from torch.distributed, else from the environment, else a single process.
+        """Return the world from the arguments, torch.distributed or the environment; by default, a single process.
 
-        Warns where SLURM started several tasks, and nothing says how they share the epoch.
+        Warns of the default in a SLURM job of several tasks.
 
         Raises:
-          OrderError: rank is outside [0, num_replicas), or not known.
+          OrderError: rank is outside [0, num_replicas), or unknown.
         """
         group = process_group()
         origin = "given" if num_replicas is not None else "group"
@@ -66,7 +65,7 @@ class World(NamedTuple):
         return cls(num_replicas, rank, origin)
 
     def check(self) -> None:
-        """Warn, as a pass begins, where torch.distributed has other processes than those that share the epoch."""
+        """Warn, at the start of an iterator, if this world does not match the processes of torch.distributed."""
         group = process_group()
         if self.origin == "nowhere" and group is not None and (processes := group.get_world_size()) > 1:
             _warn_of_a_single_process(f"{processes}, the processes of torch.distributed")
@@ -79,7 +78,7 @@ class World(NamedTuple):
 
 
 def process_group() -> Any:
-    """Return torch.distributed where it is initialised, else None; it is not imported for this."""
+    """Return torch.distributed if it is initialised, or None; never import it."""
     found = sys.modules.get("torch.distributed")
     return found if found is not None and found.is_available() and found.is_initialized() else None
 
@@ -92,7 +91,7 @@ def _warn_of_a_single_process(expected: str) -> None:
 
 
 def _from_environment(name: str, default: str) -> Any:
-    """Return a number; or the text that is found instead, which `integer` refuses."""
+    """Return a variable as an int; if it is not one, as text, which `integer` refuses."""
     found = os.environ.get(name, default)
     return int(found) if found.isdecimal() else found
 
@@ -101,13 +100,13 @@ def _from_environment(name: str, default: str) -> Any:
 
 
 LIMIT = "MMAPDS_RANKS_SECONDS"
-"""The environment variable that says how many seconds to wait for other ranks; 0 compares nothing."""
+"""The environment variable for the seconds to wait for other ranks; 0 turns the comparison off."""
 _LONGEST = 10**9  # seconds of a timeout
-_LINGER = 5.0  # seconds that the first rank, whose process may hold the store, gives others to read of an error
+_LINGER = 5.0  # seconds that the first rank, whose process may hold the store, waits for other ranks to read an error
 _ALIKE = "-"
 _SHOWN = 80  # characters of a value in a message
 _inherited: Any = None
-"""The store of the process that this one was forked from. The two share a socket, which only one may use."""
+"""The store of the parent of a forked process. Both share a socket, which only the parent may use."""
 
 
 def _after_fork() -> None:
@@ -120,7 +119,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _store() -> Any:
-    """Return the store of the process group; None without a group, and for MPI, forked children and the fake group."""
+    """Return the store of the process group; None without a group, for MPI or "fake", and in forked children."""
     group = process_group()
     if group is None or group.get_backend() == "fake":
         return None
@@ -129,12 +128,12 @@ def _store() -> Any:
 
 
 def compare_before_first_batch(fields: Mapping[str, Any], sharding: Sharding) -> None:
-    """Compare a sampler with those of all other ranks, if it serves all of them.
+    """Compare a sampler with those of all other ranks, if all of them share its epoch.
 
-    Samplers are matched by the order in which they begin.
+    Ranks match samplers by the order in which these start.
 
     Raises:
-      OrderError: another rank has other fields, or did not come.
+      OrderError: another rank has other fields, or is missing.
     """
     store = _store() if sharding.num_replicas > 1 else None
     if store is None or sharding.num_replicas != process_group().get_world_size():
@@ -150,17 +149,17 @@ def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> 
 
         mmapds.check_ranks({"learning rate": 3e-4, "seed": 7})
 
-    Samplers that serve all ranks of torch.distributed do this by themselves before their first batch. Call it for
-    others, as with `num_replicas=1`, for streams, and at any other time. All ranks of the group call it, the same
-    number of times; without torch.distributed it does nothing.
+    A sampler over all ranks of torch.distributed does this before its first batch. Call it for other samplers, such as
+    those with `num_replicas=1`, for streams, or at any other time. All ranks of the group must call it equally often;
+    without torch.distributed it does nothing.
 
     Args:
-      of: a sampler or a stream, whose order, epoch, position, sizes and dataset are compared; or a dict of values,
-        whose reprs are.
+      of: a sampler or a stream, to compare order, epoch, position, sizes and dataset; or a dict, to compare the reprs
+        of its values.
       group: a process group of torch.distributed, instead of all ranks.
-      timeout: seconds to wait for the other ranks, instead of those of `init_process_group`.
+      timeout: seconds to wait for the other ranks; by default, the timeout of `init_process_group`.
     Raises:
-      OrderError: ranks differ, or one did not come; the message names rank, field and both values.
+      OrderError: ranks differ, or one is missing; the message names rank, field and both values.
     """
     fields = of if isinstance(of, Mapping) else getattr(of, "_shared_by_ranks", None)
     if fields is None:
@@ -177,7 +176,7 @@ def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> 
 
 
 class _Comparison(NamedTuple):
-    """One comparison of those that have a name."""
+    """One of the comparisons with the same name."""
 
     store: Any
     name: str
@@ -186,12 +185,12 @@ class _Comparison(NamedTuple):
     when: str
 
     def run(self, fields: Mapping[str, Any], rank: int | None = None) -> None:
-        """Return once all ranks have come with the same fields.
+        """Wait until all ranks have joined with the same fields.
 
         Args:
-          rank: that of the sampler, which must be another on each.
+          rank: rank of the sampler, which must be unique.
         Raises:
-          OrderError: they have others, or a rank did not come.
+          OrderError: fields differ, or a rank is missing.
         """
         own = process_group().get_rank()
         try:
@@ -199,7 +198,7 @@ class _Comparison(NamedTuple):
             key = f"mmapds/{self.name}/{count}"
             self.store.set(f"{key}/{own}", json.dumps([rank, _described(fields)]))
             verdict = self._judge(key) if own == self.ranks[0] else self._hear(key, own)
-        except RuntimeError as error:  # of torch, where the process that holds the store has ended
+        except RuntimeError as error:  # from torch: the process that holds the store has ended
             found = str(error).strip().partition("\n")[0]
             raise OrderError(
                 f"torch.distributed: expected an answer of its store, found {type(error).__name__}: {found}; set "
@@ -209,7 +208,7 @@ class _Comparison(NamedTuple):
             raise OrderError(verdict)
 
     def _judge(self, key: str) -> str:
-        """Return the verdict on all ranks, and write it."""
+        """Compare all ranks; write and return the verdict."""
         keys = {rank: f"{key}/{rank}" for rank in self.ranks}
         is_whole = self._wait(list(keys.values()), self.limit)
         absent = [] if is_whole else [rank for rank in keys if not self.store.check([keys[rank]])]
@@ -220,10 +219,10 @@ class _Comparison(NamedTuple):
         return verdict
 
     def _hear(self, key: str, own: int) -> str:
-        """Return the verdict of the first rank."""
+        """Wait for the verdict of the first rank, and return it."""
         first, verdict = self.ranks[0], f"{key}/verdict"
         if not self._wait([verdict], self.limit):
-            has_come = self.store.check([f"{key}/{first}"])  # later than this one, so that it waits longer
+            has_come = self.store.check([f"{key}/{first}"])  # it joined later, so its own timeout ends later
             if not has_come or not self._wait([verdict], self.limit + _LINGER):
                 return self._absence([first])
         found = str(self.store.get(verdict).decode())
@@ -238,7 +237,7 @@ class _Comparison(NamedTuple):
         )
 
     def _difference(self, keys: Mapping[int, str]) -> str:
-        """Return the message on the first rank that has other fields than rank 0, or that all are alike."""
+        """Return the message about the first rank whose fields differ from those of the first one, or `_ALIKE`."""
         (first, (place, expected)), *others = ((rank, json.loads(self.store.get(key))) for rank, key in keys.items())
         owners = {place: first}
         for rank, (place, fields) in others:
@@ -256,19 +255,19 @@ class _Comparison(NamedTuple):
         return _ALIKE
 
     def _wait(self, keys: list[str], seconds: float) -> bool:
-        """Wait until all keys are set; return whether they are. It handles signals every second."""
+        """Wait until all keys are set; return whether they are. Signals are handled every second."""
         deadline = time.monotonic() + seconds
         while keys and not self.store.check(keys):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            with suppress(RuntimeError):  # the time is over; where the store is lost, check() raises another one
+            with suppress(RuntimeError):  # a timeout; if the store is lost, check() raises again
                 self.store.wait(keys, timedelta(seconds=min(left, 1.0)))
         return True
 
 
 def _described(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return fields as texts, long ones as their beginning and a hash."""
+    """Return the fields as text; long text is cut, with a hash."""
     texts: dict[str, str] = {}
     for name, value in fields.items():
         text = repr(value.item() if isinstance(value, np.generic) else value)
@@ -278,5 +277,5 @@ def _described(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _limit_of(store: Any) -> float:
-    """Return the seconds to wait for other ranks: those of the environment, else those of the process group."""
+    """Return the seconds to wait for other ranks, from the environment or the process group."""
     return float(os.environ.get(LIMIT) or store.timeout.total_seconds())

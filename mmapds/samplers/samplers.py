@@ -1,6 +1,6 @@
-"""Samplers for torch's DataLoader: constant memory, no wait at the start of an epoch, and resume at any step at once.
+"""Samplers for torch's DataLoader: constant memory, no wait at the start of an epoch, and instant resume at any step.
 
-They use only the length of a dataset.
+They need only the length of a dataset.
 """
 
 from __future__ import annotations  # help() shows them as they are written
@@ -20,12 +20,12 @@ from .resumable import Exclude, OrderedRecords, ResumableSampler, is_ours, joine
 
 
 class OrderSampler(ResumableSampler):
-    """Yields records in an order: one a step, or a batch."""
+    """Yields records in an order: a record or a batch for each step."""
 
     _contents: OrderedRecords
 
     def _sample(self, dataset: Any, records: OrderedRecords, sharding: Sharding, world: World, start_step: int) -> None:
-        """Take what is sampled, in which order, and by whom."""
+        """Store the dataset, the records and the ranks; set up the first iterator."""
         if not sharding.pad and sharding.drop_last:
             raise OrderError("drop_last = True, expected False with pad=False, which leaves no sample out")
         if not sharding.pad and records.excluded:
@@ -44,7 +44,7 @@ class OrderSampler(ResumableSampler):
     def indices_at(self, step: int) -> NDArray[np.int64] | list[NDArray[np.int64]]:
         """Return the records in a step of this epoch: one for each rank, or rows of shape (num_replicas, batch).
 
-        With `pad=False`, the last step of a batch sampler is a list of arrays, as ranks may differ in size.
+        With `pad=False`, the last step of a batch sampler is a list of arrays, as batches may differ in size.
         """
         span = self._span_at(step)
         positions = span.positions(int(step) - span.first_step, 1, range(span.sharding.num_replicas))[0].T
@@ -61,29 +61,29 @@ class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedS
         sampler = mmapds.DistributedSampler(ds, seed=7)
         loader = mmapds.DataLoader(ds, batch_size=32, sampler=sampler)
 
-    Its first six arguments, counts, padding and public attributes are those of torch's; so are its indices with
-    `shuffle=False`. Without torch.distributed and without RANK and WORLD_SIZE, it is the sampler of a single process.
+    The first six arguments, the number of samples, the padding and the public attributes match torch's; with
+    `shuffle=False` the indices match too. Without torch.distributed, RANK and WORLD_SIZE it serves a single process.
 
     Args:
       dataset: anything with a length.
-      num_replicas, rank: default to those of torch.distributed, else of the environment, else to 1 and 0.
-      shuffle: a new order every epoch (see `set_epoch`), the default; else the order of the dataset.
+      num_replicas, rank: default to torch.distributed, then to WORLD_SIZE and RANK, then to 1 and 0.
+      shuffle: a new order every epoch (see `set_epoch`), the default; False keeps the order of the dataset.
       seed: chooses the orders; the same on all ranks; 0 by default.
-      drop_last: leave out a last step that is not full, instead of padding it from the beginning of the epoch.
-      order: an order of your own (see `mmapds.orders`), instead of `shuffle` and `seed`; of as many records as the
+      drop_last: drop a partial last step, instead of padding it from the beginning of the epoch.
+      order: an order of your own (see `mmapds.orders`), instead of `shuffle` and `seed`, for as many records as the
         dataset has.
       epoch_size: positions of the order in an epoch, over all ranks; all by default.
       start_step: where the first iterator begins, in steps (a step is one sample on every rank).
-      exclude: records that are not read, in numbers and half-open ranges: `[17, (500, 600)]`. The record half an epoch
-        further on is read instead, so steps, lengths and states stay as they are.
-      pad: False leaves a last step that is not full as it is, for exact evaluation: every sample comes once over all
-        ranks, and ranks may differ by one sample; `len()` is that of this rank.
+      exclude: numbers and half-open ranges of records to skip: `[17, (500, 600)]`. The record half an epoch later
+        replaces each, so steps, lengths and states do not change.
+      pad: False does not pad a partial last step, for exact evaluation: every sample comes once over all ranks, and
+        ranks may differ by one sample; `len()` counts the samples of this rank.
     Warns:
-      UserWarning: it is made for one process under SLURM with several tasks, or under a torch.distributed that is
-        initialised later; or a second pass begins in the same epoch.
+      UserWarning: the sampler serves one process, but SLURM runs several tasks, or torch.distributed was initialised
+        after it was made; or a second pass begins in the same epoch.
     Raises:
-      OrderError: an argument is out of range; or, before the first sample, a rank of torch.distributed has another
-        sampler, or did not come; it is also a ValueError.
+      OrderError: an argument is out of range; or, before the first sample, a rank of torch.distributed is missing or
+        has another sampler; it is also a ValueError.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedS
         world = World.of(num_replicas, rank)
         if order is not None:
             _check_order(order, dataset, shuffle=shuffle, seed=seed)
-        # Attributes of torch's class, whose constructor would only set them.
+        # torch's constructor would only set these attributes, so it is not called.
         self.dataset: Any = dataset
         self.num_replicas, self.rank = world.num_replicas, world.rank
         self.shuffle, self.seed = shuffle is None or bool(shuffle), 0 if seed is None else seed
@@ -125,7 +125,7 @@ def order_of(dataset: Sized, shuffle: bool, seed: int) -> Order:
     """Return the order of all records of a dataset.
 
     Raises:
-      OrderError: it has none.
+      OrderError: the dataset is empty.
     """
     if len(dataset) == 0:
         raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
@@ -133,7 +133,7 @@ def order_of(dataset: Sized, shuffle: bool, seed: int) -> Order:
 
 
 def _check_order(order: Any, dataset: Sized, **instead: object) -> None:
-    """Raise OrderError for an order beside arguments that make one, or for one of other records than the dataset's."""
+    """Raise OrderError for an order together with `shuffle` or `seed`, or for another number of records."""
     check_is_order(order)
     for name, value in instead.items():
         if value is not None:
@@ -153,10 +153,10 @@ class ChunkedSampler(DistributedSampler):
 
     Args:
       dataset: anything with a length. Chunks do not cross the sources of an mmapds dataset.
-      chunk_size: consecutive records in a chunk; or "block": a chunk for each block of compressed sources, so that an
-        epoch decodes each about once, if those of `mix_chunks` chunks fit the `block_cache` of the dataset.
-      mix_chunks: chunks that are shuffled together; reads stay within `mix_chunks * chunk_size` records for as many
-        positions.
+      chunk_size: consecutive records in a chunk; or "block": a chunk for each block of compressed sources. An epoch
+        then decodes each block about once, if `mix_chunks` blocks fit the `block_cache` of the dataset.
+      mix_chunks: chunks that are shuffled together: an epoch reads all records of `mix_chunks` chunks before those of
+        the next ones.
       cross_sources: let chunks cross sources.
     The other arguments are those of `DistributedSampler`.
     """
@@ -201,14 +201,14 @@ class MixtureSampler(DistributedSampler):
         sampler = mmapds.MixtureSampler([ds, more], weights=[0.7, 0.3], seed=7)
         loader = mmapds.DataLoader(mmapds.concat([ds, more]), batch_size=32, sampler=sampler)
 
-    Indices count through the datasets in order, as those of `mmapds.concat` do. A loader of mmapds refuses such a
-    sampler over other records, or in another order; of sizes nothing can be compared but their sum.
+    Indices count through the datasets in order, like those of `mmapds.concat`. `mmapds.DataLoader` refuses this sampler
+    for a dataset of other records or another order; if `datasets` are sizes, it compares only their sum.
 
     Each epoch begins every dataset anew; what `first` or `epoch_size` left unread is not carried over. For each sample
     once before it repeats use `stop="longest"`, or one long epoch.
 
     Args:
-      datasets: datasets or their sizes, or one mmapds dataset, whose sources are then mixed.
+      datasets: datasets or their sizes; or one mmapds dataset, to mix its sources.
       weights: share of each; `orders.Mixture` says which are exact.
       stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
       epoch_size: positions in an epoch over all ranks, instead of `stop`.
@@ -244,7 +244,7 @@ class MixtureSampler(DistributedSampler):
         elif isinstance(datasets, Sequence):
             for d, each in enumerate(datasets):
                 refuse_path(f"datasets[{d}]", each)
-            # An array of one number has the type, but not the length, of a dataset.
+            # An array of one number is a Sized, but has no length.
             sizes = [
                 len(each) if isinstance(each, Sized) and getattr(each, "ndim", True) else each for each in datasets
             ]
@@ -267,16 +267,16 @@ class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
         batches = mmapds.DistributedBatchSampler(ds, batch_size=32, seed=7)
         loader = mmapds.DataLoader(ds, batch_sampler=batches)
 
-    The batches are those of a BatchSampler over a `DistributedSampler`, but steps are batches. Its attribute `sampler`
-    is such a sampler with the same epoch and position: `set_epoch` on either one is for both.
+    It yields the batches of a BatchSampler over a `DistributedSampler`, but a step is a batch. Its attribute `sampler`
+    is that sampler and shares its epoch and position: `set_epoch` on either one sets both.
 
     Args:
-      dataset: anything with a length; or a `DistributedSampler`, whose order, epoch size, excluded records,
-        num_replicas and rank are then used.
+      dataset: anything with a length; or a `DistributedSampler`, to use its order, epoch size, excluded records,
+        num_replicas and rank.
       batch_size: samples in a batch of one rank.
-      drop_last: leave out a last step that is not full on every rank; else its batches are smaller, all of one size.
+      drop_last: drop a partial last step; otherwise its batches are smaller, of one size on all ranks.
       start_step: where the first iterator begins, in batches.
-      pad: False leaves the last step as it is: its batches differ by up to one sample, and ranks by up to one batch.
+      pad: False does not pad the last step: its batches differ by up to one sample, and ranks by up to one batch.
       sampler: for trainers that want to shard the epoch again; only None is accepted.
     The other arguments are those of `DistributedSampler`.
     """
@@ -316,7 +316,7 @@ class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
                 raise OrderError("pad = False in the sampler, expected True; give it to the batch sampler")
         else:
             if isinstance(dataset, torch.utils.data.Sampler):
-                refuse_injected(dataset)  # Lightning makes a batch sampler again, over its own one
+                refuse_injected(dataset)  # Lightning makes the batch sampler anew, with its own sampler as `dataset`
             indices = DistributedSampler(dataset, num_replicas, rank, drop_last=drop_last, pad=pad, **of_samples)
         torch.utils.data.BatchSampler.__init__(self, indices, batch_size, drop_last)
         sharding = Sharding(indices.num_replicas, indices.rank, batch_size, drop_last, pad)
