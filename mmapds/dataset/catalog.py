@@ -1,4 +1,4 @@
-"""The catalog of a dataset: its indexes, their sources, and how the core opens a source when it is first read."""
+"""The catalog of a dataset: its indexes and their sources, which the core opens at the first read."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from ..storage.sources import IoChoice, Roots, io_of, open_file, reason
 _ADVICE = {"auto": _native.ADVISE_RANDOM, "random": _native.ADVISE_RANDOM, "sequential": _native.ADVISE_SEQUENTIAL}
 
 Located = tuple[int, int, int, int]
-"""What `Records.locate` returns: the source, the number of the record there, and where its payload begins and ends."""
+"""The result of `Records.locate`: source, record number in the source, and begin and end of the payload."""
 
 
 class Location(NamedTuple):
@@ -34,8 +34,8 @@ class Location(NamedTuple):
 
         source, offset, size = ds.where(7)
 
-    In a compressed file, `offset` is a byte of the content. An attribute `block` is the byte of the file at which the
-    block begins that has it.
+    In a compressed file, `offset` counts decompressed bytes. An attribute `block` is then the byte of the file at which
+    the record's block begins.
     """
 
     source: str
@@ -50,8 +50,8 @@ class _BlockLocation(Location):
 class Catalog:
     """The indexes behind a dataset, whose records are numbered consecutively over all sources.
 
-    The core's `Records` refer to the catalog and ask it for sources. The catalog does not refer to them: there is no
-    cycle, so all maps are closed as soon as the last view is gone.
+    The core's `Records` hold the catalog and request sources from it. The catalog does not hold them: without a cycle,
+    all maps close as soon as the last view is deleted.
     """
 
     def __init__(self, indexes: Sequence[Index], access: str, io: IoChoice, block_cache: int = CACHE) -> None:
@@ -65,28 +65,28 @@ class Catalog:
         self.access = access
         self.io = io
         self.members = [(index, number) for index in indexes for number in range(len(index.sources))]
-        """Every source: its index, and its number there."""
+        """Every source as (index, number of the source in the index)."""
         counts = [index.sources[number].records for index, number in self.members]
         self._paths: dict[int, str] = {}
-        if sum(counts) >= 2**63:  # as positions are signed
+        if sum(counts) >= 2**63:  # positions are signed
             raise indexes[0].damaged(f"expected less than 2**63 records in all, found {sum(counts)}")
         self.starts = np.cumsum([0, *counts], dtype=np.uint64)
-        """Number of the first record of each source, and how many records there are: shape (sources + 1,)."""
+        """Number of the first record of each source, then the number of records: shape (sources + 1,)."""
         for index in indexes:
             index.map.advise(_ADVICE[access])
 
     @property
     def how(self) -> tuple[str, IoChoice, bool]:
-        """How records are read, and whether sources are compared with what they were when they were indexed."""
+        """Arguments of `open` that concatenated datasets must share: access, io, and whether sources are checked."""
         return self.access, self.io, all(index.check != "none" for index in self.indexes)
 
     def fingerprint(self, rows: bytes) -> str:
-        """Return what identifies the records of all sources, as they were indexed, and a selection of them."""
+        """Return a hash of all sources, as indexed, and of a selection of their rows."""
         mark = xxh3_64(rows)
         for index, number in self.members:
             source = index.sources[number]
             mark.update(f"{source.fingerprint} {source.size} {source.records} ".encode())
-            if source.skipped:  # which they are follows from the source and from the options
+            if source.skipped:  # the options decide which lines were skipped
                 mark.update(json.dumps(index.measuring, sort_keys=True).encode())
         return mark.hexdigest()
 
@@ -106,7 +106,7 @@ class Catalog:
         return path
 
     def open(self, member: int) -> tuple[_native.Map | BlockReader, _native.Map, int, int, int, int, int]:
-        """Open a source for the core, and say how its records lie there; a compressed one by a reader of its blocks."""
+        """Open a source for the core, a compressed one as a BlockReader; return it with the layout of its records."""
         index, number = self.members[member]
         absolute = index.absolute(index.readable_path(number))
         try:
@@ -117,7 +117,7 @@ class Catalog:
         content: _native.Map | BlockReader = opened
         if index.sources[number].compression is None:
             opened.advise(_ADVICE[self.access])
-        else:  # without advice: a block is many pages
+        else:  # no advice to the kernel: a block is many pages
             content = BlockReader(index, number, opened, self.blocks, member, partial(self.lost, member))
         with index.reporting_malformed_metadata():
             layout = formats.of_index(index).layout(index.parameters, index.sources[number])
@@ -127,7 +127,7 @@ class Catalog:
         return content, index.map, index.bounds_at(number), index.sources[number].width, *layout
 
     def lost(self, member: int, code: int) -> None:
-        """Raise the error for a source that cannot be read (errno) or was cut short (0); the core calls this."""
+        """Raise the error for a source that cannot be read (`code` = errno) or was cut short (0); the core calls it."""
         index, number = self.members[member]
         path = index.source_path(number)
         if code:
@@ -140,34 +140,34 @@ class Catalog:
         raise SourceError(f"{path}: expected {expected} bytes, found fewer; check the disk (a source of {index.path})")
 
     def corrupt(self, member: int, record: int, begin: int, end: int, size: int) -> None:
-        """Raise FormatError for bounds of a record that do not fit its source; the core calls this."""
+        """Raise FormatError for the bounds of a record outside its source; the core calls this."""
         index, number = self.members[member]
         raise index.damaged(
             f"record {record} of {index.source_path(number)}: expected bytes within 0 to {size}, found {begin} to {end}"
         )
 
     def no_room(self, member: int, record: int, begin: int, size: int, count: int = 1) -> NoReturn:
-        """Raise MemoryError for some records of `size` bytes in all, by the largest of them; the core calls this."""
+        """Raise MemoryError for records of `size` bytes in all, and name the largest one; the core calls this."""
         what = f"{count} records of {size} bytes together" if count > 1 else f"a record of {size} bytes"
         raise self.short_of_memory((member, record, begin, begin), what)
 
     def short_of_memory(self, located: Located, what: str) -> MemoryError:
-        """Return the error to raise where memory has no room for something of a record."""
+        """Return the MemoryError of a record; `what` names what did not fit."""
         return MemoryError(f"{self.place(located)}: expected room in memory for {what}, found none")
 
-    # ---- what an order of records costs ------------------------------------------------------------------------
+    # ---- the cost of an order over compressed blocks -----------------------------------------------------------
 
     def decodes(self, numbers: NDArray[np.int64], limit: int) -> tuple[float, float]:
-        """Return how often a block is decoded in an epoch, and the bytes decoded for a record, with a cache of a size.
+        """Return how often an epoch decodes a block, and the decoded bytes for a record, for a given cache.
 
         Args:
-          numbers: the records that an epoch begins with; the first half of them fills the cache.
+          numbers: the first records of an epoch; the first half of them fills the cache.
           limit: bytes of the cache.
         Raises:
-          Error: a record of a large block lies behind others, and the cache does not reach back to it.
+          Error: a record of a large block comes after later ones, and the cache no longer holds it.
         """
         cached, cached_bytes, decoded, decoded_bytes = OrderedDict[tuple[int, int], int](), 0, 0, 0
-        reached: dict[tuple[int, int], int] = {}  # up to which byte of the content large blocks are decoded
+        reached: dict[tuple[int, int], int] = {}  # decoded up to this byte of the content, for large blocks
         for k, (block, place, begin) in enumerate(self._blocks_of(numbers)):
             size = place.size
             if size > LARGEST_BLOCK:
@@ -192,11 +192,11 @@ class Catalog:
 
     @property
     def is_cached(self) -> bool:
-        """Whether the cache holds all blocks that there are."""
+        """Whether the cache has room for all blocks."""
         return sum(each.size for each in self._compressed()) <= self.blocks.limit
 
     def _blocks_of(self, numbers: NDArray[np.int64]) -> Iterator[tuple[tuple[int, int], Place, int]]:
-        """Yield the block in which each record begins, where that lies, and the byte of the content; no others."""
+        """Yield the block of each record of compressed sources, the block's place, and the record's first byte."""
         tables: dict[int, BlockTable] = {}
         members = np.searchsorted(self.starts, numbers.astype(np.uint64), side="right") - 1
         records = numbers - self.starts[members].astype(np.int64)
@@ -208,7 +208,7 @@ class Catalog:
                 block = table.find(begin)
                 yield (member, block), table.place(block), begin
 
-    # ---- where a record lies, and what to do about a bad one ---------------------------------------------------
+    # ---- locations of records, and bad records -----------------------------------------------------------------
 
     def location(self, located: Located) -> Location:
         member, _, begin, end = located
@@ -222,19 +222,19 @@ class Catalog:
         return found
 
     def place(self, located: Located) -> str:
-        """Return where a record lies, as messages say it: `train.jsonl:41 (byte 51200)`."""
+        """Return the location of a record as text: `train.jsonl:41 (byte 51200)`."""
         member, record, offset, _ = located
         index, number = self.members[member]
         source, line = index.sources[number], f": record {record}"
         if formats.of_index(index).is_text and source.lines == source.records:
             line = f":{record + 1}"
         elif formats.of_index(index).is_text:
-            with suppress(SourceError, FormatError, MemoryError):  # where lines cannot be counted
+            with suppress(SourceError, FormatError, MemoryError):  # if lines cannot be counted
                 line = f":{line_number(index.absolute(index.readable_path(number)), offset)}"
         return f"{index.source_path(number)}{line} (byte {offset})"
 
     def check_line(self, located: Located) -> None:
-        """Raise FormatError where a record that cannot be decoded is not a whole line: the index is to blame."""
+        """Raise FormatError if an undecodable record is not a whole line: then the index is damaged, not the record."""
         member, record, begin, end = located
         index, number = self.members[member]
         if not formats.of_index(index).is_text or index.check == "none":
@@ -245,21 +245,21 @@ class Catalog:
             before, after = content.read(first, begin - first), content.read(end, max(last - end, 0))
         except (OSError, EOFError, Error, MemoryError):
             return  # the decoder's error says more
-        begins = before in (b"", b"\n") or (record, begin) == (0, 3)  # behind a byte order mark
+        begins = before in (b"", b"\n") or (record, begin) == (0, 3)  # after a byte order mark
         if not begins or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
             path = index.source_path(number)
             raise index.damaged(f"record {record} of {path}: expected a whole line, found bytes {begin} to {end}")
 
 
 def _identity(indexes: Sequence[Index]) -> int:
-    """Return a checksum over the checksums of indexes: it changes when one of them is built again."""
+    """Return a checksum over the checksums of indexes; it changes when one of them is rebuilt."""
     return zlib.crc32(b"".join(index.checksum.to_bytes(8, "little") for index in indexes))
 
 
 def _reopened(
     directory: str, packed: bytes, identity: int, roots: list[str], how: tuple[str, IoChoice, bool], block_cache: int
 ) -> Catalog:
-    """Open a pickled catalog again. Sources are compared when they are first read, as with "stat" or "none"."""
+    """Open a pickled catalog again. Sources are checked at the first read, as with `check="stat"` or "none"."""
     access, io, compares = how
     paths, allowed = zlib.decompress(packed).decode(errors="surrogateescape").split("\0"), Roots(roots)
     if os.getcwd() != directory:  # not normalised, as `..` may follow a link

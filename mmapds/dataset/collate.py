@@ -16,11 +16,11 @@ from .batch import LazyBatch, expect_read_only
 from .gather import Arrays, Number, Path, empty, gather, refuse_masked
 
 ANY_LENGTH = 2**62
-"""More entries than any array has: the longest sample where no `max_length` is given."""
+"""More entries than any array has: the default of `max_length`."""
 
 
 class _Rule(NamedTuple):
-    """How the first axis is cut and rounded up; and what stands beside padded tensors."""
+    """How to cut and round up the first axis, and whether to add lengths and a mask."""
 
     max_length: int
     multiple_of: int
@@ -44,35 +44,35 @@ def pad_collate(
 
         batch = mmapds.pad_collate(tokens.take([0, 1, 2]))
 
-    The kind of the batch depends on the kind of the samples, and never on whether their lengths happen to agree:
+    The type of the batch depends on the type of the samples, not on whether their lengths happen to be equal:
 
     - Arrays, tensors and lists of numbers, of shape (n_i, ...), become a pair: the padded tensor of shape (batch,
       longest, ...) and the lengths, int64 of shape (batch,). A list of integers is int64, and a list with floats has
-      torch's default dtype. An empty list takes the dtype of the others. Different dtypes are promoted by torch's
-      rules. An array without entries takes the inner axes of the others, whatever its own are.
+      torch's default dtype. An empty list takes the dtype of the other samples. Different dtypes are promoted by
+      torch's rules. An array without entries takes the inner axes of the other samples.
     - Numbers, and arrays without axes, become one tensor of shape (batch,): int64 for ints, float64 if one is a float,
       bool for bools, and the promoted dtype for numbers of NumPy and torch.
     - Dicts become a dict, field by field and at any depth; an array field gives `name` and `name + "_lengths"`.
-    - Samples that are tuples, or lists of anything but numbers, become a list with the batch of each position.
-    - Everything else (strings, bytes, None, lists and tuples inside a sample, ...) becomes a list of the values.
+    - Samples that are tuples or lists, except lists of numbers, become a list with the batch of each position.
+    - Other values (strings, bytes, None, lists and tuples inside a sample, ...) become a list.
 
-    Lists that are all empty count as numbers, with a warning: a pad value of the field's own, or `lists`, settles it.
-    Every byte of a padded tensor is written once, in a worker of a DataLoader into memory that the trainer shares.
+    If all lists of a field are empty, they count as numbers, with a warning; to avoid it, give the field a pad value or
+    name it in `lists`. Every byte of a padded tensor is written once; workers of a DataLoader write to shared memory.
 
     Args:
       samples: one or more, all of one kind and with the same fields.
       pad_value: a number that every padded dtype can hold, or a dict of field name (or position) to such a number;
         fields that are not in the dict get 0. For a nested dict, give a dict of its fields.
       pad_to_multiple_of: round the longest length up to a multiple of this, even beyond `max_length`.
-      max_length: cut longer arrays to this length, which is then their length in the batch.
+      max_length: cut longer arrays to this length; the lengths in the batch are those after the cut.
       truncate: cut off the end ("right") or the start ("left").
-      lengths: False leaves out the lengths: an array field is a tensor alone.
-      mask: the name of a mask in the batch, of shape (batch, longest), int64, 1 where the padded fields have something
-        and 0 where they are padded, as "attention_mask". If their lengths differ within a sample, say which field it is
-        of: {"input_ids": "attention_mask"}; several fields can have a mask each. Fields of nested dicts have none.
-      lists: fields, or positions of tuples, that become a list of the values whatever these are: ["tags", "meta.tags"].
+      lengths: False returns no lengths: an array field gives only a tensor.
+      mask: name of a mask to add, such as "attention_mask": int64 of shape (batch, longest), 1 for entries and 0 for
+        padding. If the fields of a sample differ in length, name the field of the mask, or of several masks:
+        {"input_ids": "attention_mask"}. Fields of nested dicts cannot have a mask.
+      lists: fields, or positions of tuples, to return as lists of their values: ["tags", "meta.tags"].
     Raises:
-      CollateError: `samples` is empty; samples differ in kind, fields or shape; a dtype is neither bfloat16 nor common
+      CollateError: `samples` is empty; samples differ in type, fields or shape; a dtype is neither bfloat16 nor common
         to NumPy and torch; or an argument or a pad value does not fit. It is also a ValueError.
     """
     limit = check_arguments(samples, truncate, max_length)
@@ -88,7 +88,7 @@ def pad_collate(
 
 
 def check_arguments(samples: Any, truncate: str, max_length: int | None) -> int:
-    """Return the length to which samples are cut; raise CollateError for arguments that pads and packs do not take."""
+    """Check arguments of `pad_collate` and `pack_collate`; return the length to which they cut samples."""
     if not isinstance(samples, list | tuple | LazyBatch):
         raise CollateError(f"samples: expected a list of samples, found {type(samples).__name__}")
     if not samples:
@@ -99,7 +99,7 @@ def check_arguments(samples: Any, truncate: str, max_length: int | None) -> int:
 
 
 def positive(name: str, value: int) -> int:
-    """Return an integer of 1 or more; raise CollateError if it is something else."""
+    """Return an argument as an int; raise CollateError unless it is an integer of 1 or more."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
         raise CollateError(f"{name} = {value!r}, expected an integer of 1 or more")
     return operator.index(value)
@@ -120,7 +120,7 @@ def pad_values(names: Any, path: Path, pad: Any) -> list[tuple[Any, Any]]:
 
 
 def _padded(field: Any, path: Path, pad: Any, rule: _Rule) -> Any:
-    """Return the batch of what was gathered; of arrays a pair of the padded tensor and their lengths."""
+    """Return the batch of gathered fields; arrays become a pair of padded tensor and lengths."""
     if isinstance(field, dict | tuple):
         names: Any = field.keys() if isinstance(field, dict) else range(len(field))
         parts = {}
@@ -145,7 +145,7 @@ def _padded(field: Any, path: Path, pad: Any, rule: _Rule) -> Any:
 
 
 def _with_lengths(parts: Mapping[Any, Any], path: Path, rule: _Rule) -> dict[Any, Any]:
-    """Return padded fields with their lengths, and those of samples with their masks."""
+    """Return padded fields with their lengths and, at the top level, their masks."""
     batch: dict[Any, Any] = {}
     padded = {name: part for name, part in parts.items() if isinstance(part, tuple)}
     for name, part in parts.items():
@@ -168,7 +168,7 @@ def _with_lengths(parts: Mapping[Any, Any], path: Path, rule: _Rule) -> dict[Any
 
 
 def _masked(mask: str | Mapping[Any, str], padded: Mapping[Any, tuple[torch.Tensor, torch.Tensor]]) -> dict[Any, str]:
-    """Return the name of the mask of each padded field that has one."""
+    """Return a dict from padded field to the name of its mask."""
     if isinstance(mask, Mapping):
         for name in mask:
             if name not in padded:
@@ -187,12 +187,12 @@ def _masked(mask: str | Mapping[Any, str], padded: Mapping[Any, tuple[torch.Tens
     return {first: mask}
 
 
-# ---- without pad_collate --------------------------------------------------------------------------------------
+# ---- errors, and torch's own collate --------------------------------------------------------------------------
 
 
 def note_places(error: CollateError, dataset: Any, samples: Any, indices: Any) -> None:
-    """Add to an error where the records lie whose samples its message names by their places in the batch."""
-    if len(samples) != len(indices):  # some records are left out
+    """Add notes to an error: the locations of the records that its message calls `samples[k]`."""
+    if len(samples) != len(indices):  # some records were skipped
         indices = [indices[k] for k in dataset.take_kept(indices)[1].tolist()]
     for k in dict.fromkeys(map(int, re.findall(r"\bsamples\[(\d+)\]", str(error)))):
         if k < len(indices):
@@ -200,13 +200,13 @@ def note_places(error: CollateError, dataset: Any, samples: Any, indices: Any) -
 
 
 def _arrays(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Return the tensor of some arrays of one shape, of which no number is behind a mask."""
+    """Return the tensor of arrays of one shape; refuse masked numbers."""
     for i, array in enumerate(batch):
         refuse_masked(array, i, Path())
-    expect_read_only()  # a batch is a copy, to which anyone may write
+    expect_read_only()  # no warning: torch copies the read-only arrays
     return default_collate_fn_map[np.ndarray](batch, collate_fn_map=collate_fn_map)
 
 
 def default_collate(samples: Any) -> Any:
-    """Return the batch that torch's `default_collate` makes, without torch's warning of read-only arrays."""
+    """Call torch's `default_collate` without its warning of read-only arrays."""
     return collate(samples, collate_fn_map={**default_collate_fn_map, np.ndarray: _arrays})

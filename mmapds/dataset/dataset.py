@@ -1,4 +1,4 @@
-"""What all datasets have in common, and what `map`, `zip` and `concat` make of them."""
+"""The base class of datasets, and the datasets that `map`, `zip` and `concat` return."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..samplers.stream import Stream
 
     class _Samples(Sequence[Any], torch.utils.data.Dataset[Any]):
-        """What type checkers take a dataset for, as torch's DataLoader asks for one; torch itself never asks."""
+        """Makes a dataset a torch Dataset for type checkers only; torch does not check the class."""
 
 else:
     _Samples = Sequence[Any]
@@ -39,12 +39,12 @@ class Dataset(_Samples):
         train, val = ds.split([0.9, 0.1])
         long = ds[ds.lengths > 100]
 
-    A slice, an array of ints or a mask gives a view: a dataset again, which copies no data. Safe in threads and after a
-    fork; pickles by path. Iteration, `in`, `index` and `count` are those of any sequence.
+    A slice, an array of ints or a mask gives a view, a dataset that copies no data. A dataset is safe in threads and
+    after a fork; it pickles by path. Iteration, `in`, `index` and `count` work as in any sequence.
     """
 
     _inner: "Dataset"
-    """What the dataset is made of, if it is made of another; it has what that one has, unless its class says more."""
+    """The wrapped dataset, if any. Methods delegate to it unless a subclass overrides them."""
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -61,36 +61,36 @@ class Dataset(_Samples):
           key: an int gives a sample. A slice, an array of ints, or a mask (a bool for each sample) gives a view.
             Negative positions count from the end.
         Raises:
-          IndexError: a position is out of range, a mask has another length, or has zeros and ones instead of bools.
+          IndexError: a position is out of range, or a mask has another length, or zeros and ones instead of bools.
           DecodeError: the record is not what the decoder expects.
         """
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
         """Return the samples at `positions`, in that order; faster than one by one.
 
-        Faster than `[ds[i] for i in positions]`: positions are checked first, and all pages are asked for before the
-        first is touched. Positions may repeat; negative positions count from the end.
+        It checks all positions first, and prefetches all pages before it reads one. Positions may repeat; negative
+        positions count from the end.
 
         Args:
           positions: int sequence, array or tensor, shape (k,).
         Returns:
-          A list of k samples; of fewer with `on_error="skip"`, where some records cannot be decoded. For array files
-          and `Fields` a sequence that makes each sample when it is asked for; `pad_collate` makes none.
+          A list of k samples; with `on_error="skip"`, without the records that cannot be decoded. For array files and
+          `Fields`, a lazy sequence that makes each sample on access; `pad_collate` reads it without making samples.
         Raises:
-          IndexError: a position is outside the dataset, or they are a mask; nothing is returned.
-          DecodeError: a record is not what the decoder expects; with `on_error="skip"`, none of the batch is.
+          IndexError: a position is outside the dataset, or `positions` is a mask; nothing is returned.
+          DecodeError: a record is not what the decoder expects; with `on_error="skip"`, every record of the batch.
         """
         samples, _ = self.take_kept(positions)
-        return samples if len(samples) or not len(positions) else [self[positions[0]]]  # which raises
+        return samples if len(samples) or not len(positions) else [self[positions[0]]]  # raises its DecodeError
 
     def __getitems__(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
         return self.take(positions)
 
     @abstractmethod
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
-        """Return the samples at `positions` that can be decoded, and their places in it.
+        """Return the samples at `positions` that can be decoded, and their places in `positions`.
 
-        These places ascend, shape (samples,). With `on_error="raise"`, they are all.
+        The places ascend, shape (samples,). With `on_error="raise"`, every place is there.
         """
 
     @property
@@ -99,18 +99,18 @@ class Dataset(_Samples):
         return self._inner.skipped
 
     def __iter__(self) -> Iterator[Any]:
-        # A generator turns a StopIteration from a decoder into an error; else it would end the loop.
+        # A generator, as it turns a decoder's StopIteration into an error; otherwise it would end the loop.
         for position in range(len(self)):
             if self._on_error == "skip":
                 yield from self.take_kept([position])[0]
             else:
                 yield self[position]
         if 0 < len(self) == len(self.skipped):
-            _ = self[0]  # which raises, as a batch does of which nothing is left
+            _ = self[0]  # raises the error of the record, as `take` does if it skips all records
 
     @property
     def _on_error(self) -> str:
-        """What is done with records that cannot be decoded, as `mmapds.open` takes it."""
+        """The argument `on_error` of `mmapds.open`: "raise" or "skip"."""
         return self._inner._on_error
 
     def map(self, function: Callable[..., Any], *, batched: bool = False, seed: int | None = None) -> "Dataset":
@@ -119,11 +119,11 @@ class Dataset(_Samples):
             cropped = ds.map(lambda sample, random: sample["tokens"][random.integers(8) :], seed=7)
 
         Args:
-          function: takes a sample and returns another; or, if `batched`, takes what `take` returns and returns a list
-            of as many samples. It must be picklable where worker processes are spawned.
+          function: takes a sample and returns another; or, if `batched`, takes the samples of `take` and returns a list
+            of equally many. Spawned worker processes need a picklable function.
           batched: call the function once for a batch. `ds[i]` calls it with a batch of one.
-          seed: give the function a `numpy.random.Generator`, too, or a list of one for each sample if `batched`. It
-            depends on the seed, the epoch and the record alone, whoever reads it. See `set_epoch`.
+          seed: pass a `numpy.random.Generator` to the function, too; if `batched`, a list with one for each sample. The
+            generator depends only on the seed, the epoch and the record. See `set_epoch`.
         """
         if not callable(function):
             raise Error(f"function = {function!r}, expected a callable")
@@ -132,13 +132,13 @@ class Dataset(_Samples):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of functions of `map(seed=...)`, in all views, from the next loop on.
 
-        A `mmapds.DataLoader` with a sampler of mmapds has an epoch of its own, that of the sampler. With other samplers
-        and loaders call this before each epoch; spawned workers must not persist.
+        A `mmapds.DataLoader` with a sampler of mmapds uses the epoch of the sampler instead. With other samplers and
+        loaders, call this before each epoch; spawned workers must not persist.
         """
         self._inner.set_epoch(epoch)
 
     def _with_own_epoch(self) -> "Dataset":
-        """Return the same samples with an epoch that nobody else sets."""
+        """Return the same samples with a separate epoch, which `set_epoch` of this dataset does not change."""
         return self
 
     def raw(self, position: SupportsIndex) -> bytes:
@@ -146,15 +146,15 @@ class Dataset(_Samples):
         return self._inner.raw(position)
 
     def where(self, position: SupportsIndex) -> Location:
-        """Return where a record lies: which file, which byte, how many bytes."""
+        """Return the location of a record: file, first byte and number of bytes."""
         return self._inner.where(position)
 
     def place(self, position: SupportsIndex) -> str:
-        """Return where a record lies as messages say it: `train.jsonl:41 (byte 51200)`."""
+        """Return the location of a record as text: `train.jsonl:41 (byte 51200)`."""
         return self._inner.place(position)
 
     def find(self, key: str) -> int:
-        """Return the position of the first record with a key, as samples of tars have.
+        """Return the position of the first record with a key, such as that of a tar sample.
 
         Raises:
           KeyMissingError: no record of this dataset or view has the key.
@@ -176,8 +176,8 @@ class Dataset(_Samples):
     def fingerprint(self) -> str:
         """Identity of the records: 16 hex digits, the same wherever the sources lie.
 
-        States of samplers hold it. It is made of the sizes and fingerprints that the index has of its sources, and of
-        up to 65,536 rows. Paths, columns, keys, decoders and mapped functions have no part in it.
+        States of samplers hold it. It hashes the sizes and fingerprints of the sources, as indexed, and up to 65,536
+        rows. Paths, columns, keys, decoders and mapped functions do not change it.
         """
         return self._inner.fingerprint
 
@@ -190,8 +190,8 @@ class Dataset(_Samples):
     def block_starts(self) -> NDArray[np.int64]:
         """Positions where blocks of compressed sources begin, then the length.
 
-        Blocks inside a long record, without the beginning of one, have the position of the next one. Of a view, these
-        are the positions where the block is another one than that of the sample before.
+        A block in which no record begins has the position of the next record. In a view, these are the positions whose
+        block differs from that of the previous sample.
 
         Raises:
           Error: a source is not compressed.
@@ -204,10 +204,11 @@ class Dataset(_Samples):
         return self._inner._blocks
 
     def _decodes(self, positions: NDArray[np.int64], limit: int | None = None) -> tuple[float, float]:
-        """Return how often a block is decoded in an epoch that begins with some positions, and the bytes for a record.
+        """Return how often an epoch decodes a block, and the decoded bytes for a record.
 
         Args:
-          limit: bytes of a cache; by default, that of the dataset.
+          positions: the first positions of the epoch.
+          limit: bytes of the cache; by default, that of the dataset.
         """
         return self._inner._decodes(positions, limit)
 
@@ -219,7 +220,8 @@ class Dataset(_Samples):
     def column(self, name: str) -> NDArray[Any]:
         """Return a column: a read-only array with a number for each sample.
 
-        It is uint32, uint64, int64 or float64; mapped for neighbours in one index, else copied, above 16 MB to a file.
+        It is uint32, uint64, int64 or float64. Neighbours in one index are mapped; other columns are copied, those
+        above 16 MB to a temporary file.
 
         Raises:
           ColumnError: an index does not have the column; the message has the command that adds it.
@@ -235,9 +237,8 @@ class Dataset(_Samples):
     def length_order(self) -> LengthOrder | None:
         """Records by falling length; None without lengths, or for views that are not slices.
 
-        `values` are the different lengths, falling, and `counts` how many records have each of them: shape (m,).
-        `at(places)` are records, the longest first, equally long ones ascending, and `lengths.at(records)` their
-        lengths.
+        `values` are the distinct lengths, falling, and `counts` the number of records of each: shape (m,). `at(places)`
+        returns records, longest first and ties ascending; `lengths.at(records)` returns their lengths.
         """
         return self._inner.length_order
 
@@ -246,8 +247,8 @@ class Dataset(_Samples):
 
         Args:
           fractions: size of each view; they add up to 1.
-          seed: decides which records go where, and their order; a view is shuffled in constant memory. None does not
-            shuffle: each view is a run of neighbours.
+          seed: chooses the records of each view and their order, in constant memory. None does not shuffle: each view
+            is a run of neighbours.
         Raises:
           Error: a fraction is negative, they do not add up to 1, or the seed is not an integer.
         """
@@ -263,11 +264,11 @@ class Dataset(_Samples):
     def save(self, path: StrPath) -> None:
         """Save a view as an index (`.mmx`), which `mmapds.open(path)` opens.
 
-        The file has the numbers of the records, their columns, and their length order. It names the indexes behind the
-        view relative to its directory, and is stale when one of these is built again of other sources.
+        The file has the numbers of the records, their columns, and their length order. It refers to the indexes behind
+        the view by relative paths. It becomes stale when one of these is rebuilt from other data.
 
         Args:
-          path: of the file, which ends in ".mmx"; a saved view there is replaced.
+          path: path of the file, which ends in ".mmx"; `save` replaces a saved view there.
         Raises:
           Error: the dataset is mapped or zipped, or the file would replace one that is not a saved view.
         """
@@ -279,17 +280,17 @@ class Dataset(_Samples):
     ) -> "Stream":
         """Return a torch IterableDataset of the samples of this rank.
 
-        DataLoaders with workers share it among them; it can be resumed, as samplers can: see docs/training.md.
+        The workers of a DataLoader share its samples. It resumes like a sampler: see docs/training.md.
 
         Args:
-          sampler: a sampler of mmapds, whose order and batches are then used; without other arguments.
-          batch_size: yield batches as `take` returns them, for a DataLoader with `batch_size=None`; else samples.
+          sampler: a sampler of mmapds that gives order and batches; no other arguments then.
+          batch_size: yield batches of `take`, for a DataLoader with `batch_size=None`; None yields samples.
           shuffle: a new order every epoch, see `set_epoch`.
           options: other arguments of `DistributedSampler`: `order`, `seed`, `num_replicas`, `rank`, `drop_last`, ...
         Raises:
-          OrderError: an argument is out of range, or stands beside a sampler.
+          OrderError: an argument is out of range, or given together with a sampler.
         """
-        from ..samplers.stream import make_stream  # start-up time: torch; it stands above this room
+        from ..samplers.stream import make_stream  # imports torch, which is slow; samplers also import this module
 
         if shuffle or (sampler is None and options.get("order") is None):
             options["shuffle"] = shuffle
@@ -300,25 +301,25 @@ class Dataset(_Samples):
         return concat([self, other])
 
     def _record(self, position: SupportsIndex) -> int:
-        """Return the number of the record at a position, which views share."""
+        """Return the number of the record at a position; the same in all views."""
         return self._inner._record(position)
 
     @abstractmethod
     def _select(self, rows: Rows) -> "Dataset":
-        """Return the view of some positions of this dataset."""
+        """Return the view of `rows` of this dataset."""
 
     @classmethod
     @abstractmethod
     def _chained(cls, parts: Sequence[Any]) -> "Dataset":
-        """Return datasets of this class, at least one, one after another."""
+        """Concatenate one or more datasets of this class."""
 
     @property
     def _is_view(self) -> bool:
-        """Whether it has other records than all of its indexes, in their order."""
+        """Whether it is a selection, not all records of its indexes in order."""
         return False
 
     def _columns_named(self, name: str) -> list[str]:
-        """Return the columns that a name may mean: several in datasets that are zipped."""
+        """Return the columns that match a name; a zip may have several."""
         return self._inner._columns_named(name)
 
     def _view(self, key: Any) -> "Dataset":
@@ -349,7 +350,7 @@ class MappedDataset(Dataset):
         return MappedDataset(inner, self._function, self._is_batched, own)
 
     def _function_at(self, positions: Any) -> Callable[[Any], Any]:
-        """Return the function of the samples at some positions, to be called for each in turn, or for the batch."""
+        """Return the function with the generators of `positions`; call it for each sample in turn, or for the batch."""
         function, randomness = self._function, self._randomness
         if randomness is None:
             return function
@@ -378,7 +379,7 @@ class MappedDataset(Dataset):
         if self._is_batched:
             return self._batch(samples, positions) if len(samples) else [], kept
         function, mapped = self._function_at(positions), list[Any]()
-        for sample in samples:  # one more call for each would take longer than most functions
+        for sample in samples:  # inlined: a helper call for each sample costs more than most functions
             try:
                 mapped.append(function(sample))
             except Exception as error:
@@ -406,7 +407,7 @@ class MappedDataset(Dataset):
         return list(made)
 
     def _raise_at(self, position: SupportsIndex, error: Exception, batch: str = "") -> NoReturn:
-        """Raise an error of the function, which keeps its type, with the place of the record."""
+        """Raise an error of the function again, with a note of the record's place; its type stays."""
         place = batch + self._inner.place(position)
         if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
             raise RuntimeError(f"function {decoder_name(self._function)!r} raised StopIteration, of {place}") from error
@@ -444,7 +445,7 @@ class ZippedDataset(Dataset):
 
     def __init__(self, members: Mapping[str, Dataset]) -> None:
         self._members = dict(members)
-        self._inner = next(iter(self._members.values()))  # whose sources a `ChunkedSampler` keeps together
+        self._inner = next(iter(self._members.values()))  # `ChunkedSampler` uses its sources
 
     def set_epoch(self, epoch: int) -> None:
         for member in self._members.values():
@@ -482,7 +483,7 @@ class ZippedDataset(Dataset):
         return {name: member.raw(position) for name, member in self._members.items()}
 
     def where(self, position: SupportsIndex) -> dict[str, Any]:  # type: ignore[override]
-        """Return where the records at a position lie, by the name of their dataset."""
+        """Return the locations of the records at a position, by the name of their dataset."""
         return {name: member.where(position) for name, member in self._members.items()}
 
     def place(self, position: SupportsIndex) -> str:
@@ -509,7 +510,7 @@ class ZippedDataset(Dataset):
         return [f"{name}.{column}" for name, member in self._members.items() for column in member.columns]
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column of one dataset by a name as "a.length", or "length" where no other has it; see `Dataset`."""
+        """Return a column by a name such as "a.length", or "length" if only one dataset has it; see `Dataset`."""
         found = self._owners(name)
         if len(found) != 1:
             known, hint = ", ".join(map(repr, self.columns)), "add it to one of the datasets, with mmapds.add_column"
@@ -520,7 +521,7 @@ class ZippedDataset(Dataset):
         return self._members[key].column(own)
 
     def _owners(self, name: str) -> list[tuple[str, str]]:
-        """Return the columns that a name may mean: the name of the dataset, and that of the column there."""
+        """Return the columns that match a name, as pairs of dataset and column."""
         every = [(key, own) for key, each in self._members.items() for own in each.columns]
         exact = [pair for pair in every if ".".join(pair) == name]
         return exact or [(key, own) for key, each in self._members.items() for own in each._columns_named(name)]
@@ -530,7 +531,7 @@ class ZippedDataset(Dataset):
 
     @property
     def length_order(self) -> LengthOrder | None:
-        """That of the one dataset that has lengths."""
+        """The length order of the only dataset with lengths; None if several or no datasets have lengths."""
         having = self._owners("length")
         return self._members[having[0][0]].length_order if len(having) == 1 else None
 
@@ -579,12 +580,12 @@ def zip(**datasets: Dataset) -> Dataset:  # noqa: A001 - mmapds.zip is the publi
 
         pairs = mmapds.zip(question=ds, answer=mmapds.open("train.jsonl", decode="text"))
 
-    `raw` and `where` return dicts too. Columns are those of all datasets, by names as "a.length"; a column that one
-    dataset has alone needs no more than its own name, so that `lengths` are those of the one dataset that has them.
-    `source_starts`, `block_starts` and `find` are those of the first dataset.
+    `raw` and `where` return dicts too. Columns of all datasets have names such as "a.length"; the plain name is enough
+    if only one dataset has the column, so `lengths` works if only one has lengths. `source_starts`, `block_starts` and
+    `find` use the first dataset.
 
     Args:
-      datasets: one or more datasets of mmapds, by the name that they have in samples.
+      datasets: one or more datasets of mmapds; the keywords become the names in samples.
     Raises:
       Error: no dataset is given, one is not of mmapds, or their lengths differ.
     """
