@@ -1,4 +1,4 @@
-"""Batches that are made into samples only when these are asked for."""
+"""Lazy batches: they make each sample on access."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -17,30 +17,30 @@ from ..formats.format import plain_dtype
 from ..storage.workers import sendable
 
 Refused = Callable[[int, Exception], NoReturn]
-"""Raises the error of a batch's record, which is given by its place in the batch."""
+"""Raises the error of a record, given its place in the batch."""
 _DECODING_ERRORS = ValueError, EOFError, MemoryError, SystemError
-"""What is raised of a record that is decoded; where memory is short, orjson makes it SystemError."""
+"""Errors of decoding a record; orjson raises SystemError if memory is short."""
 
 
 class StoredField(NamedTuple):
     """A field of numbers or arrays that becomes a tensor without making any sample."""
 
     batch: _native.ArrayBatch | _native.JsonBatch
-    number: int  # by which `batch` calls it
-    dtype: str  # of the arrays, as the schema calls it
-    numbers: NDArray[Any] | None  # as their tensor has them: shape (samples,); None for arrays
+    number: int  # number of the field in `batch`
+    dtype: str  # of the arrays, by its name in the schema
+    numbers: NDArray[Any] | None  # in the dtype of their tensor: shape (samples,); None for arrays
     shapes: NDArray[Any] | None = None  # of each array, int64: shape (samples, axes); None for numbers
 
 
 class Columns(ABC):
-    """The fields of records that the core reads as a batch; a decoder, or a part of one."""
+    """A decoder, or a part of one, whose fields the core reads from a whole batch of records."""
 
     names: Collection[str]
-    """The names of the fields, which every sample has."""
+    """The names of the fields; every sample has all of them."""
     ragged: Collection[str] = ()
     """The fields whose values are lists of arrays."""
     identity: tuple[Any, ...]
-    """What two of a class have in common that read the same."""
+    """Two objects of a class with equal identities read the same samples."""
 
     @abstractmethod
     def _stored(self, found: Any, name: str) -> StoredField | None:
@@ -48,7 +48,7 @@ class Columns(ABC):
 
     @abstractmethod
     def _values(self, found: Any, name: str) -> list[Any] | None:
-        """Return the value of a field in each sample; None where samples have to be made for it."""
+        """Return the value of a field in each sample; None if that needs whole samples."""
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.identity == self.identity
@@ -58,7 +58,7 @@ class Columns(ABC):
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the dtype of a name; raise Error where it is one of ml_dtypes, which is not installed."""
+    """Return the dtype of a name; raise Error if it needs ml_dtypes, and that is not installed."""
     if name not in EXTENDED:
         return plain_dtype(name).newbyteorder("<")
     try:
@@ -70,7 +70,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def as_tensor(array: Any) -> Any:
-    """Return an array of a dtype of ml_dtypes as a tensor that shares its memory."""
+    """Return an array with a dtype of ml_dtypes as a tensor that shares its memory."""
     import torch  # optional: the extra mmapds[torch]
 
     expect_read_only()
@@ -80,7 +80,7 @@ def as_tensor(array: Any) -> Any:
 
 @cache
 def expect_read_only() -> None:
-    """Provoke and hide the warning that torch gives once in a process, for the first read-only array."""
+    """Use up torch's warning of read-only arrays, which comes once in a process, without showing it."""
     import torch  # optional: the extra mmapds[torch]
 
     with warnings.catch_warnings():
@@ -91,11 +91,11 @@ def expect_read_only() -> None:
 
 
 class LazyBatch(Sequence[Any]):
-    """Samples that are dicts, each made when it is asked for. Equal to a list of the samples; pickled as that list."""
+    """Samples that are dicts, each made on access. It equals a list of the samples, and pickles as that list."""
 
     names: Collection[str]
     ragged: Collection[str] = ()
-    """Both as those of `Columns`."""
+    """Both as in `Columns`."""
 
     @abstractmethod
     def values(self, name: str) -> Sequence[Any]:
@@ -103,7 +103,7 @@ class LazyBatch(Sequence[Any]):
 
     @abstractmethod
     def sample(self, k: int) -> Any:
-        """Return a sample, made now; k may count from the end."""
+        """Make and return a sample; k may count from the end."""
 
     def stored(self, name: str) -> StoredField | None:
         """Return a field that becomes a tensor without making samples; None for any other."""
@@ -115,7 +115,7 @@ class LazyBatch(Sequence[Any]):
         return self.sample(key)
 
     def __iter__(self) -> Iterator[Any]:
-        # By the length: that of sequences takes an IndexError while a sample is made for the end.
+        # Not Sequence's own: that takes an IndexError of a decoder for the end of the batch.
         for k in range(len(self)):
             yield self.sample(k)
 
@@ -128,7 +128,7 @@ class LazyBatch(Sequence[Any]):
         try:
             return list, (list(self),)
         except Exception as error:
-            # Raised where the samples are read: a queue of multiprocessing would drop the batch, and a trainer wait.
+            # The receiver raises it: in a multiprocessing queue, an error here drops the batch and hangs the trainer.
             return FailedSamples, (sendable(error),)
 
     def __repr__(self) -> str:
@@ -136,7 +136,7 @@ class LazyBatch(Sequence[Any]):
 
 
 class FailedSamples(Sequence[Any]):
-    """An error in the place of samples, which another process raises where it looks for the samples."""
+    """Stands for samples that could not be pickled; raises their error in the process that reads them."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -149,7 +149,7 @@ class FailedSamples(Sequence[Any]):
 
 
 class ZippedBatch(LazyBatch):
-    """Samples of several datasets side by side, made of their batches by name."""
+    """Samples of several datasets side by side, from one batch for each name."""
 
     def __init__(self, parts: Mapping[str, Sequence[Any]]) -> None:
         self.parts = dict(parts)
@@ -167,11 +167,11 @@ class ZippedBatch(LazyBatch):
 
 @dataclass(eq=False, repr=False)
 class RecordBatch(LazyBatch):
-    """Samples of records that the core has found or read."""
+    """Samples of a batch of the core."""
 
     _found: _native.ArrayBatch | _native.JsonBatch
     _columns: Columns
-    _make: Callable[[Any], Any] | None  # makes a sample of an item of `_found`; None where that is one
+    _make: Callable[[Any], Any] | None  # makes a sample from an item of `_found`; None if the item is the sample
     _refused: Refused
     _check: Callable[[int], None] | None = None  # raises an error if the source was cut short since a record was found
 
@@ -197,5 +197,5 @@ class RecordBatch(LazyBatch):
         try:
             values = self._columns._values(self._found, name)
         except _DECODING_ERRORS:
-            values = None  # a sample raises it with the place of the record
+            values = None  # making the sample raises the error again, with the place of the record
         return [sample[name] for sample in self] if values is None else values

@@ -220,8 +220,8 @@ class Dataset(_Samples):
     def column(self, name: str) -> NDArray[Any]:
         """Return a column: a read-only array with a number for each sample.
 
-        It is uint32, uint64, int64 or float64. Neighbours in one index are mapped; other columns are copied, those
-        above 16 MB to a temporary file.
+        It is uint32, uint64, int64 or float64. Neighbours in one index are mapped; other views copy (above 16 MB, to a
+        temporary file).
 
         Raises:
           ColumnError: an index does not have the column; the message has the command that adds it.
@@ -247,8 +247,7 @@ class Dataset(_Samples):
 
         Args:
           fractions: size of each view; they add up to 1.
-          seed: chooses the records of each view and their order, in constant memory. None does not shuffle: each view
-            is a run of neighbours.
+          seed: chooses the records of each view and their order, in constant memory; None makes runs of neighbours.
         Raises:
           Error: a fraction is negative, they do not add up to 1, or the seed is not an integer.
         """
@@ -290,7 +289,7 @@ class Dataset(_Samples):
         Raises:
           OrderError: an argument is out of range, or given together with a sampler.
         """
-        from ..samplers.stream import make_stream  # imports torch, which is slow; samplers also import this module
+        from ..samplers.stream import make_stream  # start-up time: torch; and samplers are a layer above this one
 
         if shuffle or (sampler is None and options.get("order") is None):
             options["shuffle"] = shuffle

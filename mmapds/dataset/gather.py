@@ -1,4 +1,4 @@
-"""Samples as fields: arrays of one dtype, numbers, and lists of anything else; what padding and packing begin with."""
+"""The first step of padding and packing: turn samples into fields of arrays, of numbers, or of other values."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ Number = int | float | bool
 _NUMERIC = "biufc"
 """Kinds of NumPy dtypes that are numbers, supported or not."""
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in NUMBERS}
-"""The dtypes of batches, by the name that NumPy and array files have for them too."""
+"""The dtypes of batches, by their names in torch, NumPy and array files."""
 _NUMPY = {dtype: np.dtype(name) for name, dtype in _DTYPES.items() if name != "bfloat16"}
 _LISTED = (int, float, np.bool_, np.integer, np.floating)
 """Types of the items of a list that counts as an array."""
 _KINDS = {"array": "an array or a list of numbers", "number": "a number", "fields": "a dict"}
 _NUMPYS = (np.ndarray, np.generic)
-_ARRAYS = (*_NUMPYS, torch.Tensor)  # tuples: a union that is made for each value takes longer than the test
+_ARRAYS = (*_NUMPYS, torch.Tensor)  # tuples: making a union for each value is slower than the isinstance test
 _Lists = dict[tuple[Any, ...], bool]
-"""The paths of fields that are lists, and whether they are found."""
+"""The paths of `lists`, and whether a field was found there."""
 _LONGEST_EMPTY = 1 << 20
-"""Entries that have no items: they take no bytes in a file, and still a mask, or what stands beside packs."""
+"""Most entries without items: they take no bytes in a file, but masks and the bounds of packs would take memory."""
 
 
 class Path(tuple[Any, ...]):
-    """How a sample is indexed to reach a field; without keys it is the sample itself."""
+    """The keys that lead from a sample to a field; empty for the sample itself."""
 
     __slots__ = ()
 
@@ -54,14 +54,14 @@ class Path(tuple[Any, ...]):
 
 @dataclass(slots=True)
 class Arrays:
-    """A field of arrays of one dtype, which differ in their first axis alone."""
+    """A field of arrays of one dtype, whose shapes differ only in the first axis."""
 
     path: Path
     dtype: torch.dtype
     lengths: NDArray[np.int64]  # of the first axes, shape (samples,)
     tail: tuple[int, ...]  # the shape beyond the first axis
-    held: list[Array] | StoredField  # the arrays, or where they are stored
-    are_empty_lists: bool = False  # whether nothing has a dtype: `dtype` is a guess
+    held: list[Array] | StoredField  # the arrays, or their place in a batch of the core
+    are_empty_lists: bool = False  # whether all are empty lists, so that `dtype` is a guess
 
     def __post_init__(self) -> None:
         if 0 in self.tail and self.longest > _LONGEST_EMPTY:
@@ -76,7 +76,7 @@ class Arrays:
 
     @classmethod
     def of_values(cls, values: Sequence[Any], path: Path) -> Arrays:
-        """Make one of arrays, tensors and empty lists."""
+        """Make a field from arrays, tensors and empty lists."""
         dtypes = [getattr(value, "dtype", None) for value in values]
         given = set(dtypes)
         are_empty_lists = given == {None}
@@ -89,7 +89,7 @@ class Arrays:
 
     @classmethod
     def of_stored(cls, field: StoredField, path: Path) -> Arrays:
-        """Make one of arrays in a file, of which none is made."""
+        """Make a field from a batch of the core, without making its arrays."""
         shapes = field.shapes
         assert shapes is not None
         alike = shapes.shape[1] == 1 or (shapes[:, 1:] == shapes[0, 1:]).all()
@@ -99,10 +99,11 @@ class Arrays:
     def joined(
         self, entries: tuple[int, ...], begins: NDArray[np.int64] | None, pad: Any, longest: int, *, left: bool
     ) -> torch.Tensor:
-        """Return the arrays in one tensor, of shape (*entries, *tail), and `pad` between them and up to the end.
+        """Copy the arrays into one tensor of shape (*entries, *tail), with `pad` in all gaps.
 
-        They begin at the entries `begins`, ascending; None for one in each row. Arrays that are longer than `longest`
-        are cut, at their start if `left`, else at their end.
+        Args:
+          begins: first entry of each array, ascending; None puts each array into a row of its own.
+          longest: cut longer arrays to this length, at their start if `left`, or else at their end.
         """
         pad = pad.item() if getattr(pad, "ndim", None) == 0 else pad
         dtype = torch.get_default_dtype() if self.are_empty_lists and isinstance(pad, float) else self.dtype
@@ -124,10 +125,10 @@ class Arrays:
 
 
 def gather(samples: Sequence[Any], lists: Iterable[Any], omitted: Collection[Any] = ()) -> Any:
-    """Return what the fields of samples are: a dict of them, a tuple by position, or one field.
+    """Return the fields of samples: a dict for dicts, a tuple for tuples, or a single field.
 
-    A field is `Arrays`, a tensor of numbers, a dict of fields, or a list of the values, as it is where `lists` names it
-    or the path to it. Fields of the `omitted` names are left out, at any depth.
+    A field is `Arrays`, a tensor of numbers, a dict of fields, or a list of the values; a list if `lists` has its name
+    or path. Fields with `omitted` names are dropped, at any depth.
     """
     lists = [lists] if isinstance(lists, str) else list(lists)
     if not all(isinstance(name, Hashable) for name in lists):
@@ -146,7 +147,7 @@ def _keys_of(name: Any) -> tuple[Any, ...]:
 
 
 def _gathered(values: Sequence[Any], path: Path, lists: _Lists, omitted: Collection[Any]) -> Any:
-    """Return what the values of a field are; see `gather`."""
+    """Return a field from its values; see `gather`."""
     if path in lists:
         lists[path] = True
         return list(values)
@@ -169,7 +170,7 @@ def _gathered(values: Sequence[Any], path: Path, lists: _Lists, omitted: Collect
 
 
 def _of_batch(batch: LazyBatch, name: str, path: Path, lists: _Lists, omitted: Collection[Any]) -> Any:
-    """Return what a field of a batch is, without making samples where it is stored."""
+    """Return a field of a lazy batch, if possible without making samples."""
     path = path.to(name)
     if path not in lists:
         if name in batch.ragged:
@@ -183,7 +184,7 @@ def _of_batch(batch: LazyBatch, name: str, path: Path, lists: _Lists, omitted: C
 
 
 def _names_of(samples: Sequence[Mapping[Any, Any]], path: Path) -> Collection[Any]:
-    """Return the names of the fields, which all samples share."""
+    """Return the names of the fields; raise CollateError if samples differ in them."""
     names = samples[0].keys()
     for i, sample in enumerate(samples):
         if sample.keys() != names:
@@ -197,7 +198,7 @@ def _names_of(samples: Sequence[Mapping[Any, Any]], path: Path) -> Collection[An
 
 
 def _positions(samples: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Return the values of each position of samples that are tuples or lists."""
+    """Transpose samples that are tuples or lists: return the values of each position."""
     count = len(samples[0])
     for i, sample in enumerate(samples):
         if len(sample) != count:
@@ -209,7 +210,7 @@ def _positions(samples: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 
 def _kind_of(value: Any) -> str:
-    """Return what a value counts as: "array", "number", "fields", "list", "empty" (a list), "tuple" or "other"."""
+    """Return the kind of a value: "array", "number", "fields", "list", "empty" (a list), "tuple" or "other"."""
     if isinstance(value, _ARRAYS):
         if isinstance(value, _NUMPYS) and value.dtype.kind not in _NUMERIC:
             return "other"
@@ -224,7 +225,7 @@ def _kind_of(value: Any) -> str:
 
 
 def _as_arrays(values: Sequence[Any], path: Path) -> Sequence[Any]:
-    """Return values, of which lists of numbers have become arrays, and ml_dtypes' bfloat16 tensors."""
+    """Return the values, with lists of numbers as arrays, and bfloat16 arrays of ml_dtypes as tensors."""
     if any(issubclass(each, np.ndarray | list) for each in set(map(type, values))):
         return [_as_array(value, i, path) for i, value in enumerate(values)]
     return values
@@ -232,7 +233,7 @@ def _as_arrays(values: Sequence[Any], path: Path) -> Sequence[Any]:
 
 def _as_array(value: Any, i: int, path: Path) -> Any:
     if isinstance(value, np.ndarray):
-        if value.dtype.kind == "V":  # not of NumPy's own; the name of a dtype takes long to make
+        if value.dtype.kind == "V":  # a dtype that NumPy lacks; checked first, as `dtype.name` is slow
             return as_tensor(value) if value.dtype.name == "bfloat16" else value
         if value.dtype.kind in _NUMERIC:
             refuse_masked(value, i, path)
@@ -254,7 +255,7 @@ def _as_array(value: Any, i: int, path: Path) -> Any:
 
 
 def refuse_masked(value: Array, i: int, path: Path) -> None:
-    """Raise CollateError if numbers of an array are behind its mask, so that they are no values."""
+    """Raise CollateError if an array has masked numbers: these are not values."""
     if type(value) is not np.ndarray and (count := masked_count(value)):
         raise CollateError(f"samples[{i}]{path}: expected numbers without a mask, found {count} masked")
 
@@ -288,7 +289,7 @@ def _number_tensor(values: Sequence[Any], path: Path) -> torch.Tensor:
 
 
 def _promoted(dtypes: Sequence[Any], path: Path) -> torch.dtype:
-    """Return the dtype to which torch promotes dtypes, and types of Python's numbers; None does not count."""
+    """Return the dtype to which torch promotes dtypes and Python's number types; ignore None."""
     names = {_name(dtype): dtype for dtype in dict.fromkeys(dtypes) if dtype is not None}
     for name, dtype in names.items():
         if name not in _DTYPES:
@@ -318,7 +319,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Array | torch.Tensor:
 
 
 def _fill_of(pad: Any, dtype: torch.dtype, path: Path) -> int:
-    """Return the bytes of a pad value that `dtype` holds, floats rounded, repeated until they are 8, as one integer."""
+    """Return a pad value in `dtype`, floats rounded, repeated to 8 bytes and read as one integer."""
     with suppress(RuntimeError, OverflowError, ValueError, TypeError):
         filled = torch.full((8 // dtype.itemsize,), pad, dtype=dtype)
         held = filled.tolist()[0]
@@ -334,16 +335,16 @@ def _fill_of(pad: Any, dtype: torch.dtype, path: Path) -> int:
 
 
 def _memory(value: Any, dtype: torch.dtype) -> Array:
-    """Return the memory of an array or a tensor, contiguous; NumPy has no bfloat16 and shows it as int16."""
+    """Return an array or a tensor as a contiguous NumPy array; bfloat16, which NumPy lacks, as int16."""
     if isinstance(value, torch.Tensor):
         value = value.view(torch.int16).numpy() if dtype is torch.bfloat16 else value.numpy()
     return np.ascontiguousarray(value)
 
 
 def _tail_of(shapes: list[tuple[int, ...]], path: Path) -> tuple[int, ...]:
-    """Return the shape beyond the first axis, which all arrays with entries share.
+    """Return the shape beyond the first axis; raise CollateError if arrays with entries differ in it.
 
-    Arrays without entries count only where no other is: each axis then has the greatest length.
+    Arrays without entries count only if all are empty: each axis then has the greatest length.
     """
     tails = {shape[1:] for shape in shapes}
     if len(tails) == 1:
@@ -363,7 +364,7 @@ def _tail_of(shapes: list[tuple[int, ...]], path: Path) -> tuple[int, ...]:
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor to fill; in a worker of a DataLoader in shared memory, so that sending it copies nothing."""
+    """Return an uninitialised tensor; in a DataLoader worker, in shared memory, so that sending it copies nothing."""
     size = math.prod(shape) * dtype.itemsize
     if size == 0 or torch.utils.data.get_worker_info() is None:
         return torch.empty(shape, dtype=dtype)

@@ -1,4 +1,4 @@
-"""`mmapds.open`, and the dataset that it returns: samples over one index or many, none of them held in memory."""
+"""`mmapds.open`: find, check and open indexes, and choose the decoder of their records."""
 
 from __future__ import annotations  # help() shows them as they are written
 
@@ -52,26 +52,26 @@ def open(  # noqa: A001 - mmapds.open is the public name
         sample, batch, last = ds[7], ds.take([3, 1, 4]), ds[-100:]
 
     Args:
-      source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list, in this order.
-      decode: what makes a sample of a record: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict of the bytes of
-        a tar's members), "wds" (members decoded by extension), "pil" (the same, with images as RGB), "tf_example",
+      source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list of these, whose
+        order the records keep.
+      decode: the decoder from record to sample: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict of the bytes
+        of a tar's members), "wds" (members decoded by extension), "pil" (the same, with images as RGB), "tf_example",
         `Fields`, or a picklable function of the bytes. Each format has a default: "json" for JSONL, arrays for binary
         records with a dtype, "files" for tars. "torch" gives tensors instead of arrays; do not write to them, as they
         share memory with the file.
       access: "random" turns off the kernel's readahead. "sequential" leaves it on, for chunked orders and passes in
         file order. "auto" is "random", with our own readahead for reads in order.
-      check: how each source is compared with the one that was indexed: see docs/checks.md. "stat" compares size and
-        time, and the fingerprint where the time is another; above 256 KiB that is a sample, so it warns. "sample"
-        compares all fingerprints. "full" compares hashes, which `build(..., hash=True)` stores. "none" compares
-        nothing.
+      check: how to compare each source with the one that was indexed: see docs/checks.md. "stat" compares size and
+        time; if the time differs, it compares the fingerprint, a sample above 256 KiB, and warns. "sample" compares all
+        fingerprints. "full" compares hashes, which `build(..., hash=True)` stores. "none" compares nothing.
       io: "mmap" maps files, which is fastest. "pread" copies each record by a system call, for network file systems
-        whose maps cannot be trusted. A dict of patterns of absolute paths says it by file; the first match counts.
-      block_cache: bytes of decoded blocks of compressed sources that each process keeps; least recently used ones go.
-      on_error: "skip" skips records that cannot be decoded in what `take` returns, with a warning, and adds them to
-        `ds.skipped`. `len`, positions and states stay as they are, and `ds[i]` raises. See docs/formats.md.
+        with unreliable maps. A dict maps patterns of absolute paths to these; the first match counts.
+      block_cache: bytes of decoded blocks of compressed sources to cache in each process (LRU).
+      on_error: "skip" makes `take` skip records that cannot be decoded, with a warning, and add them to `ds.skipped`.
+        `len`, positions and states do not change, and `ds[i]` raises. See docs/formats.md.
       build: build missing and stale indexes first, instead of raising: see `mmapds.build`. Views are not saved again.
-      roots: directories in which sources of an index may lie, besides its own directory and `MMAPDS_ROOTS`. Sources
-        that `source_or_index` names need none. A stranger's index could name any file of yours: see SECURITY.md.
+      roots: directories that may hold sources of an index, besides its own directory and `MMAPDS_ROOTS`. Sources in
+        `source_or_index` need no root. A stranger's index could name any file of yours: see SECURITY.md.
     Raises:
       SourceError: a source is missing, a pattern matches nothing, or an index names a file outside the roots.
       IndexMissingError, StaleIndexError: an index must be built first; the message has the command.
@@ -126,18 +126,18 @@ def refuse_missing(missing: list[str], patterns: Sequence[str]) -> NoReturn:
 
 
 def _index_path(path: str) -> str:
-    """Return the path of a source's index: beside it or, for a link, beside the file that it leads to."""
+    """Return the path of a source's index: beside the source, or beside the target of a link."""
     beside = path if names_index(path) else path + INDEX_SUFFIX
     followed = os.path.realpath(path) + INDEX_SUFFIX if os.path.islink(path) else beside
     return beside if os.path.lexists(beside) or not os.path.exists(followed) else followed
 
 
 def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Sequence[Index | SavedView]) -> None:
-    """Refuse a source that is given by its name and by an index; warn of one that two indexes of a pattern have."""
+    """Raise SourceError for a source given by name and in an index; warn if two indexes of a pattern share one."""
     by_name = {path for path in paths if not path.endswith(INDEX_SUFFIX)}
     if len(by_name) == len(paths):
         return
-    same = os.path.realpath if by_name else os.path.normpath  # a directory may have indexes by the thousands
+    same = os.path.realpath if by_name else os.path.normpath  # fast path: a directory may have thousands of indexes
     holders, named, remark = {same(path): path for path in by_name}, set(patterns), ""
     for path, index in zip(paths, indexes, strict=True):
         if path in by_name or (isinstance(index, SavedView) if by_name else path in named):
@@ -156,7 +156,7 @@ def _check_given_once(paths: Sequence[str], patterns: Sequence[str], indexes: Se
 
 
 def _warn_of_samples(sampled: Sequence[tuple[Index, int]], patterns: list[str]) -> None:
-    """Warn of sources of another time that a sample decided on."""
+    """Warn of sources with another mtime whose bytes were compared by sample."""
     if sampled:
         index, number = sampled[0]
         more = f" and {len(sampled) - 1:,} more" if len(sampled) > 1 else ""
@@ -169,7 +169,7 @@ def _warn_of_samples(sampled: Sequence[tuple[Index, int]], patterns: list[str]) 
 
 
 def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Decoder:
-    """Return the decoder that the user means: the one given, or else that of the format."""
+    """Return the given decoder, or that of the format."""
     for index in indexes:
         formats.check_decoder(index, given)
     if given == "pil" and find_spec("PIL") is None:
@@ -186,7 +186,7 @@ def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Dec
 
 
 def _decoder_of(index: Index, fields: Fields | None) -> str | Decoder:
-    """Return the decoder of an index, as its format says; or that of the fields that a user wants of its records."""
+    """Return the default decoder of an index, or the decoder of the given fields."""
     with index.reporting_malformed_metadata():
         sample = formats.of_index(index).decoder(index.parameters)
         if isinstance(sample, FieldsOf):

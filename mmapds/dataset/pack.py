@@ -1,4 +1,4 @@
-"""Collating into packs: samples one after another in a row, and what keeps attention inside each of them."""
+"""Collating into packs: samples one after another in a row, with the bounds that attention needs."""
 
 from __future__ import annotations  # help() shows them as they are written
 
@@ -18,8 +18,8 @@ from .gather import Arrays, Number, Path, empty, gather
 Int64s = NDArray[np.int64]
 _OPTIONAL = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 _LAYOUTS = ("flash", "hf", "megatron", "segments")
-_IGNORED = -100  # the label that losses leave out
-_MOST = 2**31 - 1  # tokens, which cu_seqlens counts in int32
+_IGNORED = -100  # the label that losses ignore
+_MOST = 2**31 - 1  # tokens in a batch, as cu_seqlens is int32
 
 
 class _Options(NamedTuple):
@@ -32,10 +32,10 @@ class _Options(NamedTuple):
     left: bool
     labels: str | None
     wanted: tuple[str, ...]
-    """The keys beside the fields that are only there if they are asked for."""
+    """The optional keys to add to the fields."""
 
     def check(self) -> None:
-        """Raise CollateError for an option that is out of range, or does not fit the others."""
+        """Raise CollateError for an option that is out of range, or contradicts another one."""
         if self.layout not in _LAYOUTS:
             raise CollateError(f"layout = {self.layout!r}, expected {' or '.join(map(repr, _LAYOUTS))}")
         for name in ("pad_to", "packs", "max_sequences", "round_to"):
@@ -72,35 +72,34 @@ def pack_collate(
 
         row = mmapds.pack_collate(tokens.take([0, 1, 2]))
 
-    Samples are dicts, or arrays alone, which count as "tokens" ("input_ids" for "hf"). Fields of arrays, tensors or
-    lists of numbers are joined along their first axis; other fields become what `pad_collate` makes of them, one value
-    a sample, and so do lists that are all empty beside others that are not. What stands beside them depends on the
-    layout, T being all tokens:
+    Samples are dicts, or arrays alone, which become the field "tokens" ("input_ids" for "hf"). Fields of arrays,
+    tensors or lists of numbers are joined along their first axis. Other fields are collated as by `pad_collate`; so is
+    a field of empty lists only, if other fields have entries. The layout adds keys; T is the number of all tokens:
 
     - "flash", for flash-attn and torch's varlen attention: fields of shape (T, ...); "cu_seqlens", where samples begin,
       then T, int32 of shape (samples + 1,); "max_seqlen", an int.
     - "hf", for Hugging Face's models: fields of shape (1, T, ...); "position_ids", int64, from 0 in each sample;
-      "labels", int64, -100 at the first token of each sample, from the field of that name, else "input_ids". An
-      "attention_mask" is left out.
-    - "megatron", for Megatron's "thd": as "flash", with samples padded to `round_to`; "cu_seqlens" is of tokens alone,
-      "cu_seqlens_padded" with padding; "position_ids".
+      "labels", int64, -100 at the first token of each sample, from the field "labels", or else "input_ids". The field
+      "attention_mask" is dropped.
+    - "megatron", for Megatron's "thd": like "flash", with samples padded to `round_to`; "cu_seqlens" counts tokens
+      only, "cu_seqlens_padded" also padding; "position_ids".
     - "segments", for JAX: fields of shape (T, ...); "segment_ids", int32, from 1, 0 in padding; "positions", int32.
 
     Args:
       samples: one or more, with the same fields.
-      pad_to: make T this, with padding at the end, which is one more sample for attention (none for "megatron").
+      pad_to: pad the end so that T is this. For attention the padding is one more sample, except for "megatron".
       packs: for batches of several packs, in the layouts "hf" and "segments": fields of shape (packs, pad_to, ...). A
         sample that does not fit its row begins the next. In the other layouts, several packs are one longer row.
-      max_sequences: most samples in a pack. "cu_seqlens" has one size then, filled up with T: `max_sequences` + 1, and
+      max_sequences: most samples in a pack. "cu_seqlens" then has a fixed size, padded with T: `max_sequences` + 1, and
         one more with `pad_to`.
-      round_to: for "megatron": samples take a multiple of this.
+      round_to: for "megatron": pad each sample to a multiple of this.
       max_length: cut longer samples to this length, as `oversize="truncate"` of the sampler needs.
       truncate: cut off the end ("right") or the start ("left").
       pad_value: a number that every padded dtype can hold, or a dict of field name to such a number.
-      labels: the field whose first token of each sample becomes -100, as for "hf", where it is "labels"; one beside the
-        inputs, which stay as they are.
-      lists: fields that are not joined, whatever they hold, and become lists of a value for each sample: ["embedding"].
-        A field of a nested dict is named with dots.
+      labels: the field of the labels, separate from the inputs: the first token of each sample becomes -100. It is
+        "labels" by default for "hf".
+      lists: fields to return as lists of one value for each sample, without joining: ["embedding"]. Dots name a field
+        of a nested dict.
       flash_attn_kwargs: for "hf": add "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q" and "max_length_k".
       seq_idx: for "hf": add "seq_idx", the number of each token's sample, int32, for Mamba.
     Raises:
@@ -123,7 +122,7 @@ def _packed(samples: Sequence[Any], options: _Options, pad_value: Any, lists: It
     if not isinstance(fields, dict):
         raise CollateError(f"samples[0]: expected a dict of fields, or an array, found {type(samples[0]).__name__}")
     sequences = list(_sequences(fields))
-    if any(field.lengths.any() for field in sequences):  # beside which lists that are all empty stay lists
+    if any(field.lengths.any() for field in sequences):  # then fields of empty lists only stay lists
         sequences = [field for field in sequences if not field.are_empty_lists]
     if not sequences:
         raise CollateError(f"samples[0]: expected a field of arrays to pack, found {listed(fields)}")
@@ -155,7 +154,7 @@ def _sequences(fields: Mapping[Any, Any]) -> Iterator[Arrays]:
 
 
 def _shared_lengths(fields: Sequence[Arrays]) -> Int64s:
-    """Return the length of each sample, which all its fields share."""
+    """Return the length of each sample; raise CollateError if its fields differ in length."""
     first = fields[0]
     for field in fields:
         differs = field.lengths != first.lengths
@@ -172,10 +171,10 @@ def _shared_lengths(fields: Sequence[Arrays]) -> Int64s:
 
 
 class _Places(NamedTuple):
-    """Where each sample stands among all tokens of the batch."""
+    """The place of each sample among all tokens of the batch."""
 
     begins: Int64s
-    lengths: Int64s  # without what is cut off
+    lengths: Int64s  # after the cut
     rows: int
     row: int  # tokens in a row
 
@@ -203,7 +202,7 @@ class _Places(NamedTuple):
         return cls(begins, lengths, rows, row)
 
     def bounds(self) -> tuple[Int64s, NDArray[np.int32]]:
-        """Return where samples and paddings begin, then `total`; and the number of each sample, -1 for a padding."""
+        """Return where samples and padding begin, then `total`; and the number of each sample, -1 for padding."""
         ends = self.begins + self.lengths
         used = min(int(self.begins[-1]) // max(self.row, 1) + 1, self.rows)  # rows
         following = np.append(self.begins[1:], used * self.row)
@@ -216,7 +215,7 @@ class _Places(NamedTuple):
 
 
 def _begins_in_rows(taken: list[int], row: int, rows: int, most: int) -> Int64s:
-    """Place samples in rows; one that does not fit a row, or is one too many for it, begins the next."""
+    """Place samples in rows of at most `row` tokens and `most` samples; return where each sample begins."""
     begins, at, count, used = [], 0, 0, 0  # count and used: samples and tokens in the row that begins at `at`
     for i, tokens in enumerate(taken):
         if tokens > row:
@@ -234,7 +233,7 @@ def _begins_in_rows(taken: list[int], row: int, rows: int, most: int) -> Int64s:
 
 
 def _joined(fields: Mapping[Any, Any], places: _Places, pad: Any, options: _Options, path: Path) -> dict[Any, Any]:
-    """Return fields, those of arrays joined."""
+    """Return the fields, with those of arrays joined."""
     batch: dict[Any, Any] = {}
     for name, own in pad_values(fields, path, pad):
         field = fields[name]
@@ -251,14 +250,14 @@ def _joined(fields: Mapping[Any, Any], places: _Places, pad: Any, options: _Opti
 
 
 def _in_rows(tensor: torch.Tensor, places: _Places, options: _Options) -> torch.Tensor:
-    """Return all tokens in the shape that the layout gives them."""
+    """Return all tokens in the shape of the layout."""
     if options.layout == "hf" or options.packs is not None:
         return tensor.view(places.rows, places.row, *tensor.shape[1:])
     return tensor
 
 
 def _ignore(labels: torch.Tensor, places: _Places) -> None:
-    """Make labels -100 that losses must leave out: the first of each sample, and padding."""
+    """Set the labels to -100 that losses must ignore: the first of each sample, and padding."""
     labels[torch.from_numpy(places.begins[places.lengths > 0])] = _IGNORED
     bounds, numbers = places.bounds()
     for k in np.flatnonzero(numbers < 0).tolist():
@@ -266,7 +265,7 @@ def _ignore(labels: torch.Tensor, places: _Places) -> None:
 
 
 def _beside(places: _Places, options: _Options) -> dict[str, Any]:
-    """Return what a layout has beside the fields; of the optional part, what is wanted."""
+    """Return the keys that a layout adds to the fields; of optional ones, those in `options.wanted`."""
     bounds, numbers = places.bounds()
     longest = int(np.diff(bounds).max())
     if options.layout == "flash":
@@ -293,7 +292,7 @@ def _beside(places: _Places, options: _Options) -> dict[str, Any]:
 
 
 def _int32(bounds: NDArray[Any], places: _Places, options: _Options) -> torch.Tensor:
-    """Return bounds as int32; of one size if a pack has so many samples at most, filled up with the last."""
+    """Return bounds as int32; with `max_sequences`, pad to a fixed size with the last bound."""
     size = len(bounds)
     if options.max_sequences is not None:
         size = places.rows * (options.max_sequences + (options.pad_to is not None)) + 1
@@ -306,7 +305,7 @@ def _int32(bounds: NDArray[Any], places: _Places, options: _Options) -> torch.Te
 def _numbered(
     bounds: Int64s, dtype: torch.dtype, numbers: NDArray[np.int32], places: _Places
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the position of each token after the last bound, and the number of what it belongs to."""
+    """Return the position of each token after the last bound, and the number of its sample or padding."""
     positions, ids = empty((places.total,), dtype), empty((places.total,), torch.int32)
     out = positions.numpy()
     _native.number_tokens(bounds.astype(np.uint64), out.itemsize, out, numbers, ids.numpy())
@@ -314,7 +313,7 @@ def _numbered(
 
 
 def check_plan(batch_sampler: Any, collate_fn: Any) -> None:
-    """Raise OrderError if a sampler leaves the cut of long samples to a function that does not cut them."""
+    """Raise OrderError if a sampler needs long samples cut, but the collate function does not cut them."""
     function, options = (collate_fn.func, collate_fn.keywords) if isinstance(collate_fn, partial) else (collate_fn, {})
     limit, found = getattr(batch_sampler, "cut_length", None), options.get("max_length")
     if function in (pad_collate, pack_collate) and limit is not None and (found is None or found > limit):

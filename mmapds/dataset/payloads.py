@@ -1,4 +1,4 @@
-"""Payloads of other tools: the members of a tar, as WebDataset makes samples of them, and tf.train.Example."""
+"""Payloads of other tools: members of tars, decoded as by WebDataset, and tf.train.Example."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from ..errors import check_memory, warn
 from ..formats import tar
 
 MOST_BYTES = "MMAPDS_MAX_NPZ_BYTES"
-"""The environment variable for how many bytes the arrays of an npz may take, where it is compressed; else 1 GiB."""
+"""The environment variable for the most bytes of the arrays in a compressed npz; 1 GiB by default."""
 
 
 def members_of(record: bytes, location: Any) -> dict[str, Any]:
@@ -36,12 +36,12 @@ def members_of(record: bytes, location: Any) -> dict[str, Any]:
 
 
 def sample_of(record: bytes, location: Any, *, rgb: bool = False) -> dict[str, Any]:
-    """Return a sample whose members are decoded by what follows the last dot of their extension.
+    """Return a sample with its members decoded by the last part of their extension.
 
-    Members whose extension is not in the tables, pickles among them, stay bytes.
+    Members of other extensions stay bytes, pickles too.
 
     Args:
-      rgb: convert images to RGB; else they have the mode of their file, and stay bytes without Pillow.
+      rgb: convert images to RGB; False keeps the mode of their file, and leaves bytes without Pillow.
     """
     sample = members_of(record, location)
     decode_members(sample, _rgb if rgb else _image_or_bytes)
@@ -55,7 +55,7 @@ def decode_members(sample: dict[str, Any], image: Callable[[bytes], Any]) -> Non
       image: the decoder of images.
     Raises:
       ValueError: a member is not what its extension says.
-      MemoryError: there is no room for it.
+      MemoryError: memory is short.
     """
     for extension, data in sample.items():
         last = extension.rpartition(".")[2]
@@ -65,7 +65,7 @@ def decode_members(sample: dict[str, Any], image: Callable[[bytes], Any]) -> Non
         try:
             sample[extension] = decoder(data)
         except Exception as error:
-            if isinstance(error, MemoryError | zlib.error):  # whose messages do not quote the data
+            if isinstance(error, MemoryError | zlib.error):  # messages of other errors may quote the data
                 check_memory(error)
             raise ValueError(f"member {extension!r} of sample {sample['__key__']!r}: {error}") from error
 
@@ -82,10 +82,10 @@ def _array(data: bytes) -> Any:
     read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
     try:
         shape, _, dtype = read(file)
-    except MemoryError:  # of Python's parser, for what is nested too deep
+    except MemoryError:  # Python's parser raises it for deep nesting
         raise ValueError("expected a header of NumPy's, found one that is nested too deep") from None
     expected, found = math.prod(shape) * dtype.itemsize, len(data) - file.tell()
-    if expected > found and not dtype.hasobject:  # NumPy would make room for all numbers before it reads
+    if expected > found and not dtype.hasobject:  # NumPy would allocate all numbers before it reads
         raise ValueError(f"expected {expected} bytes of numbers, as its header says, found {found}")
     file.seek(0)
     return npy.read_array(file, allow_pickle=False)
@@ -94,23 +94,23 @@ def _array(data: bytes) -> Any:
 def _arrays(data: bytes) -> dict[str, Any]:
     with zipfile.ZipFile(BytesIO(data)) as parts:
         size, limit = sum(part.file_size for part in parts.infolist()), int(os.environ.get(MOST_BYTES) or 1 << 30)
-        if size > max(limit, len(data)):  # parts that overlap make it larger, too
+        if size > max(limit, len(data)):  # overlapping parts also make it larger than the file
             raise ValueError(f"expected arrays of up to {limit} bytes, found {size}; set {MOST_BYTES} to read them")
         found = {name.removesuffix(".npy"): parts.read(name) for name in parts.namelist()}
     return {name: _array(part) if part.startswith(npy.MAGIC_PREFIX) else part for name, part in found.items()}
 
 
 def _image(data: bytes) -> Any:
-    """Return an image, the first one of several in a file."""
+    """Return the first image of a file."""
     from PIL import Image, UnidentifiedImageError  # optional: the extra mmapds[images]
 
     try:
         image = Image.open(BytesIO(data), formats=_TYPES)
     except UnidentifiedImageError:
         raise ValueError(f"expected an image of type {', '.join(_TYPES)}, found another or a damaged one") from None
-    tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tiles may be larger than the image, and are read whole
+    tags = getattr(image, "tag_v2", {})  # of a TIFF: Pillow reads whole tiles, which may be larger than the image
     limit, pixels = Image.MAX_IMAGE_PIXELS, max(math.prod(image.size), tags.get(322, 0) * tags.get(323, 0))
-    if limit is not None and pixels > limit:  # where Pillow itself warns, and raises only at twice as many
+    if limit is not None and pixels > limit:  # Pillow itself only warns here, and raises at twice as many
         raise ValueError(f"expected up to {limit} pixels, found {pixels}; set PIL.Image.MAX_IMAGE_PIXELS to read them")
     image.load()
     return image
@@ -130,7 +130,7 @@ def _image_or_bytes(data: bytes) -> Any:
 
 
 _TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
-"""The types that images may have, whatever their extension: others, such as EPS, start programs."""
+"""The allowed types of images, whatever their extension: Pillow starts programs for others, such as EPS."""
 _IMAGES = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "ppm", "pgm", "pbm", "pnm", "tif", "tiff"}
 """Extensions of images."""
 
@@ -147,8 +147,8 @@ _DECODERS = {name: decode for decode, names in _EXTENSIONS.items() for name in n
 # ---- tf.train.Example ---------------------------------------------------------------------------------------------
 #
 # The messages are those of tensorflow/core/example/example.proto and feature.proto: an Example has Features [1], these
-# have entries of a map [1], an entry has a name [1] and a Feature [2], and that has a list of bytes [1], floats [2] or
-# int64 [3]. As in protobuf, unknown fields are skipped, the parts of a message are joined, and the last entry counts.
+# have entries of a map [1], an entry has a name [1] and a Feature [2], and a Feature has a list of bytes [1], floats
+# [2] or int64 [3]. As in protobuf, unknown fields are skipped, parts of a message joined, and the last entry counts.
 
 Feature = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
@@ -161,8 +161,8 @@ def tf_example(record: bytes) -> dict[str, Feature | list[Feature]]:
     """Return the features of a serialized tf.train.Example or SequenceExample; raise ValueError for other bytes.
 
     Returns:
-      name to a list of bytes, a float32 array or an int64 array of shape (values,), by the kind of the feature. Arrays
-      of floats may be read-only. A feature without a kind is an empty list. A feature list is a list of these.
+      A dict from name to feature: a list of bytes, or a float32 or int64 array of shape (values,). Arrays of floats may
+      be read-only. A feature without a type is an empty list. A feature list is a list of features.
     """
     features: dict[str, Feature | list[Feature]] = {}
     for part, begin, end in _messages(record, 0, len(record), 2):  # the context of a sequence, and its feature lists
@@ -220,7 +220,7 @@ def _messages(record: bytes, begin: int, end: int, most: int) -> Iterator[tuple[
 
 
 def _fields(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (number, wire type, begin, end) of each field of a message; begin and end are those of its value."""
+    """Yield (number, wire type, begin, end) of each field of a message; its value lies from begin to end."""
     at = begin
     while at < end:
         key, at = _varint(record, at, end)
@@ -243,8 +243,8 @@ def _fields(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int
 
 
 def _varint(record: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the integer at a byte, modulo 2^64, and where it ends."""
-    if at < end and record[at] < 128:  # most are of one byte
+    """Return the integer at a byte, modulo 2^64, and its end."""
+    if at < end and record[at] < 128:  # fast path: most have one byte
         return record[at], at + 1
     value = 0
     for shift, byte in zip(range(0, 70, 7), record[at : min(at + 10, end)], strict=False):

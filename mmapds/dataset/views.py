@@ -1,4 +1,4 @@
-"""Which records a view has: small immutable selections of records, which compose, and the keys that users give."""
+"""The selections of records behind views, small and immutable, and the keys of `ds[key]` that make them."""
 
 import ast
 import operator
@@ -32,14 +32,14 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
 
 
 class Rows(ABC):
-    """The numbers of the records of a view. Positions are in range and not negative; the caller checks them."""
+    """The numbers of the records of a view. The caller checks that positions are in range and not negative."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def many(self, positions: Int64s) -> Int64s:
-        """Return the numbers of the records at some positions."""
+        """Return the numbers of the records at `positions`."""
 
     def one(self, position: int) -> int:
         return int(self.many(np.array([position], np.int64))[0])
@@ -53,7 +53,7 @@ class RangeRows(Rows):
     """Records at equal distances, rising or falling."""
 
     def __init__(self, rows: range) -> None:
-        if len(rows) < 2:  # their step may be of any size
+        if len(rows) < 2:  # the step may exceed 64 bits
             rows = range(rows[0], rows[0] + 1) if rows else range(0)
         self.range = rows
 
@@ -108,9 +108,9 @@ class ArrayRows(Rows):
 
 
 class BitRows(Rows):
-    """Records in ascending order: takes a bit for each record that there is, and 3 % for a directory, `before`.
+    """Records in ascending order: a bit for each record of the dataset, and 3 % more for a directory, `before`.
 
-    Bit i % 64 of words[i // 64] says whether record i is one of them. Where a file has both, and is cut short, lookups
+    Bit i % 64 of words[i // 64] tells whether record i is selected. If both lie in a file that was cut short, lookups
     raise EOFError.
     """
 
@@ -140,7 +140,7 @@ class BitRows(Rows):
 
 
 class NestedRows(Rows):
-    """A selection of a selection, where the two do not make a simpler one."""
+    """A selection of a selection, if no simpler form exists."""
 
     def __init__(self, outer: Rows, inner: Rows) -> None:
         self.outer = outer
@@ -160,7 +160,7 @@ class NestedRows(Rows):
 
 
 class ChainedRows(Rows):
-    """Selections one after another; each comes with the number that its record 0 has here."""
+    """Selections one after another; each comes with the number of its record 0 in the whole."""
 
     def __init__(self, chained: Iterable[tuple[int, Rows]]) -> None:
         self.chained = [(first, rows) for first, rows in chained if len(rows)]
@@ -186,19 +186,19 @@ class ChainedRows(Rows):
 
 
 def pieces(rows: Rows) -> Iterator[tuple[int, Int64s]]:
-    """Yield the numbers that rows select, some at a time, each with its first position."""
+    """Yield the numbers of `rows` in pieces, each with its first position."""
     for begin in range(0, len(rows), _PIECE):
         yield begin, rows.many(np.arange(begin, min(begin + _PIECE, len(rows)), dtype=np.int64))
 
 
 def positions_of(rows: Rows, records: Sequence[int]) -> Iterator[int]:
-    """Yield every position, ascending, that shows one of some records."""
+    """Yield the positions of `records` in `rows`, ascending."""
     for begin, numbers in pieces(rows):
         yield from (begin + np.flatnonzero(np.isin(numbers, records))).tolist()
 
 
 def ascends(rows: Rows) -> bool:
-    """Whether each record has a larger number than the one before it."""
+    """Whether record numbers strictly ascend."""
     last = -1
     for _, numbers in pieces(rows):
         if numbers[0] <= last or not (numbers[1:] > numbers[:-1]).all():
@@ -208,7 +208,7 @@ def ascends(rows: Rows) -> bool:
 
 
 def held(rows: Rows, records: int) -> Rows:
-    """Return a selection of so many records as bits, where it ascends and these are smaller, or else as an array."""
+    """Return a selection as bits if it ascends and bits are smaller, or else as an array; `records` is the total."""
     if _array_is_smaller(len(rows), records) or not ascends(rows):
         array = np.empty(len(rows), _smallest(records))
         for begin, numbers in pieces(rows):
@@ -232,19 +232,19 @@ def of_mask(mask: NDArray[np.bool_]) -> Rows:
 
 
 def rows_where(text: str, column: Callable[[str], NDArray[Any]], length: int) -> Rows:
-    """Return the rows of so many for which a filter holds, such as `length <= 4096 and not score == 0`.
+    """Return the rows for which a filter holds, such as `length <= 4096 and not score == 0`.
 
     Columns are read piece by piece, and the rows are bits in scratch memory.
 
     Args:
       text: comparisons of columns and numbers, joined by and, or, not and parentheses, as in Python.
-      column: returns the numbers of all rows in a column.
+      column: returns a column by name, shape (length,).
     """
     words = np.frombuffer(scratch(8 * -(-length // 64)), np.uint64, -(-length // 64))
     column = cache(column)
     try:
         filtered = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last ones as of a thousand parentheses
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too many parentheses
         filtered = ast.Constant(None)
     for begin in range(0, max(length, 1), _PIECE):
         piece = slice(begin, min(begin + _PIECE, length))
@@ -259,7 +259,7 @@ def rows_where(text: str, column: Callable[[str], NDArray[Any]], length: int) ->
 
 
 def _holds(node: ast.expr, column: Callable[[str], NDArray[Any]], piece: slice) -> Any:
-    """Return where a filter holds in a piece; raise TypeError for what is none."""
+    """Return a mask of a piece by a filter; raise TypeError for a node that filters do not allow."""
     if isinstance(node, ast.BoolOp):
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
         return reduce(join, [_holds(each, column, piece) for each in node.values])
@@ -272,7 +272,7 @@ def _holds(node: ast.expr, column: Callable[[str], NDArray[Any]], piece: slice) 
 
 
 def _compared(node: ast.expr, column: Callable[[str], NDArray[Any]], piece: slice) -> Any:
-    """Return the column or the number that a filter compares."""
+    """Return a side of a comparison: a column or a number."""
     if isinstance(node, ast.Name | ast.Attribute):
         return column(ast.unparse(node))[piece]
     sign = 1
@@ -282,11 +282,11 @@ def _compared(node: ast.expr, column: Callable[[str], NDArray[Any]], piece: slic
     if not isinstance(number, int | float) or isinstance(number, bool):
         raise TypeError
     is_whole = float(number).is_integer()
-    return sign * (int(number) if is_whole else number)  # integers are compared exactly with those of columns
+    return sign * (int(number) if is_whole else number)  # an int compares exactly with integers of columns
 
 
 def composed(outer: Rows | None, inner: Rows, records: int) -> Rows:
-    """Return the rows that `inner` selects of those that `outer` selects of so many records; of all, if it is None."""
+    """Return the selection `inner` of the selection `outer` (None for all) of `records` records."""
     if outer is None:
         return inner
     if isinstance(inner, RangeRows):
@@ -296,7 +296,7 @@ def composed(outer: Rows | None, inner: Rows, records: int) -> Rows:
 
 
 def _smallest(records: int) -> np.dtype[Any]:
-    """Return the smallest type of unsigned integers that holds the number of each of so many records."""
+    """Return the smallest unsigned dtype for the numbers of `records` records."""
     return np.min_scalar_type(max(records - 1, 0))
 
 
@@ -308,20 +308,20 @@ def _array_is_smaller(count: int, records: int) -> bool:
 
 
 def is_position(key: Any) -> bool:
-    """Whether a key of `ds[key]` is a position, and not that of a view."""
-    # Arrays and tensors have both.
+    """Whether a key of `ds[key]` is a single position, not the key of a view."""
+    # Arrays and tensors have __index__ too, but also ndim.
     return isinstance(key, int | np.bool_) or (hasattr(key, "__index__") and not getattr(key, "ndim", False))
 
 
 def as_position(key: Any) -> int:
-    """Return a position as an int, which may be out of range; a bool, which Python takes for 0 or 1, is an error."""
+    """Return a position as an int, which may be out of range; raise IndexError for a bool, an int in Python."""
     if isinstance(key, bool | np.bool_) or str(getattr(key, "dtype", "")) in ("bool", "torch.bool"):
         raise IndexError(f"index = {bool(key)}, expected an integer, found a bool")
     return operator.index(key)
 
 
 def rows_of(key: Any, length: int) -> Rows:
-    """Return the rows of so many that a slice, an array of ints, or a mask selects."""
+    """Return the rows that a slice, an array of ints, or a mask selects of `length` rows."""
     if isinstance(key, slice):
         return RangeRows(range(length)[key])
     positions = _as_array(key, "iub")
@@ -334,7 +334,7 @@ def rows_of(key: Any, length: int) -> Rows:
 
 
 def batch_of(positions: Any, length: int) -> Any:
-    """Return the positions of a batch as the core takes them, which checks the items of lists, and their range."""
+    """Return the positions of a batch for the core, which checks their range and the items of lists."""
     if not isinstance(positions, list | tuple | range):
         positions = _as_array(positions, "iu")
         _refuse_zeros_and_ones(positions, length)
@@ -344,7 +344,7 @@ def batch_of(positions: Any, length: int) -> Any:
 
 
 def checked(given: Any, length: int) -> Int64s:
-    """Return positions of so many records as int64, not negative."""
+    """Return positions as int64, not negative; raise IndexError if one is out of range for `length` records."""
     positions = _as_array(given, "iu")
     if not len(positions):
         return positions.astype(np.int64)
@@ -357,7 +357,7 @@ def checked(given: Any, length: int) -> Int64s:
 
 
 def _as_array(given: Any, kinds: str) -> NDArray[Any]:
-    """Return what is given for positions as an array of one axis, of some kinds of dtypes or empty."""
+    """Return positions as an array of one axis, empty or with a dtype among `kinds`; or raise IndexError."""
     if masked_count(given):
         raise IndexError("positions: expected no entries behind a mask, found a masked array")
     try:
@@ -374,9 +374,9 @@ def _as_array(given: Any, kinds: str) -> NDArray[Any]:
 
 def _refuse_zeros_and_ones(positions: NDArray[Any], length: int) -> None:
     """Raise IndexError for a mask of integers, also inverted by ~: it would select two records again and again."""
-    if len(positions) != length or length < 3 or positions.dtype.kind not in "iu":  # of two records, they are positions
+    if len(positions) != length or length < 3 or positions.dtype.kind not in "iu":  # below 3, they may be positions
         return
-    signed = positions.astype(f"i{positions.itemsize}", copy=False)  # unsigned ones are 255 and 254, inverted
+    signed = positions.astype(f"i{positions.itemsize}", copy=False)  # ~ makes 255 and 254 of unsigned masks
     lowest, highest = int(signed.min()), int(signed.max())
     if (lowest >= 0 and highest <= 1) or (lowest >= -2 and highest < 0):
         raise IndexError(
