@@ -7,7 +7,7 @@
  *                                                       Only the bits that are cut off can leave it undecided: D. Lemire,
  *                                                       "Number Parsing at a Gigabyte per Second", Software: Practice and
  *                                                       Experience 51, 2021
- *     what is undecided, and more digits than 19        strtod of the digits without a point, which alone depends on the
+ *     all other numbers                                 strtod of the digits without a point, which alone depends on the
  *                                                       locale
  *
  * Numbers of more than 19 digits lie between two numbers of 19: if both have one nearest double, it is the result. */

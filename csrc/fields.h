@@ -1,4 +1,4 @@
-/* fields.h - the face of fields.c: fields of JSON records as arrays. Included by mmapds.h. */
+/* fields.h - fields of JSON records as arrays: the public functions of fields.c. mmapds.h includes it. */
 #ifndef MMAPDS_FIELDS_H
 #define MMAPDS_FIELDS_H
 
@@ -12,12 +12,12 @@ typedef enum {
 } mds_item_kind;
 
 typedef enum {
-    MDS_LAYOUT_ANY,    /* one item, or an array of any number of axes, as the record has it */
-    MDS_LAYOUT_SHAPE,  /* an array of a given shape, or without axes one item */
+    MDS_LAYOUT_ANY,    /* an item, or an array with any number of axes */
+    MDS_LAYOUT_SHAPE,  /* an array of a given shape; without axes, an item */
     MDS_LAYOUT_RAGGED, /* an array of arrays of any lengths */
 } mds_layout;
 
-/* A field that is wanted. */
+/* A field to read. */
 typedef struct {
     mds_item_kind kind;
     unsigned size; /* bytes of an item: 1, 2, 4 or 8 */
@@ -27,34 +27,34 @@ typedef struct {
     size_t segments;                /* keys of its path, 1 to MDS_PATH */
     const uint8_t *keys[MDS_PATH];
     size_t key_sizes[MDS_PATH];
-    const uint8_t *fallback; /* JSON to read where a record lacks the field; NULL if it may not */
+    const uint8_t *fallback; /* JSON for records without the field; NULL to refuse them */
     size_t fallback_size;
 } mds_wanted;
 
 typedef enum {
     MDS_WANTED_OK = 0,
-    MDS_WANTED_MISSING,    /* there is no such field, or it is null */
-    MDS_WANTED_TYPE,       /* something that is not an item, where one is wanted */
+    MDS_WANTED_MISSING,    /* the field is absent or null */
+    MDS_WANTED_TYPE,       /* a value of another type */
     MDS_WANTED_RANGE,      /* a number that the items cannot hold */
-    MDS_WANTED_SHAPE,      /* an array of another shape, or none */
-    MDS_WANTED_RAGGED,     /* an array inside an array that differs from the one before it */
+    MDS_WANTED_SHAPE,      /* an array of another shape, or no array */
+    MDS_WANTED_RAGGED,     /* inner arrays of different lengths */
     MDS_WANTED_INVALID,    /* the record is not JSON */
-    MDS_WANTED_NOT_OBJECT, /* the record is not an object, or something that should hold the field is not */
+    MDS_WANTED_NOT_OBJECT, /* the record, or a value on the path, is not an object */
 } mds_wanted_status;
 
 /* The value of a field in one record. */
 typedef struct {
     mds_wanted_status status;
-    size_t at;             /* the byte of the record that shows what is wrong */
-    uint64_t begin, count; /* its items, among those of the field */
-    uint64_t first_row;    /* of a ragged array: the end of its first row, among those of the field */
+    size_t at;             /* the byte of the error in the record */
+    uint64_t begin, count; /* its range in the items of the field */
+    uint64_t first_row;    /* of a ragged array: the entry of its first row in `ends` */
     size_t dims;           /* 0 for one item */
     uint64_t shape[MDS_ARRAY_DIMS];
 } mds_value;
 
 /* The items of a field of many records, one after another. */
 typedef struct {
-    uint8_t *items; /* room for `room` of them */
+    uint8_t *items; /* memory for `room` items */
     uint64_t used, room;
     uint64_t *ends; /* of ragged arrays: where each row ends among the items of its array; room for `room`, else NULL */
     uint64_t rows;
@@ -63,23 +63,23 @@ typedef struct {
 /* Why a record is refused. */
 typedef struct {
     mds_wanted_status status;
-    size_t request; /* which of a batch */
-    size_t field;   /* the number of fields, if it is the record itself */
-    size_t at;      /* the byte of the record that shows it */
+    size_t request; /* its number in the batch */
+    size_t field;   /* the number of fields means the record itself */
+    size_t at;      /* the byte of the error in the record */
 } mds_refusal;
 
-/* How many items, or rows of a ragged array, a field may have at most in a record of n bytes. A text has up to n. */
+/* The most items, or rows of a ragged array, of a field in a record of n bytes. A text has up to n. */
 uint64_t mds_fields_most(const mds_kernels *kernels, const mds_wanted *field, const uint8_t *data, uint64_t n);
 
-/* Read `count` fields, which are sorted by their paths and of which none lies in another, from the record data[0..n).
- * All of the record is checked as by mds_json_valid. The last of duplicate keys counts. items[f] needs room for
+/* Read `count` fields from the record data[0..n). Fields are sorted by path, and none lies in another.
+ * Checks the whole record as mds_json_valid does. The last of duplicate keys counts. items[f] needs room for
  * mds_fields_most more items. Returns 0 and the refusal, and leaves no items, if a field cannot be read. */
 int mds_fields_read(const mds_kernels *kernels, const mds_wanted *fields, size_t count, const uint8_t *data, size_t n,
                     mds_value *values, mds_items *items, mds_refusal *refusal);
 
 /* Many records. Begin with `next`, `kept`, `refused` and the items' `used` and `rows` 0, and call until it returns 1:
  *
- *     if 0: give each items[f] the room wanted[f] or more, and go on
+ *     if 0: give each items[f] the room wanted[f] or more, and call again
  *     if 1: the values of record requests[places[k]] are values[k * count] and on, for k < kept
  *
  * Stops at the first record that is refused, unless `skip`. Reads the maps: call it under a guard. */
@@ -90,8 +90,8 @@ typedef struct {
     size_t n;
     int skip;
     size_t next;    /* the request to read next */
-    size_t kept;    /* records that were read */
-    size_t *places; /* of those, which request each is; room for n */
+    size_t kept;    /* number of read records */
+    size_t *places; /* the request of each read record; room for n */
     mds_value *values;
     mds_items *items;
     uint64_t *wanted;      /* room for `count` */
@@ -101,12 +101,12 @@ typedef struct {
 
 int mds_fields_read_many(const mds_kernels *kernels, mds_fields_batch *batch);
 
-/* Write the shapes of one field of n records, whose values lie `stride` entries apart; 0 unless all have `dims` axes. */
+/* Write the shapes of a field of n records, whose values lie `stride` entries apart; 0 unless all have `dims` axes. */
 int mds_fields_shapes(const mds_value *values, size_t stride, size_t n, size_t dims, uint64_t *out);
 
-/* The arrays of one field of n records as pieces: the first `longest` entries of each along its first axis, or with `left`
- * the last ones. An entry has `row` items of `size` bytes. Returns the first array whose entries have another size, or n
- * if all agree. */
+/* The arrays of one field of n records as pieces: the first `longest` entries of each along its first axis, or with
+ * `left` the last ones. An entry has `row` items of `size` bytes. Returns the first array whose entries have another
+ * size, or n if all agree. */
 size_t mds_fields_pieces(const mds_value *values, size_t stride, size_t n, const uint8_t *items, size_t size,
                          uint64_t longest, int left, uint64_t row, mds_piece *pieces);
 

@@ -24,11 +24,11 @@
  *     byte 17  :  depth 1, but the key is "n"
  *     byte 18  [  depth 2, where no colon matters
  *     byte 20  ]  depth 1
- *     byte 27  :  depth 1, and the key is "len": measure_value() reads 42. We go on, as a later "len" would replace it.
+ *     byte 27  :  depth 1, and the key is "len": measure_value() reads 42. Scanning continues: a later "len" wins.
  *     byte 30  }  depth 0
  *
  * The colons of most other keys need no visit. A key that is written without escapes ends in its own last byte, here
- * n. So a colon right after a quote is passed over if the byte before that quote is not n:
+ * n. So a colon right after a quote is skipped if the byte before that quote is not n:
  *
  *     record               {"id":"a:}","n":[7],"len":42}
  *     after a quote        ..1..1.1...1.1.1.....1...1...     quote << 1
@@ -186,8 +186,8 @@ typedef struct {
     size_t value;      /* where it begins */
 } element;
 
-/* After the bracket that opens an array or object, or after an entry, both of which end before p[i]: the place of the next
- * entry, or with *more 0 that after the closing bracket. 0 if the text is malformed, also if i is 0. */
+/* After the bracket that opens an array or object, or after an entry, both of which end before p[i]: the place of the
+ * next entry, or with *more 0 that after the closing bracket. 0 if the text is malformed, also if i is 0. */
 static size_t next_entry(scan *s, size_t i, int is_first, uint8_t closing, int *more)
 {
     *more = 0;
@@ -204,8 +204,8 @@ static size_t next_entry(scan *s, size_t i, int is_first, uint8_t closing, int *
     return is_first ? i : mds_json_spaces(s->p, i + 1, s->n);
 }
 
-/* These two measure a value of an element, which begins at p[i] inside of `around` arrays and objects, and return the place
- * after it, or 0 if it is malformed. */
+/* These two measure a value of an element, which begins at p[i] inside of `around` arrays and objects, and return the
+ * place after it, or 0 if it is malformed. */
 static size_t measure_here(scan *s, size_t i, size_t around, element *e)
 {
     const mds_measure measure = s->field->measure;

@@ -1,4 +1,4 @@
-/* mmapds.h - the whole public face of the C core.
+/* mmapds.h - all public functions of the C core.
  *
  * The core is a set of single-threaded functions over memory that the caller owns. It includes no Python header, keeps
  * no state and allocates nothing: the caller brings every buffer, and may call from any number of threads. Only the
@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bounds.h" /* a part of the face: bounds.c */
+#include "bounds.h" /* bounds.c */
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "mmapds maps little-endian files into arrays and does not support big-endian machines"
@@ -22,7 +22,7 @@
 typedef enum {
     MDS_OK = 0,
     MDS_SYSTEM,   /* a system call failed; errno says why */
-    MDS_SHRANK,   /* the file ended before the bytes that were asked for */
+    MDS_SHRANK,   /* the file ended before the requested bytes */
     MDS_CORRUPT,  /* numbers from a file contradict one another or the memory they describe */
     MDS_NOT_FILE, /* not a regular file */
 } mds_status;
@@ -595,6 +595,6 @@ size_t mds_array_pieces(const mds_request *records, const mds_array_value *value
 #include "inflate.h"  /* inflate.c: content of gzip members */
 #include "zstd.h"     /* zstd.c: frames of zstd */
 #include "libzstd.h"  /* libzstd.c: decodes them */
-#include "sampling.h" /* the other half of the face: permute.c, orders.c, sort.c, plan.c and packing.c */
+#include "sampling.h" /* permute.c, orders.c, sort.c, plan.c and packing.c */
 
 #endif

@@ -1,4 +1,4 @@
-/* sampling.h - the half of the C core's public face that chooses the records of an epoch and of a batch.
+/* sampling.h - the part of the public core that chooses the records of an epoch and of a batch.
  *
  * mmapds.h includes it. It reads no sources: everything here is a function of a seed, an epoch and a position, or of
  * lengths. */
@@ -67,18 +67,18 @@ void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_pe
                    const int64_t *positions, size_t count, int64_t *out);
 
 /* Whether the tables of `c` agree with one another and with `order`, so that every position of the epoch leads to a
- * record. Where they do not, *table is the name of one that is wrong, and *entry the first entry that shows it. */
+ * record. If not, *table is the name of a wrong table, and *entry its first wrong entry. */
 int mds_chunks_agree(const mds_chunks *c, const mds_permutation *order, const char **table, size_t *entry);
 
-/* Where a member stands while a period is shared out. */
+/* The state of a member while positions of a period are assigned. */
 typedef struct {
-    uint64_t given, deadline; /* positions it has, and before which one it must have the next */
-    uint32_t next;            /* of a list of members that deserve their next position at the same time */
-    uint32_t heap;            /* an entry of the heap of all that deserve one now; of any member */
+    uint64_t given, deadline; /* positions so far, and the position before which the next is due */
+    uint32_t next;            /* next in the list of members that deserve a position at the same time */
+    uint32_t heap;            /* an entry of the heap of members that deserve a position now */
 } mds_claim;
 
-/* Share a period of `total` positions among members with integer weights, whose sum is `total`: which[p] is the member
- * that has position p, and rank[p] how many earlier positions it has. At every prefix the count of each member is
+/* Assign a period of `total` positions to members with integer weights, whose sum is `total`: which[p] is the member
+ * at position p, and rank[p] the number of its earlier positions. At every prefix the count of each member is
  * within 1 of its exact share. `claims` is scratch for all members, fewer than 2^32 - 1. */
 void mds_mixture_period(const uint64_t *weights, size_t members, uint32_t total, mds_claim *claims, uint32_t *which,
                         uint32_t *rank);
@@ -127,8 +127,8 @@ size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, 
 
 /* ---- runs.c: numbers in many files ------------------------------------------------------------------------------ */
 
-/* Unsigned integers that lie in one file. Those from `low` to `low + last` are read as numbers from `first` on; others
- * are damage. To read any number as it is: low = first = 0, last = UINT64_MAX. */
+/* Unsigned integers in one file. `low` to `low + last` are read as `first` to `first + last`; others are damage. To
+ * read numbers unchanged: low = first = 0, last = UINT64_MAX. */
 typedef struct {
     const void *words; /* from an index: untrusted */
     uint64_t count;
@@ -136,7 +136,7 @@ typedef struct {
     unsigned width; /* 4 or 8 */
 } mds_numbers;
 
-/* Numbers of many files as one array: run r of it begins at position begins[r], and is what lies in piece[which[r]] from
+/* Numbers of many files as one array: run r begins at position begins[r], and holds the numbers of piece[which[r]] from
  * places[r] on. The tables are checked when they are used. Needs count >= 1 and begins[0] = 0. */
 typedef struct {
     const mds_numbers *piece;
@@ -148,12 +148,12 @@ typedef struct {
     uint64_t total;                    /* of positions */
 } mds_runs;
 
-/* out[k] = the number at positions[k], which must lie in [0, total). Returns MDS_CORRUPT for a number that its piece may
- * not have, or tables that lead out of a piece. */
+/* out[k] = the number at positions[k], which must lie in [0, total). Returns MDS_CORRUPT for a number outside the
+ * range of its piece, or for tables that point outside a piece. */
 mds_status mds_runs_at(const mds_runs *r, const int64_t *positions, size_t n, uint64_t *out);
 
-/* How many records of one index have each length, and where in its order they begin: one after another if `places` is
- * NULL. Lengths fall. */
+/* Of one index: the number of records of each length, and their begins in its order. With `places` NULL, they follow
+ * one another. Lengths descend. */
 typedef struct {
     const uint64_t *values, *counts, *places;
     size_t distinct;
@@ -189,11 +189,11 @@ mds_status mds_runs_place(const uint64_t *values, size_t distinct, const mds_his
 
 /* Numbers below `limit`: bit i % 64 of words[i / 64] says whether i is one of them. */
 typedef struct {
-    const uint64_t *words;  /* from a file, as a rule: untrusted */
-    const uint64_t *before; /* of each block, the ones before it; then those of all: untrusted, too */
+    const uint64_t *words;  /* usually from a file: untrusted */
+    const uint64_t *before; /* ones before each block, and then all ones; untrusted too */
     size_t n;               /* words: limit / 64, rounded up */
     uint64_t limit;
-    const mds_map *map; /* of that file, which may become shorter; NULL if they are in memory */
+    const mds_map *map; /* the file, which may become shorter; NULL for memory */
 } mds_bits;
 
 /* Set the bits of numbers[0..n); return the first of them that is not below `limit`, or n. */
@@ -202,12 +202,12 @@ size_t mds_bits_first_outside(const int64_t *numbers, size_t n, uint64_t limit, 
 /* Write the directory of words[0..n): n / MDS_BITS_BLOCK, rounded up, and one more. */
 void mds_bits_count(const uint64_t *words, size_t n, uint64_t *before);
 
-/* out[k] = the number with ranks[k] smaller ones in the set; `out` may be `ranks`. Fastest where ranks ascend. Returns
- * MDS_CORRUPT where there is none, or the directory does not fit the bits; MDS_SHRANK where the file was cut short. */
+/* out[k] = the number with ranks[k] smaller ones in the set; `out` may be `ranks`. Fastest for ascending ranks. Returns
+ * MDS_CORRUPT for a rank out of range or a wrong directory, MDS_SHRANK if the file became shorter. */
 mds_status mds_bits_select(const mds_bits *bits, const int64_t *ranks, size_t n, int64_t *out);
 
-/* out[k] = the number at positions[k], of those of `width` bytes, 4 or 8, from byte `begin` of a file that is mapped and
- * holds them all; `out` may be `positions`. Returns MDS_SHRANK as mds_map_read does. */
+/* out[k] = the number at positions[k], of those of `width` bytes, 4 or 8, from byte `begin` of a file that is mapped
+ * and holds them all; `out` may be `positions`. Returns MDS_SHRANK as mds_map_read does. */
 mds_status mds_array_select(const mds_map *map, uint64_t begin, size_t width, const int64_t *positions, size_t n,
                             int64_t *out);
 
@@ -221,7 +221,7 @@ typedef struct {
     uint64_t quadratic;
 } mds_budget;
 
-/* How many records of a length make a batch; 1 if even one exceeds the budget. */
+/* The number of records of a length in a batch; 1 if a single record exceeds the budget. */
 uint64_t mds_batch_size(const mds_budget *budget, uint64_t length);
 
 /* A run of the length order: `batches` batches of `size` records each. */
@@ -230,7 +230,7 @@ typedef struct {
     uint64_t batches, size;
 } mds_bucket;
 
-/* How many batches a bucket has: at least `least`, and up to `most` while lengths fall by no more than so many
+/* The number of batches of a bucket: at least `least`, and up to `most` while lengths fall by at most `per_mille`
  * thousandths. Needs 1 <= least <= most <= 2^32, and per_mille <= 1000. */
 typedef struct {
     uint64_t least, most, per_mille;
@@ -275,8 +275,8 @@ typedef struct {
 mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, const int64_t *batches, size_t n,
                             int64_t *ranks, size_t capacity, int64_t *ends);
 
-/* Fills the same buckets with records as an order brings them. A batch is ready when it is full, or when its bucket
- * gets no more records. The records of one length must lie in two buckets at most: if the last bucket is a batch that
+/* Fills the same buckets with records in any order. A batch is ready when it is full, or when its bucket has got its
+ * last record. The records of one length must lie in two buckets at most: if the last bucket is a batch that
  * is not larger than those of the bucket before, the caller makes it the last batch of that one.
  *
  * HowTo: make the tables once for a plan, set taken[0..count) = 0 at the beginning of an epoch, and push the order in
@@ -302,26 +302,26 @@ typedef struct {
     const uint64_t *open_first; /* of each bucket: where in `open` its batch begins; it has room for bucket.size */
 } mds_stream;
 
-/* Take records[0..n), of lengths[0..n), until `most` batches are ready or the next one does not fit `out`. Records whose
- * length is not planned are passed over. Returns MDS_CORRUPT if a number is not a record, or a bucket gets more records
+/* Take records[0..n), of lengths[0..n), until `most` batches are ready or the next one does not fit `out`. Skips
+ * records whose length is not planned. Returns MDS_CORRUPT if a number is not a record, or a bucket gets more records
  * than it has. */
 mds_status mds_stream_push(const mds_stream *s, const int64_t *records, const uint64_t *lengths, size_t n,
                            size_t *consumed, int64_t *out, size_t capacity, int64_t *ends, size_t most, size_t *emitted,
                            size_t *written);
 
-/* Whether every length, by its value or by the table, leads to a bucket. Where one does not, *table is the name of the
- * table that is wrong, and *entry the first entry that shows it. Needs buckets that follow one another. */
+/* Whether every length, by its value or by the table, leads to a bucket. If not, *table is the name of the wrong
+ * table, and *entry its first wrong entry. Needs buckets that follow one another. */
 int mds_stream_agrees(const mds_stream *s, const char **table, size_t *entry);
 
 /* ---- packing.c: sequences packed into rows of one length -------------------------------------------------------- */
 
-/* Packs that are alike: what they held before, and the sequences that each got last. */
+/* Equal packs: their earlier content, and the sequences that each got last. */
 typedef struct {
-    uint64_t packs;       /* those that got nothing more */
+    uint64_t packs;       /* number of finished packs */
     uint64_t space, left; /* tokens and sequences that still fit in each */
     uint64_t each;        /* sequences of values[value] that each got */
     uint32_t value;
-    uint32_t before; /* the row of what they held before, or UINT32_MAX for nothing */
+    uint32_t before; /* the row of their earlier content, or UINT32_MAX for none */
 } mds_filled;
 
 /* Packs that hold the same lengths: how many packs, and of how many parts each is. */
@@ -335,12 +335,12 @@ typedef struct {
 } mds_part;
 
 /* Pack counts[v] sequences of each length values[v], falling and 1 to `length`, into packs of up to `length` tokens and
- * `most` sequences, by best-fit decreasing. Writes rows[0..count), and returns count, or SIZE_MAX if `capacity` rows are
- * too few. `heaps` has room for 2 * capacity numbers. Needs capacity < UINT32_MAX and most >= 1. */
+ * `most` sequences, by best-fit decreasing. Writes rows[0..count), and returns count, or SIZE_MAX if `capacity` rows
+ * are too few. `heaps` has room for 2 * capacity numbers. Needs capacity < UINT32_MAX and most >= 1. */
 size_t mds_pack_lengths(const uint64_t *values, const uint64_t *counts, size_t distinct, uint64_t length, uint64_t most,
                         mds_filled *rows, uint32_t *heaps, size_t capacity);
 
-/* How many kinds of packs there are in rows[0..count), and how many parts these have in all. */
+/* Count the kinds of packs in rows[0..count), and their parts in total. */
 void mds_kinds_count(const mds_filled *rows, size_t count, size_t *kinds, size_t *parts);
 
 /* Write the kinds, and their parts one kind after another, the longest sequences of each first. */
@@ -368,7 +368,7 @@ typedef struct {
  * counts[v] sequences of each length. */
 int mds_packs_index(const mds_packs *packs, const uint64_t *counts);
 
-/* Which epoch: with `shuffle`, sequences of one length trade places by seed and epoch. */
+/* An epoch: with `shuffle`, sequences of one length swap places by seed and epoch. */
 typedef struct {
     uint64_t seed, epoch;
     int shuffle;

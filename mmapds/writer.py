@@ -210,7 +210,7 @@ class Writer:
             self._begin(self._checked(Schema({})))
         self._flush()
         offsets, *spools = self._spools
-        with locked(self._file.target + INDEX_SUFFIX):  # no other process indexes or replaces the file meanwhile
+        with locked(self._file.target + INDEX_SUFFIX):  # no other process indexes or replaces the file
             with self._losing_the_file():
                 self._file.write_spool("offsets", offsets)
                 for field, spool in zip(self._columns, spools, strict=True):

@@ -198,7 +198,8 @@ static PyMethodDef tar_scanner_methods[] = {
      "the\n"
      "next header, or the byte of the error. After TAR_DUPLICATE, more is the key and the extension; "
      "after\n"
-     "TAR_MORE it is (held, needed): to go on, data must reach to byte held at least, and size to needed, unless the\n"
+     "TAR_MORE it is (held, needed): to continue, data must reach to byte held at least, and size to needed, unless "
+     "the\n"
      "archive is whole; else it is None.\n\n"
      "Raises EOFError when data is a map whose file became shorter."},
     {NULL, NULL, 0, NULL},

@@ -123,7 +123,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "schema": {"metavar": "JSON", "help": "fields and their types, or a file that has them"},
     "seconds": {"type": float, "metavar": "S", "help": "seconds of each pass; default: 2"},
     "seed": _N | {"help": "seed of the order; default: 0"},
-    "types": {"metavar": "JSON", "help": "types of some fields; the others keep theirs"},
+    "types": {"metavar": "JSON", "help": "types of some fields; other fields keep theirs"},
     "validate": _FLAG | {"help": "check that every record is JSON"},
     "waits": _PATHS | {"metavar": "FILE", "help": "JSON file with the waits of ranks"},
     "where": {"metavar": "FILTER", "help": "save a view of indexed records as OUT, or over it: 'length <= 4096'"},
@@ -175,7 +175,7 @@ _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
     "head": ("print the first records", "records full build decode root", ["train.jsonl -n 3", "corpus.mmx --full"]),
 }
 """Of each command: what it does, its options, and examples."""
-_OF_INSPECT = ("info", "verify", "show", "head")  # commands whose functions are in `inspect`; the others are in `work`
+_OF_INSPECT = ("info", "verify", "show", "head")  # commands in `inspect`; other commands are in `work`
 _FORMATS = {"index": "mmapds.formats", "convert": "mmapds.convert"}  # modules with options of formats
 _POSITIONS = "record from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every thousandth"
 
@@ -233,7 +233,7 @@ def new_parser(prog: str, wanted: Collection[str]) -> Parser:
     parser = Parser(
         prog,
         usage="%(prog)s COMMAND [options] SOURCE...",
-        description="Datasets in files where they lie: index them, look at them, check them.",
+        description="Index datasets in place, look at them, and check them.",
         examples=[f"mmapds {name} {examples[0]}" for name, (*_, examples) in _COMMANDS.items()],
     )
     parser.add_argument("--version", action="version", version=f"mmapds {__version__}", help="print the version")

@@ -101,7 +101,7 @@ def convert(
       out: the array file (`.mma`); by default beside a single source: `train.parquet` becomes `train.mma`.
       format: "parquet", "arrow", "hdf5", or a format that can be indexed; by default by suffix or first bytes.
       schema: the fields to write and their types, as `mmapds.Writer` takes them; by default those of the sources.
-      types: the types of some fields; the others keep theirs.
+      types: the types of some fields; other fields keep theirs.
       fields: names of the fields to write, in this order. A part of a struct or group has a dotted name.
       defaults: values for fields that are missing or null in a record, as in `mmapds.Fields`: `{"tokens": []}`.
       length: the field for token budgets; by default that of the file which is replaced.

@@ -30,7 +30,7 @@ HDF5_OPTIONS: dict[str, tuple[type, str, str]] = {
 _PIECE = 1 << 20  # bytes of the write buffer
 
 
-# ---- what is read ---------------------------------------------------------------------------------------------------
+# ---- reading --------------------------------------------------------------------------------------------------------
 
 
 class Reading(NamedTuple):
@@ -101,7 +101,7 @@ def _file_reader(name: str, paths: list[str], options: Mapping[str, Any]) -> Rea
         raise Error(f"{paths[0]}: reading {name} needs {library}; run: pip install 'mmapds[{extra}]'") from None
 
 
-# ---- what is written ------------------------------------------------------------------------------------------------
+# ---- writing --------------------------------------------------------------------------------------------------------
 
 
 class Wanted(NamedTuple):
