@@ -289,7 +289,7 @@ def _check_options(
     if not (_is_number(timeout) and timeout >= 0):
         raise OrderError(f"timeout = {shortened(timeout)}, expected seconds, or 0 for any time")
     if timeout > 0 and num_workers == 0:
-        raise OrderError(f"timeout = {timeout!r}, expected 0 with num_workers = 0, which waits for no worker")
+        raise OrderError(f"timeout = {timeout!r}, expected 0 with num_workers = 0, as there is no worker to wait for")
     if workers == "threads" and num_workers > 0:
         if multiprocessing_context is not None:
             raise OrderError(

@@ -298,7 +298,7 @@ class _Batches:
         self._is_batched = loader.batch_sampler is not None
         self._pin = loader.pin_memory and torch.cuda.is_available()
         if loader.pin_memory and not self._pin:
-            warn("pin_memory = True, expected a CUDA device, found none; batches stay in memory that is not pinned")
+            warn("pin_memory = True, expected a CUDA device, found none; batches are not pinned")
 
     def __call__(self, indices: Any) -> Any:
         dataset = self._dataset

@@ -339,6 +339,6 @@ def test_a_loader_names_the_records_that_do_not_fit(write):
     notes = [f"samples[{k}] is at position {position}: {ds.place(position)}" for k, position in ((0, 1), (1, 0))]
     assert error.value.__notes__ == notes
     ds = mmapds.open(write(b'{"n": 0}\nnot JSON\n{"n": [1]}\n', "b.jsonl"), build=True, on_error="skip")[::-1]
-    with pytest.raises(CollateError) as error, pytest.warns(RuntimeWarning, match="; left out"):
+    with pytest.raises(CollateError) as error, pytest.warns(RuntimeWarning, match="; skipped"):
         list(mmapds.DataLoader(ds, 3, collate_fn=pad_collate))
     assert f"samples[1] is at position 2: {ds.place(2)}" in error.value.__notes__

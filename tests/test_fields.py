@@ -41,7 +41,7 @@ def test_batches_are_what_samples_are(tmp_path):
     texts = [text for text in texts if text.strip()]
     fields = Fields(json_records.SCHEMA, defaults=json_records.DEFAULTS)
     ds = dataset(tmp_path / "a.jsonl", texts, fields, on_error="skip")
-    with pytest.warns(RuntimeWarning, match="left out"):
+    with pytest.warns(RuntimeWarning, match="; skipped"):
         batch, kept = ds.take_kept(range(len(ds)))
     good, bad = kept.tolist(), ds.skipped
     assert sorted(good + bad) == [*range(len(ds))]
@@ -378,5 +378,5 @@ def test_arrays_of_an_array_file_are_views_of_it_unless_they_are_converted(tmp_p
     batch = ds.take([1, 0])
     assert equal([batch.values(name) for name in batch.names], [[s[name] for s in batch] for name in batch.names])
     skipping = mmapds.open(path, decode=fields, on_error="skip")
-    with pytest.warns(RuntimeWarning, match=r"record 2 .* expected int16 .*, found int64 from 1 to 40000; left out"):
+    with pytest.warns(RuntimeWarning, match=r"record 2 .* expected int16 .*, found int64 from 1 to 40000; skipped"):
         assert len(skipping.take([0, 2])) == 1

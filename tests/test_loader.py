@@ -89,7 +89,7 @@ def test_a_tail_that_drop_last_leaves_is_of_the_last_batch_in_a_state(how):
 def test_pinning_without_an_accelerator_warns_and_gives_the_batches(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.warns(
-        UserWarning, match="pin_memory = True, expected a CUDA device, found none; batches stay in memory"
+        UserWarning, match="pin_memory = True, expected a CUDA device, found none; batches are not pinned"
     ):
         assert list(ours(Numbers(5), 4, pin_memory=True, num_workers=2)) == [[0, 1, 2, 3], [4]]
 
@@ -221,7 +221,7 @@ def test_a_sampler_of_other_samples_is_refused_and_one_of_the_same_is_taken(open
     for sampler, dataset in taken:
         assert next(iter(loader_of(sampler, dataset)))
     for sampler, dataset, message in refused:
-        with pytest.raises(OrderError, match=f"sampler: expected one of the {message}"):
+        with pytest.raises(OrderError, match=f"sampler: expected a sampler of the {message}"):
             loader_of(sampler, dataset)
 
 

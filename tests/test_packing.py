@@ -212,7 +212,7 @@ def test_a_loader_wants_longer_samples_to_be_cut(collate):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pack_length": 2}, "pack_length = 2, expected 4 or more, the cost of lengths[1] = 4; leave such samples out"),
+        ({"pack_length": 2}, "pack_length = 2, expected 4 or more, the cost of lengths[1] = 4; drop such samples with"),
         ({"round_to": 3}, "round_to = 3, expected a divisor of pack_length = 10"),
         ({"oversize": "single"}, "oversize = 'single', expected 'error' or 'drop' or 'truncate'"),
         ({"num_replicas": 2, "drop_last": True}, "drop_last: expected 2 packs or more, 1 for each replica, found 1; g"),

@@ -278,7 +278,7 @@ def test_excluded_records_are_replaced_and_nothing_else_changes(make):
             if not EXCLUDED & set(np.atleast_1d(before).tolist()):
                 assert after == before
         assert samplers[0].state_dict() == plain[0].state_dict(), "states know nothing of it"
-    with pytest.raises(OrderError, match="exclude: expected records that are left in epoch 0, found all excluded"):
+    with pytest.raises(OrderError, match="exclude: expected records to read in epoch 0, found all excluded"):
         list(make(exclude=[(0, N)]))
 
 
@@ -405,7 +405,7 @@ BAD = [
     (lambda: DistributedSampler(range(10), 2, 0, start_step=6), "start_step = 6, expected 0 to 5"),
     (lambda: DistributedSampler(range(10), epoch_size=11), "epoch_size = 11, expected 1 to 10$"),
     (lambda: DistributedSampler(range(10), order=[1]), r"order: expected an order with at\(\), .*, found list"),
-    (lambda: DistributedSampler(range(10), seed=1, order=Own(10)), "seed = 1, expected None beside an order, .*order$"),
+    (lambda: DistributedSampler(range(10), seed=1, order=Own(10)), "seed = 1, expected None together with order=; .*$"),
     (lambda: window(Own(10, None, {"a": np.arange(2)})), "order: expected describe.. of Own .* can hold, found {'a': "),
     (lambda: DistributedSampler(range(9), exclude=[3], pad=False), "exclude: expected None with pad=False, .* a view"),
     (lambda: DistributedSampler([1], drop_last=True, pad=False), "drop_last = True, expected False with pad=False"),

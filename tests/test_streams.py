@@ -123,7 +123,7 @@ def test_what_a_stream_refuses(ds):
     for refused, message in [
         (lambda: ds.stream(sampler, seed=1, batch_size=4), "no other arguments beside it, found seed, batch_size; "),
         (lambda: ds.stream(range(3)), "sampler: expected a sampler of mmapds, found range"),
-        (lambda: ds[::-1].stream(sampler), "sampler: expected one of the 203 samples of the dataset, found"),
+        (lambda: ds[::-1].stream(sampler), "sampler: expected a sampler of the 203 samples of the dataset, found"),
         # Several workers may have read them.
         (lambda: ds.stream().state_dict(step=20), "step = 20, expected a stream of batches, found one of samples"),
     ]:

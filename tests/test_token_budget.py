@@ -231,7 +231,7 @@ ONE_EACH = "lengths: expected integers of 1 or more, one for each record, found"
 
 def test_what_cannot_be_lengths_is_named():
     for lengths, message in [
-        ([3, 0, 0], "lengths[1] = 0, expected 1 or more; leave such samples out with min_length=1 (samples of length"),
+        ([3, 0, 0], "lengths[1] = 0, expected 1 or more; drop such samples with min_length=1 (samples of length"),
         ([3, -1], "lengths[1] = -1, expected 1 or more"),
         ([3.5], f"{ONE_EACH} list (type float64"),
         (torch.ones(2, requires_grad=True), f"{ONE_EACH} Tensor (Can't call"),
@@ -245,7 +245,7 @@ def test_what_cannot_be_lengths_is_named():
         messages.check(str(error.value))
 
 
-OVER = "leave such samples out with oversize='drop' or max_length=N (samples over the limit: 2)"
+OVER = "drop such samples with oversize='drop' or max_length=N (samples over the limit: 2)"
 REPEATS = "order: expected one with every record once an epoch, found {}; give mmapds"
 WINDOW = {"planner": "window"}
 POSITIVE = ("max_tokens", "max_batch_size", "batch_size_multiple", "quadratic_length", "round_to", "sort_window")

@@ -1,4 +1,4 @@
-"""Decoders: from the bytes of a record to a sample; and how a sample is shown to people."""
+"""Decoders: from the bytes of a record to a sample; and samples as text for people."""
 
 from __future__ import annotations  # help() shows them as they are written
 
@@ -21,11 +21,11 @@ from . import payloads
 from .batch import Columns, StoredField, as_tensor, expect_read_only, numpy_dtype
 
 Decoder = Callable[..., Any]
-"""Takes the bytes of a record and returns a sample; `takes_view` and `takes_location` change what it is given."""
+"""Takes the bytes of a record and returns a sample; `takes_view` and `takes_location` change its arguments."""
 
 
 def as_bytes(record: bytes) -> bytes:
-    """Return a record as it is."""
+    """Return a record unchanged."""
     return record
 
 
@@ -58,9 +58,9 @@ def takes_location(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class RecordArray(partial[Any]):
-    """A decoder: a record as a read-only array that shares memory with the file; `shape` None is one axis with all.
+    """A decoder: a record as a read-only array that shares memory with the file; with `shape` None, of one axis.
 
-    A partial, so that NumPy's own call makes the array: a function between them would take as long again.
+    A partial, so that the core calls NumPy directly: a Python function in between would double the time.
     """
 
     takes_view = True
@@ -89,27 +89,27 @@ _ROWS: dict[str, tuple[Decoder, str]] = {
     "pil": (partial(payloads.sample_of, rgb=True), "a sample of valid members"),
     "tf_example": (payloads.tf_example, "a tf.train.Example"),
 }
-"""The decoders that have a name, and what they expect of a record."""
+"""The named decoders, and the records that they expect, for messages."""
 BY_NAME = {name: decode for name, (decode, _) in _ROWS.items()}
 
 
 def is_short_of_memory(error: Exception) -> bool:
-    """Whether memory was short for a decoder: the record may be sound.
+    """Whether a decoder failed because memory was short, so that the record may be sound.
 
-    Other errors than orjson's may quote the record, which may say anything.
+    Only orjson's message is read: messages of other decoders may quote the record.
     """
     if isinstance(error, orjson.JSONDecodeError):
         return says_no_memory(error)
-    # Python says SystemError of a function that returns something though there was an error, as orjson does then.
+    # Short of memory, orjson may return a value with an error set; Python turns that into a SystemError.
     return isinstance(error.__cause__ if isinstance(error, SystemError) else error, MemoryError)
 
 
 def reason_of(error: Exception, decode: str | Decoder, read: Callable[[], bytes]) -> str | None:
-    """Return what a decoder of mmapds found wrong, as messages say it; None for an error of a decoder of the user's."""
+    """Return the reason of an error of mmapds' decoders, for messages; None for an error of a user's decoder."""
     if decode == "json":
         try:
             return not_json(read())
-        except Error:  # of a large block, in which the record lies behind by now
+        except Error:  # the record cannot be read again: its large block was decoded past it
             return f"not JSON: {error}"
     if type(error) in (DecodeError, FormatError):
         return str(error)
@@ -128,19 +128,19 @@ def is_marked(decode: Decoder, mark: str) -> bool:
 
 
 def is_same_decoder(one: Any, other: Any) -> bool:
-    """Whether two decoders do the same; two partials do if they give one function the same arguments."""
+    """Whether two decoders are equal; partials are if they have equal functions and arguments."""
     if isinstance(one, TensorDecoder) and isinstance(other, TensorDecoder):
         one, other = one.inner, other.inner
     if isinstance(one, partial) and isinstance(other, partial):
         one, other = ((each.func, each.args, each.keywords) for each in (one, other))
     try:
         return bool(one == other)
-    except (ValueError, RuntimeError):  # of arrays and tensors among the arguments
+    except (ValueError, RuntimeError):  # from arrays and tensors among the arguments
         return one is other
 
 
 def resolve(decode: str | Decoder) -> Decoder:
-    """Return the decoder of a name; a callable is a decoder already."""
+    """Return the decoder of a name, or a callable unchanged."""
     if callable(decode):
         return decode
     if isinstance(decode, str) and decode in BY_NAME:
@@ -149,13 +149,13 @@ def resolve(decode: str | Decoder) -> Decoder:
 
 
 def decoder_name(decode: str | Decoder) -> str:
-    """Return a decoder as messages and reprs show it."""
+    """Return a decoder as text for messages and reprs."""
     if isinstance(decode, partial) and not isinstance(decode, RecordArray):
         return f"{decoder_name(decode.func)}({', '.join(f'{name}={value}' for name, value in decode.keywords.items())})"
     if isinstance(decode, str):
         return repr(decode)
     if type(decode).__repr__ is object.__repr__:  # type: ignore[comparison-overlap]
-        return f"{type(decode).__qualname__}()"  # without its address, which is another one in each process
+        return f"{type(decode).__qualname__}()"  # without its address, which differs between processes
     return getattr(decode, "__qualname__", repr(decode))
 
 
@@ -163,14 +163,14 @@ def decoder_name(decode: str | Decoder) -> str:
 
 
 class ArrayDecoder(Columns):
-    """Makes a dict of a record; arrays in it are read-only views of the file, aligned to 64 bytes.
+    """Makes a dict from a record of named arrays: read-only views of the file, aligned to 64 bytes.
 
     Arrays of a dtype that NumPy lacks (bfloat16, float8) have a dtype of ml_dtypes.
 
     Args:
-      copied: the fields whose arrays are copies instead, for whoever reads them at once. They are copied under a guard:
-        where the file is cut short meanwhile, that is an error, and a view that is read would end the process.
-      loads: returns the value of JSON.
+      copied: fields whose arrays are copied, for callers that read them immediately. If the file is cut short
+        meanwhile, a guarded copy raises an error, but reading a view would kill the process.
+      loads: parses JSON fields.
     """
 
     takes_view = True
@@ -179,7 +179,7 @@ class ArrayDecoder(Columns):
         self, schema: Mapping[str, Any], copied: Collection[str] = (), loads: Callable[[bytes], Any] = orjson.loads
     ) -> None:
         self.schema = dict(schema)
-        """Field name to type, in the order in which fields lie in a record."""
+        """Field name to type, in the order of the fields in a record."""
         self.names = self.schema.keys()
         self.identity = tuple(self.schema.items()), frozenset(copied), loads
         parsed = Schema(schema)
@@ -206,7 +206,7 @@ class ArrayDecoder(Columns):
         return None if self._numbered[name][1].shape is not None else self.copies(found, name)
 
     def copies(self, found: Any, name: str) -> list[Any]:
-        """Return what every record has in a field; arrays are copies."""
+        """Return the value of a field in every record; arrays are copies."""
         values: list[Any] = found.values(self._numbered[name][0])
         return values
 
@@ -218,7 +218,7 @@ class ArrayDecoder(Columns):
 
 
 class TensorDecoder:
-    """Turns the arrays of another decoder into tensors: a sample that is an array, or the arrays in a dict.
+    """Turns the arrays of another decoder into tensors: a sample that is an array, or arrays in a dict.
 
     The tensors share memory with the file, which is mapped read-only: writing to one kills the process.
     """
@@ -252,32 +252,32 @@ class TensorDecoder:
 
 
 def array_columns(decode: Decoder) -> Any:
-    """Return the decoder of named arrays in a decoder, as `Columns`; None for any other decoder."""
+    """Return the decoder of named arrays, unwrapped, as `Columns`; None for any other decoder."""
     inner = decode.inner if isinstance(decode, TensorDecoder) else decode
     return inner if isinstance(inner, Columns) and is_marked(inner, "takes_view") else None
 
 
-# ---- how a sample is shown: nothing in it steers a terminal -----------------------------------------------------
+# ---- samples as text, without control characters for the terminal -----------------------------------------------
 
-_STRING, _TEXT = 240, 2_000  # characters that are shown of a string, and of a record of text
-_NUMBERS, _ITEMS = 40, 8  # that are shown of lists of numbers, and of other lists
-_ARRAY, _BYTES, _DUMPED = 6, 40, 256  # numbers of an array, bytes of a value, bytes of a record
+_STRING, _TEXT = 240, 2_000  # most characters of a string, and of a record of text
+_NUMBERS, _ITEMS = 40, 8  # most items of lists of numbers, and of other lists
+_ARRAY, _BYTES, _DUMPED = 6, 40, 256  # most numbers of an array, bytes of a value, bytes of a record
 
 _LETTERS = bytes(byte if 0x20 <= byte < 0x7F else 0x2E for byte in range(256))  # of a hex dump
-_NOTE = "\ue000"  # begins what stands for a value and is not JSON: it is printed without quotes
+_NOTE = "\ue000"  # marks a string that describes a value that JSON lacks: it is printed without quotes
 _NOTES = re.compile(rf'"{_NOTE}(?:[^"\\]|\\.)*"')
-_LISTS_OF_NUMBERS = re.compile(r'\[\n\s+([^][{}"]*?)\n\s*\]')  # only the layout has ends of lines
+_LISTS_OF_NUMBERS = re.compile(r'\[\n\s+([^][{}"]*?)\n\s*\]')  # real line ends come from the layout only
 
 
 def printed(sample: Any, *, full: bool = False) -> str:
-    """Return a sample as text in lines: bytes as text where they are, else as a hex dump; all else as JSON.
+    """Return a sample as lines of text: bytes as UTF-8 text or a hex dump, other samples as JSON.
 
-    Long strings, lists and bytes are cut, and arrays are shown by their type, shape and first numbers.
+    Long strings, lists and bytes are cut; arrays are shown by type, shape and first numbers.
 
     Args:
       full: cut nothing.
     Raises:
-      Exception: JSON cannot say it: it has text beyond Unicode, or a number too long, or it is nested too deep.
+      Exception: JSON cannot hold the sample: text beyond Unicode, too long numbers, too deep nesting.
     """
     size = len(sample) if isinstance(sample, str | bytes | memoryview) else 0
     shown, unit = size if full else _TEXT, "characters" if isinstance(sample, str) else "bytes"
@@ -301,7 +301,7 @@ def printed(sample: Any, *, full: bool = False) -> str:
 
 
 def _short(value: Any, full: bool) -> Any:
-    """Return what JSON can write for a value."""
+    """Return a value in a form that JSON can write, cut unless `full`."""
     if isinstance(value, str):
         short = f"{json.dumps(value[:_STRING], ensure_ascii=False)}… {len(value):,} characters"
         return value if full or len(value) <= _STRING else _NOTE + short
@@ -334,7 +334,7 @@ def _array(array: Any, full: bool) -> str:
 
 
 def _as_text(data: bytes | memoryview, limit: int) -> str | None:
-    """Return how bytes begin, as text; None if they are not text in UTF-8."""
+    """Return the first `limit` bytes as text; None if they are not UTF-8 text."""
     head = bytes(data[:limit])
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head, len(head) == len(data))

@@ -1,4 +1,4 @@
-"""`Fields`: chosen fields of JSON records, read by the core, or of the records of array files."""
+"""`Fields`: a decoder of chosen fields of JSON records, in the core, or of array files."""
 
 from __future__ import annotations  # help() shows them as they are written
 
@@ -27,19 +27,19 @@ _KINDS = {
     "s": _native.ITEM_TEXT,
     "bfloat16": _native.ITEM_BFLOAT,
 }
-"""What the items of a field are, by their dtype or its first letter."""
+"""The item type of a field, by its dtype or the first letter of that."""
 _NUMBER = re.compile(rb"[-+.0-9eE]{1,80}")
 
 
 class Wanted(NamedTuple):
-    """A field that is wanted."""
+    """A field of the schema."""
 
-    name: str  # as the user wrote it: the path, which is also its name in a sample
+    name: str  # the path as the user wrote it, also its name in a sample
     keys: tuple[str, ...]
-    dtype: str  # "str", or that of its numbers
+    dtype: str  # "str", or the dtype of its numbers
     layout: int  # one of _native.LAYOUT_*
     shape: tuple[int | None, ...]
-    fallback: bytes | None  # JSON to read where a record lacks the field
+    fallback: bytes | None  # JSON of the default for records without the field
 
     def __str__(self) -> str:
         if self.layout == _native.LAYOUT_ANY:
@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
         return f"{self.dtype} of shape {self.shape}"
 
     def fits(self, shape: Sequence[int | None]) -> bool:
-        """Whether every array of a shape, with None for axes of any length, is as wanted."""
+        """Whether all arrays of a shape, with None for axes of any length, fit this field."""
         if self.layout == _native.LAYOUT_ANY:
             return True
         if self.layout == _native.LAYOUT_RAGGED:
@@ -59,7 +59,7 @@ class Wanted(NamedTuple):
         )
 
     def is_stored_as(self, field: Field) -> bool:
-        """Whether every value of a field of an array file is as wanted."""
+        """Whether a field of an array file needs no conversion."""
         if self.dtype != field.dtype or self.layout == _native.LAYOUT_RAGGED:
             return False
         return self.layout == _native.LAYOUT_ANY or (field.shape is not None and self.fits(field.shape))
@@ -70,22 +70,22 @@ class Fields(Columns):
 
         tokens = mmapds.open("train.jsonl", decode=mmapds.Fields({"tokens": "int32", "text": "str"}))
 
-    A sample is a dict of these fields. The core reads them from the bytes of JSON records, those of a batch at once and
-    without the GIL, and `pad_collate` fills its tensors from there; there is no Python object for a number. The same
-    schema reads array files (`.mma`), so that code stays as it is when JSON is converted.
+    A sample is a dict of these fields. The core reads a whole batch of JSON records without the GIL, and `pad_collate`
+    fills its tensors directly, without a Python object for each number. The same schema reads array files (`.mma`), so
+    code does not change when JSON is converted.
 
-    Every record is checked from its first byte to its last, as by orjson. Integers are exact; floats are the nearest
-    doubles, rounded to smaller types as NumPy and torch round them.
+    Like orjson, it checks every record completely. Integers are exact; floats are the nearest doubles, rounded to
+    smaller types as by NumPy and torch.
 
     Args:
       schema: path of a field to its type. Dots separate the keys of a path; a dot in a key is written `\\.`. Types are:
 
-        - a dtype, "bool", "int8" to "uint64", "float16", "bfloat16", "float32" or "float64": a Python number where the
-          record has a number, else an array of as many axes as the lists there have;
+        - a dtype, "bool", "int8" to "uint64", "float16", "bfloat16", "float32" or "float64": a Python number for a
+          number, or an array for lists, with one axis for each level;
         - (dtype, shape): an array of that shape; None in it is an axis of any length;
-        - (dtype, "ragged"): lists of any lengths in a list: a list of arrays;
+        - (dtype, "ragged"): a list of arrays, for a list of lists of any lengths;
         - "str": a string.
-      defaults: name of a field to its value where a record lacks it or has null. Other fields must be there.
+      defaults: name of a field to its value in records without it, or with null. Other fields are required.
     Raises:
       FormatError: the schema or a default is invalid.
     """
@@ -102,7 +102,7 @@ class Fields(Columns):
         wanted = [_wanted(name, what, self.given[1]) for name, what in schema.items()]
         self.identity = tuple(wanted)
         self.wanted = {each.name: each for each in wanted}
-        """The fields by name, in the order in which a sample has them."""
+        """The fields by name, in the order of a sample."""
         self.names = self.wanted.keys()
         self.ragged = {each.name for each in wanted if each.layout == _native.LAYOUT_RAGGED}
         ordered = sorted(wanted, key=lambda each: each.keys)
@@ -154,7 +154,7 @@ class Fields(Columns):
         return values
 
     def _reason(self, record: bytes, status: int, name: str | None, at: int) -> str:
-        """Return why a record is refused, as messages say it, of what a `_RefusedError` has."""
+        """Return the reason of a refused record, for messages, from the arguments of a `_RefusedError`."""
         if status == _native.WANTED_INVALID:
             return not_json(record)
         found = kind_of(record, at)
@@ -220,11 +220,11 @@ def _wanted(name: Any, what: Any, defaults: Mapping[str, Any]) -> Wanted:
 
 
 class StoredFields(Columns):
-    """A decoder of records of named arrays, which gives the fields that are wanted of them.
+    """A decoder of records of named arrays that returns the fields of a `Fields` schema.
 
-    Arrays that are stored as they are wanted are views of the file; others are copied and converted. A field of "json"
-    is read as a JSON record is. A FormatError says that the file, which messages call `place`, lacks a field, or has
-    another type where one of both is text or bool.
+    Arrays of the right dtype and shape are views of the file; other arrays are copied and converted. A field of type
+    "json" is parsed like a JSON record. It raises FormatError if the file, `place` in messages, lacks a field, or if
+    only one of file and schema has text or bools.
     """
 
     takes_view = True
@@ -232,7 +232,7 @@ class StoredFields(Columns):
     def __init__(self, fields: Fields, schema: Mapping[str, Any], place: str) -> None:
         self.fields = fields
         self.schema = dict(schema)
-        """What the file has, in the order in which it lies in a record."""
+        """Field name to type in the file, in the order of a record."""
         self._given = fields, self.schema, place
         self.identity = fields, tuple(self.schema.items())
         self.names, self.ragged = fields.names, fields.ragged
@@ -246,7 +246,7 @@ class StoredFields(Columns):
                 self._converters[name] = _reader_of_json(fields, wanted)
             elif not wanted.is_stored_as(source):
                 self._converters[name] = partial(_converted, wanted=wanted, dtype=numpy_dtype(wanted.dtype))
-        # Text that is not wanted is not decoded.
+        # Skip the decoding of text that no field needs.
         read = set(self._sources.values())
         taken = {
             name: "bytes" if what in ("json", "str") and name not in read else what for name, what in schema.items()
@@ -255,7 +255,7 @@ class StoredFields(Columns):
         self._file = ArrayDecoder(taken, copied, _checked)
         self.native = self._file.native
         self.converts = bool(self._converters)
-        """Whether a value may turn out to be one that does not fit."""
+        """Whether a stored value may fail to convert."""
 
     def __call__(self, record: Any) -> dict[str, Any]:
         stored = self._file(record)
@@ -281,14 +281,14 @@ class StoredFields(Columns):
 
 
 def records_of(decode: str | Decoder) -> str:
-    """Return what a decoder reads, as messages say it."""
+    """Return the records that a decoder reads, as text for messages."""
     if isinstance(decode, ArrayDecoder | StoredFields):
         return f"records of the fields {decode.schema}"
     return "records of JSON" if isinstance(decode, Fields) else f"records for decode = {decoder_name(decode)}"
 
 
 def _source(wanted: Wanted, stored: Mapping[str, Field], place: str) -> Field | None:
-    """Return the field of the file that a wanted one comes from; None if its default has to do."""
+    """Return the field of the file for a field of the schema; None to use its default."""
     found = stored.get(wanted.keys[0])
     if found is None and wanted.fallback is None:
         known = listed(stored) or "no fields"
@@ -302,7 +302,7 @@ def _source(wanted: Wanted, stored: Mapping[str, Field], place: str) -> Field | 
 
 
 def _reader_of_json(fields: Fields, wanted: Wanted) -> Callable[[Any], Any]:
-    """Return what reads the value of a field of its JSON, or its default of None."""
+    """Return a function that reads a field from its JSON; for None it returns the default."""
     schema, defaults = fields.given
     name, key = wanted.name, orjson.dumps(wanted.keys[0])
     alone = Fields({name: schema[name]}, defaults={name: defaults[name]} if name in defaults else {})
@@ -314,20 +314,20 @@ def _reader_of_json(fields: Fields, wanted: Wanted) -> Callable[[Any], Any]:
 
 
 def _checked(text: bytes) -> bytes:
-    """Return the text of JSON; raise ValueError for other text, which may close the object that it is put into."""
+    """Return JSON text; raise ValueError for other text, which could close the object around it."""
     if _native.json_error(None, text) is not None:
         raise ValueError(not_json(text).removeprefix("not JSON: "))
     return text
 
 
 def _converted(value: Any, wanted: Wanted, dtype: np.dtype[Any]) -> Any:
-    """Return a stored number or array as it is wanted; raise DecodeError if it does not fit."""
+    """Convert a stored number or array to the schema; raise DecodeError if it does not fit."""
     stored = np.asarray(value)
-    if np.can_cast(stored.dtype, dtype):  # no number can be beyond the dtype
+    if np.can_cast(stored.dtype, dtype):  # all numbers fit the dtype
         array = stored.astype(dtype, copy=False)
     else:
         if stored.dtype.kind in "iu" and dtype.kind not in "iu":
-            stored = stored.astype(np.float64)  # which may round it, as it does numbers of JSON
+            stored = stored.astype(np.float64)  # may round, as with numbers of JSON
         array = cast(stored, dtype)
     if array is not None and not array.size:
         array = array.reshape(with_axes_of(array.shape, wanted.shape))

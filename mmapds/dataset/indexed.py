@@ -1,4 +1,4 @@
-"""The dataset that `open` returns: records of indexes, each made a sample by a decoder."""
+"""The dataset that `open` returns: a decoder makes a sample from each record of its indexes."""
 
 from __future__ import annotations  # help() shows them as they are written
 
@@ -50,33 +50,33 @@ from .views import (
 
 OnError = Literal["raise", "skip"]
 """What to do with records that cannot be decoded."""
-_ROWS_COMPARED = 65_536  # of a view, by its fingerprint
-_LARGE = 1 << 24  # bytes of a record that is shown as it lies
-_ENOUGH = 100  # records, of which none can be decoded, that make an error
+_ROWS_COMPARED = 65_536  # rows that a fingerprint hashes
+_LARGE = 1 << 24  # bytes above which a record is shown undecoded
+_ENOUGH = 100  # skipped records without a decoded one that make an error
 
 
 def make_dataset(
     catalog: Catalog, decode: str | Decoder, on_error: OnError = "raise", rows: Rows | None = None
 ) -> IndexedDataset:
-    """Return the dataset of a catalog, whose records it opens."""
+    """Return the dataset of a catalog."""
     how = {"readahead": catalog.access == "auto", "will_need": catalog.access != "sequential"}
     records = Records(catalog.starts, catalog, views=is_marked(resolve(decode), "takes_view"), **how)
     return IndexedDataset(catalog, records, decode, rows, _Skips() if on_error == "skip" else None)
 
 
 class _Skips(set[int]):
-    """The numbers of the records that were left out in this process, which views share."""
+    """The numbers of the records that this process skipped; all views share them."""
 
     any_kept = False
     """Whether a record was ever decoded."""
 
 
 class IndexedDataset(Samples, Dataset):
-    """Records of indexes, each made a sample by a decoder: what `mmapds.open` returns.
+    """Decodes the records of indexes into samples; `mmapds.open` returns it.
 
     Args:
-      rows: which of the records of the catalog; None for all, in order.
-      skips: those that were left out; None if such a record is an error.
+      rows: the selected records of the catalog; None for all, in order.
+      skips: the skipped records; None raises an error for a record that cannot be decoded.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class IndexedDataset(Samples, Dataset):
         pass
 
     def _at(self, key: Any) -> Any:
-        """Return what `self[key]` is, where that is more than a record and its decoder; see `Samples`."""
+        """Return `self[key]` in the cases that C's `Samples` leaves to Python."""
         if type(key) is not int:
             if not is_position(key):
                 return self._view(key)
@@ -118,15 +118,15 @@ class IndexedDataset(Samples, Dataset):
         except Exception as error:
             self._raise_at(number, position, error)
         if self._takes_views:
-            self._records.check(number)  # the sample may have zeros, if the source was cut short meanwhile
+            self._records.check(number)  # if the source was cut short meanwhile, the sample has zeros
         return sample
 
     def _one_by_one(self, positions: range) -> Iterator[Any]:
-        """Yield samples, each made when it is asked for: it may be far larger than its record."""
+        """Yield samples, each made on demand: it may be far larger than its record."""
         while positions:
             numbers = self._record_numbers(positions[:1024])
             fitting = max(1, self._records.fitting(numbers, 1 << 20))  # a larger record is read alone
-            records = self._records.many(numbers[:fitting])  # together, as each look for a block takes as long as many
+            records = self._records.many(numbers[:fitting])  # in one call, as finding a block for each record is slow
             for position, number, record in zip(positions, numbers.tolist(), records, strict=False):
                 yield self._sample(record, number, position)
             positions = positions[fitting:]
@@ -159,7 +159,7 @@ class IndexedDataset(Samples, Dataset):
         samples, kept = read(self._record_numbers(positions), positions)
         self._skips.any_kept |= len(kept) > 0
         if len(positions) and not self._skips.any_kept and len(self._skips) >= min(self._length, _ENOUGH):
-            _ = self[positions[0]]  # which raises: the decoder fits no record
+            _ = self[positions[0]]  # raises: the decoder fits no record
         return samples, kept
 
     def _take_arrays(self, numbers: Any, refused: Refused) -> RecordBatch:
@@ -167,14 +167,14 @@ class IndexedDataset(Samples, Dataset):
         try:
             found = ArrayBatch(self._records, numbers, columns.native)
         except FormatError as error:
-            if len(error.args) > 1:  # what is damaged, and in which record of the batch
+            if len(error.args) > 1:  # the reason, and the record's place in the batch
                 reason, k = error.args
                 refused(k, FormatError(reason))
             raise
         return RecordBatch(found, columns, self._decode, refused, found.check)
 
     def _take_others(self, numbers: Any, positions: Any) -> tuple[Sequence[Any], NDArray[np.int64]]:
-        """Read records and decode them one by one; return the same."""
+        """Read records and decode them one by one; return as `_take_fields`."""
         samples: list[Any] = []
         kept: list[int] = []
         for k, (record, number) in enumerate(zip(self._records.many(numbers), numbers.tolist(), strict=True)):
@@ -192,7 +192,7 @@ class IndexedDataset(Samples, Dataset):
         return samples, np.array(kept, np.int64)
 
     def _take_fields(self, numbers: Any, positions: Any) -> tuple[Sequence[Any], NDArray[np.int64]]:
-        """Read the fields of records together; return the samples that are not left out, and where these were."""
+        """Read the fields of a batch of records; return the samples that are not skipped, and their places."""
         decode = self._decode
         assert isinstance(decode, Fields)
         found = JsonBatch(self._records, numbers, decode.native, skip=self._skips is not None)
@@ -220,22 +220,22 @@ class IndexedDataset(Samples, Dataset):
     # ---- records that cannot be decoded ------------------------------------------------------------------------
 
     def _leave_out(self, number: int, reason: str) -> None:
-        """Count a record that cannot be decoded; warn of the first one."""
+        """Record that a record was skipped; warn of the first one."""
         assert self._skips is not None
         self._check_source(number)
         is_first = not self._skips
         self._skips.add(number)
         if is_first:
-            more = "left out; ds.skipped has it and all others that will be, without a warning"
+            more = "skipped; ds.skipped lists it and all later ones, which give no warning"
             warn(f"{self._catalog.place(self._records.locate(number))}: {reason}; {more}", RuntimeWarning)
 
     def _check_source(self, number: SupportsIndex) -> None:
-        """Raise where the source or its index is to blame for the error of a decoder, and not the record."""
+        """Raise an error if the source or its index caused a decoder's error, not the record."""
         self._records.check(number)
         self._catalog.check_line(self._records.locate(number))
 
     def _raise_at(self, number: SupportsIndex, position: Any, error: Exception) -> NoReturn:
-        """Raise the error of the decoder with the place of the record; one of the user's decoder keeps its type."""
+        """Raise a decoder's error with the place of the record; errors of a user's decoder keep their type."""
         self._check_source(number)
         located = self._records.locate(number)
         if is_short_of_memory(error):
@@ -252,7 +252,7 @@ class IndexedDataset(Samples, Dataset):
         raise error
 
     def _raise_of(self, numbers: Any, positions: Any, k: int, error: Exception) -> NoReturn:
-        """Raise the error of a record of a batch, by its place there."""
+        """Raise the error of record `k` of a batch."""
         self._raise_at(numbers[k], positions[k], error)
 
     # ---- records, sources and columns --------------------------------------------------------------------------
@@ -403,23 +403,23 @@ class IndexedDataset(Samples, Dataset):
         return make_dataset, (self._catalog, self._given_decode, self._on_error, self._rows)
 
 
-# ---- samples that are shown ---------------------------------------------------------------------------------------
+# ---- samples for the command line ---------------------------------------------------------------------------------
 
 
 def matching(dataset: IndexedDataset, where: str) -> IndexedDataset:
-    """Return the view of the records for which a filter of their columns holds; see `views.rows_where`."""
+    """Return the view of the records that pass a filter of their columns; see `views.rows_where`."""
     return dataset._select(rows_where(where, dataset.column, len(dataset)))
 
 
 def undecoded(dataset: IndexedDataset) -> IndexedDataset:
-    """Return the records of a dataset as they lie; of a large one in a file, only what is looked at is read."""
+    """Return the dataset of the undecoded records, as memoryviews: only bytes that are looked at are read."""
     return make_dataset(dataset._catalog, takes_view(lambda record: record), rows=dataset._rows)
 
 
 def shown(dataset: IndexedDataset, position: int, record: Any, *, full: bool = False) -> tuple[str, Error | None]:
-    """Return a sample as `printed`, and the error of its decoder, if that refuses the record.
+    """Return a sample as text, by `printed`, and the error of its decoder, if any.
 
-    The record, which is that of `undecoded`, stands for a sample that cannot be printed, or is large.
+    The text shows the `record` of `undecoded` instead if the sample is large or cannot be printed.
     """
     sample, refused = record, None
     try:
@@ -429,5 +429,5 @@ def shown(dataset: IndexedDataset, position: int, record: Any, *, full: bool = F
         refused = error
     try:
         return printed(sample, full=full), refused
-    except Exception:  # of what JSON cannot say: text beyond Unicode, a number too long, lists nested too deep
+    except Exception:  # JSON cannot hold it: text beyond Unicode, too long numbers, too deep lists
         return printed(record, full=full), refused

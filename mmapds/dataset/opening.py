@@ -52,8 +52,8 @@ def open(  # noqa: A001 - mmapds.open is the public name
         sample, batch, last = ds[7], ds.take([3, 1, 4]), ds[-100:]
 
     Args:
-      source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list of these, whose
-        order the records keep.
+      source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list of these;
+        the order of the list is that of the records.
       decode: the decoder from record to sample: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict of the bytes
         of a tar's members), "wds" (members decoded by extension), "pil" (the same, with images as RGB), "tf_example",
         `Fields`, or a picklable function of the bytes. Each format has a default: "json" for JSONL, arrays for binary
@@ -115,7 +115,7 @@ def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoC
 
 
 def refuse_missing(missing: list[str], patterns: Sequence[str]) -> NoReturn:
-    """Raise IndexMissingError for paths that have no index, among those that patterns name."""
+    """Raise IndexMissingError for the paths without an index; the message names the command for all patterns."""
     first, more = missing[0], f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
     if os.path.exists(first):
         formats.check_in_place(first)

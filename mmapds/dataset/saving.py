@@ -1,4 +1,4 @@
-"""What files hold of a view: saved views, and columns, length orders and blocks of indexes, read where they lie."""
+"""Saved views, and the columns, length orders and block starts of a view, read from its indexes."""
 
 import os
 from bisect import bisect_left, bisect_right
@@ -24,16 +24,16 @@ from ..storage.sources import Io, StrPath
 from ..storage.writer import ViewWriter
 from .views import ArrayRows, BitRows, ChainedRows, Int64s, NestedRows, RangeRows, Rows, ascends, pieces
 
-_MOST_CUT = 16  # parts of indexes whose records of each length are searched for
-_PIECE = 1 << 20  # records whose bounds are looked at at a time
+_MOST_CUT = 16  # most partly used indexes in a length order; each needs searches
+_PIECE = 1 << 20  # records whose bounds are read at a time
 
 
 class SavedRows(Rows):
-    """The records of a saved view, read where they lie."""
+    """The records of a saved view, read from its file."""
 
     def __init__(self, file: SavedView) -> None:
         self.file = file
-        self._held: ArrayRows | BitRows | None = None  # None: an array that is mapped
+        self._held: ArrayRows | BitRows | None = None  # None for a mapped array
         if file.is_bits:
             words, before = (np.frombuffer(file.section(name), np.uint64) for name in ("row_bits", "row_ranks"))
             self._held = BitRows(words, file.total, before, file.map if file.map.is_mapped else None)
@@ -64,7 +64,7 @@ class SavedRows(Rows):
 
 
 def _reopened(path: str, checksum: int, io: Io) -> SavedRows:
-    """Map the file of a pickled view again; its bases are opened by the dataset, so nothing here follows its paths."""
+    """Map the file of a pickled view again. The dataset opens its bases, so this follows none of its paths."""
     file = SavedView(path, io=io)
     if file.checksum != checksum:
         raise StaleIndexError(f"{path}: not the saved view of the pickled dataset; open the dataset again")
@@ -72,7 +72,7 @@ def _reopened(path: str, checksum: int, io: Io) -> SavedRows:
 
 
 def unfolded(members: Sequence[Index | SavedView]) -> tuple[list[Index], Rows | None]:
-    """Return the indexes behind some indexes and saved views, and the rows of all their records that these have."""
+    """Replace saved views by their indexes; return all indexes and the selected rows, None for all records."""
     indexes = [member for member in members if isinstance(member, Index)]
     if len(indexes) == len(members):
         return indexes, None
@@ -109,7 +109,7 @@ def save(path: StrPath, indexes: Sequence[Index], rows: Rows, columns: Sequence[
 
 
 def examine_view(view: SavedView) -> Findings:
-    """Check the checksums of a saved view, and the indexes that it is of; then save its rows again, and compare."""
+    """Check the checksums of a saved view and its indexes; then save its rows again, and compare."""
     findings = Findings(view)
     findings.check_sections()
     bases: list[Index] = []
@@ -170,7 +170,7 @@ def _whole(indexes: Sequence[Index]) -> list[_Part]:
 
 
 def _runs(indexes: Sequence[Index], rows: Rows, first: int = 0) -> list[_Part] | None:
-    """Return the runs of neighbours that rows are made of, whose record 0 is `first`; None for any other rows."""
+    """Return the runs of neighbours that make up `rows`, with their record 0 at `first`; None if they are not runs."""
     if isinstance(rows, SavedRows):
         return [_Part(rows.file, 0, len(rows))]
     if isinstance(rows, ChainedRows):
@@ -210,7 +210,7 @@ def column(indexes: Sequence[Index], rows: Rows, name: str) -> NDArray[Any]:
 
 
 def length_order(indexes: Sequence[Index], rows: Rows, dataset: Any) -> LengthOrder | None:
-    """Return the length order of some rows, whose pickle has the dataset of them; see `Dataset.length_order`."""
+    """Return the length order of `rows`, which pickles by `dataset`; see `Dataset.length_order`."""
     runs = _runs(indexes, rows) or ()
     parts = [run for run in runs if run.begin < run.end] or [run for run in runs if not run.of.records][:1]
     if not parts or sum(end - begin < of.records for of, begin, end in parts) > _MOST_CUT:
@@ -254,7 +254,7 @@ def block_starts(indexes: Sequence[Index], rows: Rows) -> NDArray[np.int64]:
 
 
 def _block_starts(index: Index, number: int) -> NDArray[np.int64]:
-    """Return the first record that begins in each block of a source, counted in the source."""
+    """Return the number in its source of the first record that begins in each block."""
     table, records = BlockTable(index, number), index.sources[number].records
     bounds = np.asarray(table.bounds(0, table.count))
     found, done = np.full(len(bounds), records, np.int64), 0

@@ -84,7 +84,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
 
     def summary(self) -> NoReturn:
         """Raise OrderError: only the samplers of the mixture have summaries."""
-        raise OrderError("summary: a mixture has none; call that of each of its samplers")
+        raise OrderError("summary: expected a single sampler, found a mixture; call summary() of each of its samplers")
 
     def _what(self) -> str:
         return f"{counted(len(self._parts), 'sampler')}, weights {shortened(self._contents.weights.tolist())}"
@@ -97,7 +97,7 @@ def _checked(samplers: Sequence[Any]) -> list[PlannedBatchSampler]:
         if not isinstance(part, PlannedBatchSampler) or isinstance(part, MixtureBatchSampler):
             raise OrderError(
                 f"samplers[{d}]: expected a TokenBudgetBatchSampler or a PackingBatchSampler, found "
-                f"{type(part).__name__}; for others mix the datasets, with MixtureSampler"
+                f"{type(part).__name__}; mix other datasets with MixtureSampler"
             )
         if type(part) is not type(parts[0]):
             raise OrderError(

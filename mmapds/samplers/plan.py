@@ -64,7 +64,7 @@ def select(by_length: LengthOrder, limits: Any, min_length: int, max_length: int
     end = max(int((values >= np.uint64(min_length)).sum()), begin)
     if end > begin and values[end - 1] == 0:
         raise OrderError(
-            f"lengths[{_first_of(by_length, end - 1)}] = 0, expected 1 or more; leave such samples out with "
+            f"lengths[{_first_of(by_length, end - 1)}] = 0, expected 1 or more; drop such samples with "
             f"min_length=1 (samples of length 0: {int(counts[end - 1]):,})"
         )
     over = begin + _over(values[begin:end], limits)
@@ -72,7 +72,7 @@ def select(by_length: LengthOrder, limits: Any, min_length: int, max_length: int
         longest = int(values[begin])
         raise OrderError(
             f"{limits._fields[0]} = {limits[0]}, expected {limits.cost(longest)} or more, the cost of "
-            f"lengths[{_first_of(by_length, begin)}] = {longest}; leave such samples out with oversize='drop' or "
+            f"lengths[{_first_of(by_length, begin)}] = {longest}; drop such samples with oversize='drop' or "
             f"max_length=N (samples over the limit: {int(counts[begin:over].sum()):,})"
         )
     if oversize == "drop":

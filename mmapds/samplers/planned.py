@@ -149,7 +149,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
                 return batch
             if len(kept):
                 return kept
-        raise OrderError(f"exclude: expected records that are left in epoch {epoch}, found all excluded")
+        raise OrderError(f"exclude: expected records to read in epoch {epoch}, found all excluded")
 
     def _maker(self, span: Span) -> Make:
         read, rank = self.reader(span.epoch, self._contents), self.rank

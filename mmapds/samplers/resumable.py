@@ -103,7 +103,7 @@ class OrderedRecords:
             if len(left):
                 return int(left[0])
             begin, count = begin + count, min(2 * count, _SEARCH)
-        raise OrderError(f"exclude: expected records that are left in epoch {epoch}, found all excluded")
+        raise OrderError(f"exclude: expected records to read in epoch {epoch}, found all excluded")
 
     def changes_after(self, epoch: int) -> bool:
         """Return whether the next epoch has another order."""
@@ -118,7 +118,7 @@ def is_ours(dataset: Any) -> bool:
 
 
 def joined(datasets: Sequence[Any]) -> Any:
-    """Return datasets of mmapds one after another."""
+    """Concatenate datasets of mmapds; return a ConcatDataset if `mmapds.concat` refuses them."""
     try:
         return reduce(operator.add, datasets)
     except Error:  # they differ in decoder or kind
@@ -126,7 +126,7 @@ def joined(datasets: Sequence[Any]) -> Any:
 
 
 def members_of(dataset: Any) -> list[Any]:
-    """Return the datasets of a ConcatDataset that cannot be joined, or one dataset."""
+    """Return the parts of a ConcatDataset that `mmapds.concat` refuses, or else a list of one dataset."""
     if not isinstance(dataset, torch.utils.data.ConcatDataset):
         return [dataset]
     members = [member for part in dataset.datasets for member in members_of(part)]
@@ -162,8 +162,8 @@ def check_same_samples(dataset: Any, name: str, sampled: Any) -> None:
             return
         found = f"{expected} other samples of its sources"
     raise OrderError(
-        f"{name}: expected one of the {expected} samples of the dataset, found one of {found}; make both of the same "
-        "view"
+        f"{name}: expected a sampler of the {expected} samples of the dataset, found one of {found}; make both of the "
+        "same view"
     )
 
 
@@ -392,7 +392,7 @@ class ResumableSampler(ABC):
             latest = self._cursor.latest
             if latest is not None and latest.is_drawn_ahead and latest.delivered is None and not latest.is_over:
                 warn(
-                    "step = None, expected the steps that the trainer finished, as torch's workers draw ahead; call "
+                    "step = None, expected the steps that the trainer finished, as torch's workers prefetch; call "
                     "state_dict(step=...), or use mmapds.DataLoader, which counts them"
                 )
             return self._state_at(*self._place())

@@ -27,11 +27,11 @@ class OrderSampler(ResumableSampler):
     def _sample(self, dataset: Any, records: OrderedRecords, sharding: Sharding, world: World, start_step: int) -> None:
         """Store the dataset, the records and the ranks; set up the first iterator."""
         if not sharding.pad and sharding.drop_last:
-            raise OrderError("drop_last = True, expected False with pad=False, which leaves no sample out")
+            raise OrderError("drop_last = True, expected False with pad=False, which drops no sample")
         if not sharding.pad and records.excluded:
             raise OrderError(
-                "exclude: expected None with pad=False, which reads every sample once; leave records out with a view, "
-                "as ds[mask]"
+                "exclude: expected None with pad=False, which reads every sample once; drop records with a view, as "
+                "in ds[mask]"
             )
         self._contents, self._exclude, self._sharding, self._world = records, records.excluded, sharding, world
         self.sampled = dataset
@@ -137,9 +137,7 @@ def _check_order(order: Any, dataset: Sized, **instead: object) -> None:
     check_is_order(order)
     for name, value in instead.items():
         if value is not None:
-            raise OrderError(
-                f"{name} = {value!r}, expected None beside an order, which has its own; give it to the order"
-            )
+            raise OrderError(f"{name} = {value!r}, expected None together with order=; give it to the order")
     records = getattr(order, "records", None)
     if records not in (None, len(dataset)):
         expected = plain_counted(len(dataset), "record")
