@@ -196,10 +196,10 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
             cost = "neighbours are often read together"
             if density["columns"] >= _COLUMNS and density["dispersion"] >= 2:
                 cost = f"an epoch mixes records {number(density['dispersion'])} times as unevenly as a full shuffle"
-            what = "Compressed sources are read in chunks of blocks"
+            what, do = "Compressed sources are read in chunks of blocks", "give mix_chunks= a larger number"
             if chunk_size != "block":
-                what = f"You chose chunks of {counted(chunk_size, 'record')}"
-            yield Verdict(CHOICE, "shuffle", f"{what}. The cost: {cost}. Do: choose smaller chunks to mix more.")
+                what, do = f"You chose chunks of {counted(chunk_size, 'record')}", "choose smaller chunks"
+            yield Verdict(CHOICE, "shuffle", f"{what}. The cost: {cost}. Do: {do} to mix more.")
         elif plan["batches"]["kind"] != "fixed":
             text = "Batches are planned by length, and lengths vary over the dataset. Do: nothing."
             yield Verdict(NOTE, "shuffle", text)
