@@ -36,7 +36,7 @@ SAVED_EVERY = 10  # steps
 EPOCHS = 2
 LARGE = 100_000_000  # records, of which the costs are estimated
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 # ---- data
