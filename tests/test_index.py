@@ -56,7 +56,7 @@ def test_records_are_the_lines_that_are_not_blank_or_left_out(tmp_path, lines, e
     options = {"length": "n", "missing": "skip", "bad": "skip"} if measured else {}
     options |= {"format": jsonl_in_blocks(block), "workers": workers}
     if records and not wanted:
-        with pytest.raises(mmapds.Error, match=f"in 0 of {len(records)}|found 0 of {len(records)}"):
+        with pytest.raises(mmapds.Error, match=r"(in|found) 0 of \d"):
             mmapds.build(path, **options)
         return
     index = Index(str(mmapds.build(path, **options)))

@@ -201,7 +201,7 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
                 what, do = f"You chose chunks of {counted(chunk_size, 'record')}", "choose smaller chunks"
             yield Verdict(CHOICE, "shuffle", f"{what}. The cost: {cost}. Do: {do} to mix more.")
         elif plan["batches"]["kind"] != "fixed":
-            text = "Batches are planned by length, and lengths vary over the dataset. Do: nothing."
+            text = "Batches are planned by length, so samples of equal length stay together. Do: nothing."
             yield Verdict(NOTE, "shuffle", text)
         else:
             yield found._replace(text="Parts of the epoch are far from a random choice. Do: try another seed.")

@@ -170,11 +170,11 @@ class _MixedPlan:
 
     def describe(self) -> dict[str, Any]:
         """Return the identity of this plan for states."""
-        described: dict[str, Any] = {"order": "mixture of batches", "weights": self._order.weights, "version": VERSION}
+        described: dict[str, Any] = {"order": "mixture of batches", "version": VERSION}
         for d, (part, plan) in enumerate(zip(self._parts, self._plans, strict=True)):
             known = {key: value for key, value in part._identity.items() if key != "sources"}
             described |= {f"samplers[{d}].{key}": value for key, value in {**plan.describe(), **known}.items()}
-        return described
+        return {**described, "weights": self._order.weights}  # which follow from all the rest: compared last
 
 
 def _mean(plan: Any, share: str) -> float:

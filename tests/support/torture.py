@@ -11,6 +11,7 @@ import pkgutil
 import random
 import select
 import shlex
+import signal
 import time
 import traceback
 from contextlib import contextmanager
@@ -103,6 +104,7 @@ def forked(work):
     if child == 0:
         try:
             os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a command that ran in this process has set its own
             work()
         except BaseException:
             traceback.print_exc()
