@@ -156,7 +156,8 @@ def _index_path(dataset: Dataset) -> str:
     indexes = dataset.indexes
     if dataset._is_view or len(indexes) != 1:
         found = "a saved view" if dataset._is_view else len(indexes)
-        raise ColumnError(f"source_or_index: expected one index of sources, found {found}")
+        way = "give columns= to mmapds.build"
+        raise ColumnError(f"source_or_index: expected one index of sources, found {found}; {way}")
     return os.path.realpath(indexes[0])
 
 

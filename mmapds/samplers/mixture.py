@@ -23,7 +23,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
     """Mixes batches of token budgets or packs over several datasets, by weights.
 
         parts = [mmapds.TokenBudgetBatchSampler(each, max_tokens=16_384) for each in (ds, more)]
-        batches = mmapds.MixtureBatchSampler(parts, weights=[0.7, 0.3])
+        batches = mmapds.MixtureBatchSampler(parts, weights=[0.7, 0.3], stop="longest")
         loader = mmapds.DataLoader(mmapds.concat([ds, more]), batch_sampler=batches)
 
     Each sampler plans batches of its own dataset, with its own arguments. A dataset that has been read whole starts
