@@ -6,6 +6,7 @@ import os
 import pickle
 import resource
 import struct
+import weakref
 from itertools import chain, islice, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader
 import mmapds
 from mmapds import _native
 from mmapds.storage import sources as storage_sources
+from tests.support.compressed import many_frames
 from tests.support.formats import write_all
 from tests.support.index_file import arrays
 
@@ -133,3 +135,98 @@ def test_many_shards_open_with_a_quarter_of_the_descriptors(tmp_path):
             assert len(os.listdir("/dev/fd")) == before
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+# ---- sources that are forgotten ------------------------------------------------------------------------------------
+
+KINDS = {"mapped": ("", bytes, {}), "pread": ("", bytes, {"io": "pread"}), "blocks": (".zst", many_frames, {})}
+READS = {  # of Records
+    "items": lambda records, rows: [records[row] for row in rows],
+    "copies": lambda records, rows: [records.copy(row) for row in rows],
+    "checks": lambda records, rows: [records.check(row) for row in rows],
+    "places": lambda records, rows: [records.locate(row) for row in rows],
+    "many": lambda records, rows: records.many(rows),
+    "fitting": lambda records, rows: records.fitting(rows, 300),
+    "samples": lambda records, rows: records.decode(rows, bytes, None),
+}
+
+
+class Opener:
+    """A catalog that notes which sources it opens, and can forget all whenever it opens one."""
+
+    def __init__(self, ds, views, *, forgets):
+        self.catalog, self.opened, self.forgets = ds._catalog, [], forgets
+        self.records = _native.Records(self.catalog.starts, self, True, True, views)
+
+    def open(self, member):
+        opened = self.catalog.open(member)
+        self.opened.append(member)
+        if self.forgets:
+            self.records.forget()
+        return opened
+
+
+@pytest.mark.parametrize("views", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_forgotten_sources_are_opened_again_by_the_next_read(tmp_path, kind, views):
+    suffix, pack, options = KINDS[kind]
+    for shard in range(3):
+        lines = b"".join(b"[%d]\n" % number for number in range(shard * 1000, shard * 1000 + 500))
+        (tmp_path / f"{shard}.jsonl{suffix}").write_bytes(pack(lines))
+    ds = mmapds.open(tmp_path, build=True, **options)
+    rows = [7, 1100, 502, 8, 9]
+    for name, read in READS.items():
+        wanted = read(ds._records, rows)
+        opener = Opener(ds, views, forgets=False)
+        assert read(opener.records, rows) == wanted == read(opener.records, rows)
+        assert opener.opened == [0, 2, 1], "once"
+        opener.records.forget()
+        assert read(opener.records, rows) == wanted
+        assert opener.opened == [0, 2, 1] * 2
+        opener = Opener(ds, views, forgets=True)
+        assert read(opener.records, rows) == wanted
+        each = [0, 2, 1] if name in ("many", "fitting", "samples") else [0, 2, 1, 0, 0]
+        assert opener.opened == each, "a batch is one read"
+    ds._catalog.records = ds._records  # a cycle, through the readers of blocks too
+    alive = weakref.ref(ds._catalog)
+    del ds, opener
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="the system does not list maps")
+def test_what_is_held_of_forgotten_sources_stays_and_nothing_else(tmp_path):
+    def is_mapped():
+        gc.collect()
+        return f"{source}" in Path("/proc/self/maps").read_text().replace(f"{source}.mmx", "")
+
+    def forget():
+        ds._records.forget()
+        source.unlink()
+
+    held = {
+        "array": lambda: np.asarray(ds[7]["x"]),
+        "batch": lambda: ds.take([7, 8]),
+        "view": lambda: ds._records[7],
+        "sample": lambda: ds[7],
+    }
+    read = {
+        "array": np.array,
+        "batch": lambda each: each[0]["x"].copy(),
+        "view": bytes,
+        "sample": lambda s: s["x"].copy(),
+    }
+    for name, hold in held.items():
+        source = tmp_path / f"{name}.mma"
+        with mmapds.Writer(source, {"x": ("float32", (None,))}) as writer:
+            for number in range(100):
+                writer.write({"x": np.full(1000, number, np.float32)})
+        ds = mmapds.open(source)
+        wanted = read[name](hold())
+        assert is_mapped()
+        each = hold()
+        forget()
+        assert is_mapped(), name
+        assert np.array_equal(read[name](each), wanted)
+        del each
+        assert not is_mapped(), name

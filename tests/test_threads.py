@@ -1,5 +1,6 @@
 """Threads that share datasets, and children forked beside them, get what each would get alone; `make test-tsan`."""
 
+import gzip
 import json
 import pickle
 import random
@@ -74,6 +75,33 @@ def test_threads_share_datasets(tmp_path):
     with ThreadPoolExecutor(THREADS) as pool:
         done = [pool.submit(work, datasets, wanted, tmp_path, seed) for seed in range(THREADS)]
         assert [each.result() for each in done] == list(range(THREADS))
+
+
+def test_threads_read_while_another_one_forgets_all_sources(tmp_path):
+    wanted = make(tmp_path)
+    datasets = [(mmapds.open(path, io=io), wanted[path]) for path in wanted for io in ("mmap", "pread")]
+    with gzip.open(tmp_path / "0.jsonl.gz", "wb") as file:
+        file.write((tmp_path / "0.jsonl").read_bytes() * 5)
+    (path, *_), done = wanted, threading.Event()
+    datasets.append((mmapds.open(tmp_path / "0.jsonl.gz", build=True), wanted[path][: RECORDS // 5] * 5))
+    datasets.append((mmapds.open(path, decode=mmapds.Fields({"n": "int64", "text": "str"})), wanted[path]))
+
+    def read(seed):
+        chance = random.Random(seed)
+        while not done.is_set():
+            for ds, records in datasets:
+                at = [chance.randrange(RECORDS) for _ in range(20)]
+                for found in (ds.take(at), [ds[i] for i in at]):
+                    assert all(same(*pair) for pair in zip(found, (records[i] for i in at), strict=True))
+        return seed
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read, seed) for seed in range(4)]
+        for ds, _ in datasets * 50:
+            ds._records.forget()
+            ds.take([0])  # lets other threads go on
+        done.set()
+        assert [each.result() for each in readers] == list(range(4))
 
 
 def test_a_child_forked_beside_reading_threads_reads(tmp_path):

@@ -15,7 +15,7 @@
  * for each source, member or field are small, and may be checked with the GIL.
  *
  * Threads. Objects do not change once they are made, or a second call is refused while one is running
- * (Stream, Inflater, TarScanner). */
+ * (Stream, Inflater, TarScanner). Records open sources and forget them: SourceTable says how. */
 #ifndef MMAPDS_BINDING_H
 #define MMAPDS_BINDING_H
 
@@ -179,8 +179,18 @@ typedef struct {
     PyObject *index;  /* MapObject that holds the bounds */
     PyObject *view;   /* a memoryview of the source, for records as views; NULL unless it is mapped */
     mds_map content;  /* of a compressed source: its size alone */
+    size_t number;    /* of the source */
     mds_source source;
 } SourceSlot;
+
+/* The open sources of Records. A read uses one table from its begin to its end: the one that Records had when it began.
+ * It opens its sources there, even if Records have another table by then. So whatever Python code runs meanwhile, in
+ * this thread or another, sources stay open until the last read that uses them is over. */
+typedef struct {
+    size_t references; /* Records and reads that hold the table; changes with the GIL held */
+    size_t count;
+    SourceSlot slots[];
+} SourceTable;
 
 typedef struct {
     PyObject_HEAD PyObject *opener;
@@ -191,7 +201,7 @@ typedef struct {
     unsigned cold;
     unsigned reads; /* of single records, modulo 2^32 */
     mds_readahead readahead;
-    SourceSlot *slots;
+    SourceTable *table;
 } RecordsObject;
 
 /* The slot that holds a source. */
@@ -201,7 +211,8 @@ static inline const SourceSlot *mds_py_slot_of(const mds_source *source)
 }
 
 /* Fill one request a row; rows are checked and sources opened while the GIL is held. -1 with an exception. */
-int mds_py_records_request(RecordsObject *self, PyObject *rows, mds_request *requests, Py_ssize_t n);
+int mds_py_records_request(RecordsObject *self, SourceTable *table, PyObject *rows, mds_request *requests,
+                           Py_ssize_t n);
 
 /* Return a located payload as bytes, or as a read-only memoryview, which keeps its memory alive: the mapped source,
  * or `room`. */
@@ -211,15 +222,37 @@ PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *r
 int mds_py_records_check(RecordsObject *self, const mds_request *request);
 
 /* Read a record by its number, and keep in `request`, zeros before, where its payload lies; NULL with an exception. */
-PyObject *mds_py_records_one(RecordsObject *self, PyObject *key, mds_request *request);
+PyObject *mds_py_records_one(RecordsObject *self, SourceTable *table, PyObject *key, mds_request *request);
 
 int mds_py_is_records(PyObject *object);
 
 /* ---- py_sources.c -------------------------------------------------------------------------------------- */
 
+/* Make a table of closed sources, with one reference; NULL with an exception. */
+SourceTable *mds_py_sources_new(size_t count);
+
+/* Close the sources of a table, and free it. */
+void mds_py_sources_free(SourceTable *table);
+
+/* Begin and end a read. */
+static inline SourceTable *mds_py_sources_hold(RecordsObject *self)
+{
+    self->table->references++;
+    return self->table;
+}
+
+static inline void mds_py_sources_release(SourceTable *table)
+{
+    if (--table->references == 0)
+        mds_py_sources_free(table);
+}
+
 /* Ask the opener for source `s`, which is closed: (map or reader, index, where its bounds begin there, their width,
  * framing, first, stride). If stride is not 0, there are no bounds. NULL with an exception. */
-const mds_source *mds_py_records_open(RecordsObject *self, size_t s);
+const mds_source *mds_py_sources_open(RecordsObject *self, SourceTable *table, size_t s);
+
+/* The method forget of Records. */
+PyObject *mds_py_records_forget(PyObject *object, PyObject *none);
 
 /* Raise for a request that cannot be read. */
 void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status);
@@ -244,6 +277,7 @@ int mds_py_blocks_make(const RecordsObject *self, const mds_request *requests, P
 
 /* The records of a batch: where their payloads lie, and the memory of those that are not mapped. */
 typedef struct {
+    SourceTable *table; /* of the requests */
     mds_request *requests;
     Py_ssize_t n;
     PyObject *room;    /* bytes, or NULL if all are mapped */

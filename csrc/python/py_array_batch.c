@@ -3,7 +3,7 @@
 
 /* Records of named arrays, located and checked, but not made into Python objects yet. */
 typedef struct {
-    PyObject_HEAD PyObject *records; /* RecordsObject: its maps are where the payloads lie */
+    PyObject_HEAD PyObject *records; /* RecordsObject: raises for what cannot be read */
     PyObject *fields;                /* ArrayFieldsObject */
     mds_py_batch batch;
     mds_array_value *values; /* of record k, from k * fields->count on */

@@ -13,8 +13,11 @@ void mds_py_batch_free(mds_py_batch *batch)
     PyMem_Free(batch->made);
     PyMem_Free(batch->requests);
     Py_CLEAR(batch->room);
+    if (batch->table)
+        mds_py_sources_release(batch->table);
     batch->made = NULL;
     batch->requests = NULL;
+    batch->table = NULL;
 }
 
 /* Bring the located records into memory; on failure, *failed is the request that cannot be read. */
@@ -118,12 +121,13 @@ static int batch_locate(RecordsObject *self, mds_py_batch *batch, mds_request **
 static int batch_begin(RecordsObject *self, PyObject *rows, mds_py_batch *batch,
                        int (*next)(RecordsObject *, mds_py_batch *, mds_request **))
 {
+    batch->table = mds_py_sources_hold(self);
     batch->requests = PyMem_Calloc((size_t)batch->n + 1, sizeof *batch->requests);
     mds_request **order = PyMem_Calloc((size_t)batch->n + 1, sizeof *order);
     int result = -1;
     if (!batch->requests || !order)
         PyErr_NoMemory();
-    else if (mds_py_records_request(self, rows, batch->requests, batch->n) == 0)
+    else if (mds_py_records_request(self, batch->table, rows, batch->requests, batch->n) == 0)
         result = next(self, batch, order);
     PyMem_Free(order);
     if (result != 0)

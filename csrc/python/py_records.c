@@ -1,7 +1,6 @@
 /* py_records.c - the payloads of all records behind a list of sources. */
 #include "binding.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static PyObject *records_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -35,11 +34,9 @@ static PyObject *records_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         }
     }
     self->count = self->firsts[self->n_sources];
-    self->slots = calloc(self->n_sources ? self->n_sources : 1, sizeof *self->slots);
-    if (!self->slots) {
-        PyErr_NoMemory();
+    self->table = mds_py_sources_new(self->n_sources);
+    if (!self->table)
         goto fail;
-    }
     self->notice_order = readahead;
     self->will_need = will_need;
     self->views = views;
@@ -57,6 +54,11 @@ static int records_traverse(PyObject *object, visitproc visit, void *arg)
     RecordsObject *self = (RecordsObject *)object;
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->opener);
+    for (size_t s = 0; self->table && s < self->n_sources; s++) { /* whatever holds the table holds this object too */
+        Py_VISIT(self->table->slots[s].view);
+        Py_VISIT(self->table->slots[s].index);
+        Py_VISIT(self->table->slots[s].map);
+    }
     return 0;
 }
 
@@ -71,20 +73,15 @@ static void records_dealloc(PyObject *object)
     RecordsObject *self = (RecordsObject *)object;
     PyObject_GC_UnTrack(object);
     records_clear(object);
-    if (self->slots) {
-        for (size_t s = 0; s < self->n_sources; s++) {
-            Py_XDECREF(self->slots[s].view);
-            Py_XDECREF(self->slots[s].index);
-            Py_XDECREF(self->slots[s].map);
-        }
-        free(self->slots);
-    }
+    if (self->table)
+        mds_py_sources_release(self->table);
     PyMem_Free(self->firsts);
     mds_py_free(object);
 }
 
 /* The source that holds `record`, opened, and the record's number in it. Needs record < count. */
-static const mds_source *records_find(RecordsObject *self, uint64_t record, size_t *source_number, uint64_t *i)
+static const mds_source *records_find(RecordsObject *self, SourceTable *table, uint64_t record, size_t *source_number,
+                                      uint64_t *i)
 {
     size_t low = 0, high = self->n_sources;
     while (high - low > 1) {
@@ -96,7 +93,7 @@ static const mds_source *records_find(RecordsObject *self, uint64_t record, size
     }
     *source_number = low;
     *i = record - self->firsts[low];
-    return self->slots[low].map ? &self->slots[low].source : mds_py_records_open(self, low);
+    return table->slots[low].map ? &table->slots[low].source : mds_py_sources_open(self, table, low);
 }
 
 /* A record number from a Python int, negative ones counting from the end; -1 and IndexError when out of range. */
@@ -121,7 +118,7 @@ static int records_number(RecordsObject *self, PyObject *key, uint64_t *record)
     return -1;
 }
 
-int mds_py_records_request(RecordsObject *self, PyObject *rows, mds_request *requests, Py_ssize_t n)
+int mds_py_records_request(RecordsObject *self, SourceTable *table, PyObject *rows, mds_request *requests, Py_ssize_t n)
 {
     for (Py_ssize_t k = 0; k < n; k++) {
         PyObject *row = PySequence_GetItem(rows, k);
@@ -135,7 +132,7 @@ int mds_py_records_request(RecordsObject *self, PyObject *rows, mds_request *req
         Py_DECREF(row);
         if (found != 0)
             return -1;
-        requests[k].source = records_find(self, record, &s, &requests[k].i);
+        requests[k].source = records_find(self, table, record, &s, &requests[k].i);
         if (!requests[k].source)
             return -1;
     }
@@ -305,13 +302,21 @@ static int is_read(const mds_request *request)
 }
 
 /* Open the source of a record; -1 with an exception. */
-static int records_request_one(RecordsObject *self, PyObject *key, mds_request *request, size_t *s)
+static int records_request_one(RecordsObject *self, SourceTable *table, PyObject *key, mds_request *request, size_t *s)
 {
     uint64_t record;
     if (records_number(self, key, &record) != 0)
         return -1;
-    request->source = records_find(self, record, s, &request->i);
+    request->source = records_find(self, table, record, s, &request->i);
     return request->source ? 0 : -1;
+}
+
+/* Raise unless the status is MDS_OK. */
+static int expect_found(const RecordsObject *self, const mds_request *request, mds_status status)
+{
+    if (status != MDS_OK)
+        mds_py_raise_unread_record(self, request, status);
+    return status == MDS_OK ? 0 : -1;
 }
 
 /* Find a record without reading its payload, and check that the source has its last byte, and so all bytes.
@@ -340,10 +345,7 @@ static mds_status was_whole(RecordsObject *self, const mds_request *request)
 
 int mds_py_records_check(RecordsObject *self, const mds_request *request)
 {
-    const mds_status status = request->source->map->data ? was_whole(self, request) : MDS_OK;
-    if (status != MDS_OK)
-        mds_py_raise_unread_record(self, request, status);
-    return status == MDS_OK ? 0 : -1;
+    return request->source->map->data ? expect_found(self, request, was_whole(self, request)) : 0;
 }
 
 /* A view of a record that is mapped. */
@@ -356,11 +358,11 @@ static PyObject *view_mapped(RecordsObject *self, mds_request *request)
     return NULL;
 }
 
-PyObject *mds_py_records_one(RecordsObject *self, PyObject *key, mds_request *request)
+PyObject *mds_py_records_one(RecordsObject *self, SourceTable *table, PyObject *key, mds_request *request)
 {
     PyObject *room = NULL, *payload;
     size_t s;
-    if (records_request_one(self, key, request, &s) != 0)
+    if (records_request_one(self, table, key, request, &s) != 0)
         return NULL;
     if (is_read(request)) {
         payload = read_one(self, request, &room) == 0 ? mds_py_records_payload(self, request, room) : NULL;
@@ -376,7 +378,10 @@ PyObject *mds_py_records_one(RecordsObject *self, PyObject *key, mds_request *re
 static PyObject *records_subscript(PyObject *object, PyObject *key)
 {
     mds_request request = {0};
-    return mds_py_records_one((RecordsObject *)object, key, &request);
+    SourceTable *table = mds_py_sources_hold((RecordsObject *)object);
+    PyObject *payload = mds_py_records_one((RecordsObject *)object, table, key, &request);
+    mds_py_sources_release(table);
+    return payload;
 }
 
 int mds_py_is_records(PyObject *object)
@@ -388,30 +393,31 @@ int mds_py_is_records(PyObject *object)
 static PyObject *records_check(PyObject *object, PyObject *key)
 {
     RecordsObject *self = (RecordsObject *)object;
+    SourceTable *table = mds_py_sources_hold(self);
     mds_request request = {0};
     size_t s;
-    if (records_request_one(self, key, &request, &s) != 0)
-        return NULL;
-    const mds_status status = is_read(&request) ? MDS_OK : find_whole(&request, 0); /* of this record alone */
-    if (status == MDS_OK)
-        return Py_NewRef(Py_None);
-    mds_py_raise_unread_record(self, &request, status);
-    return NULL;
+    int result = records_request_one(self, table, key, &request, &s);
+    if (result == 0 && !is_read(&request))
+        result = expect_found(self, &request, find_whole(&request, 0)); /* of this record alone */
+    mds_py_sources_release(table);
+    return result == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *records_copy(PyObject *object, PyObject *key)
 {
     RecordsObject *self = (RecordsObject *)object;
+    SourceTable *table = mds_py_sources_hold(self);
     mds_request request = {0};
     PyObject *room = NULL, *bytes = NULL;
     size_t s;
-    if (records_request_one(self, key, &request, &s) != 0)
-        return NULL;
-    if (!is_read(&request))
-        return copy_mapped(self, &request);
-    if (read_one(self, &request, &room) == 0)
-        bytes = make_bytes(self, &request, request.data);
+    if (records_request_one(self, table, key, &request, &s) == 0) {
+        if (!is_read(&request))
+            bytes = copy_mapped(self, &request);
+        else if (read_one(self, &request, &room) == 0)
+            bytes = make_bytes(self, &request, request.data);
+    }
     Py_XDECREF(room);
+    mds_py_sources_release(table);
     return bytes;
 }
 
@@ -423,22 +429,21 @@ static Py_ssize_t records_length(PyObject *object)
 static PyObject *records_locate(PyObject *object, PyObject *key)
 {
     RecordsObject *self = (RecordsObject *)object;
+    SourceTable *table = mds_py_sources_hold(self);
     mds_request request = {0};
     PyObject *room = NULL;
     size_t s;
-    if (records_request_one(self, key, &request, &s) != 0)
-        return NULL;
-    if (is_read(&request) && request.source->framing != MDS_FRAMING_NONE) {
-        if (read_one(self, &request, &room) != 0)
-            return NULL;
-        Py_DECREF(room);
-    } else { /* without its bytes: they may be many, and a large block cannot be read twice */
-        const mds_status status = find_one(&request);
-        if (status != MDS_OK) {
-            mds_py_raise_unread_record(self, &request, status);
-            return NULL;
-        }
+    int result = records_request_one(self, table, key, &request, &s);
+    if (result == 0) {
+        if (is_read(&request) && request.source->framing != MDS_FRAMING_NONE)
+            result = read_one(self, &request, &room);
+        else /* without its bytes: they may be many, and a large block cannot be read twice */
+            result = expect_found(self, &request, find_one(&request));
     }
+    Py_XDECREF(room);
+    mds_py_sources_release(table);
+    if (result != 0)
+        return NULL;
     return Py_BuildValue("nKKK", (Py_ssize_t)s, (unsigned long long)request.i, (unsigned long long)request.span.begin,
                          (unsigned long long)request.span.end);
 }
@@ -461,6 +466,12 @@ static PyMethodDef records_methods[] = {
     {"fitting", mds_py_records_fitting, METH_VARARGS,
      "fitting($self, rows, room, /)\n--\n\n"
      "Return how many of the first rows have records of up to `room` bytes in total; reads only bounds."},
+    {"forget", mds_py_records_forget, METH_NOARGS,
+     "forget($self, /)\n--\n\n"
+     "Close all sources; later reads open theirs again.\n\n"
+     "A read that has begun, in any thread, keeps its sources open to its end; so do ArrayBatches and views while "
+     "they\n"
+     "exist. The opener may call this: the source that it opens is for the read that asked, and closes with it."},
     {"many", mds_py_records_many, METH_O,
      "many($self, rows, /)\n--\n\n"
      "Return a list of payloads by record number; requests all pages before it reads the first.\n\n"

@@ -68,8 +68,9 @@ static PyObject *samples_subscript(PyObject *object, PyObject *key)
         return PyObject_CallMethodObjArgs(object, self->other, key, NULL);
     PyObject *decode = Py_NewRef(self->decode); /* Python code may change both */
     RecordsObject *records = (RecordsObject *)Py_NewRef(self->records);
+    SourceTable *table = mds_py_sources_hold(records);
     mds_request request = {0};
-    PyObject *record = mds_py_records_one(records, key, &request);
+    PyObject *record = mds_py_records_one(records, table, key, &request);
     const int is_sample = !record || decode == Py_None;
     PyObject *sample = is_sample ? record : PyObject_CallFunctionObjArgs(decode, record, NULL);
     if (!is_sample) {
@@ -79,6 +80,7 @@ static PyObject *samples_subscript(PyObject *object, PyObject *key)
         else if (sample && records->views && mds_py_records_check(records, &request) != 0)
             Py_CLEAR(sample); /* it may hold zeros from behind the end of the file */
     }
+    mds_py_sources_release(table);
     Py_DECREF(records);
     Py_DECREF(decode);
     return sample;

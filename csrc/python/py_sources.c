@@ -2,6 +2,39 @@
 #include "binding.h"
 
 #include <errno.h>
+#include <stdlib.h>
+
+SourceTable *mds_py_sources_new(size_t count)
+{
+    SourceTable *table = calloc(1, sizeof *table + count * sizeof *table->slots);
+    if (!table)
+        return (SourceTable *)PyErr_NoMemory();
+    table->references = 1;
+    table->count = count;
+    return table;
+}
+
+void mds_py_sources_free(SourceTable *table)
+{
+    for (const SourceSlot *slot = table->slots; slot < table->slots + table->count; slot++) {
+        Py_XDECREF(slot->view);
+        Py_XDECREF(slot->index);
+        Py_XDECREF(slot->map);
+    }
+    free(table);
+}
+
+PyObject *mds_py_records_forget(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    RecordsObject *self = (RecordsObject *)object;
+    SourceTable *before = self->table, *table = mds_py_sources_new(before->count);
+    if (!table)
+        return NULL;
+    self->table = table; /* first: closing sources may run Python code */
+    self->readahead = (mds_readahead){0};
+    mds_py_sources_release(before);
+    Py_RETURN_NONE;
+}
 
 /* Check that an index holds the bounds of a source at the byte from the opener. */
 static int check_bounds(const mds_map *index, uint64_t at, unsigned width, uint64_t count)
@@ -20,9 +53,9 @@ static int check_bounds(const mds_map *index, uint64_t at, unsigned width, uint6
 }
 
 /* Fill a slot if it is empty. After the check of slot->map, no other Python code runs. */
-static int fill_slot(RecordsObject *self, size_t s, PyObject *map, PyObject *index, const mds_source *source)
+static int fill_slot(const RecordsObject *self, SourceSlot *slot, size_t s, PyObject *map, PyObject *index,
+                     const mds_source *source)
 {
-    SourceSlot *slot = &self->slots[s];
     const int is_file = source->map->file != NULL;
     const int has_buffer = is_file && (source->map->data || !source->map->size);
     PyObject *view = has_buffer && self->views ? PyMemoryView_FromObject(map) : NULL;
@@ -35,6 +68,7 @@ static int fill_slot(RecordsObject *self, size_t s, PyObject *map, PyObject *ind
     slot->view = view;
     slot->index = source->index ? Py_NewRef(index) : NULL;
     slot->source = *source;
+    slot->number = s;
     if (!is_file) {
         slot->content = *source->map;
         slot->source.map = &slot->content;
@@ -55,7 +89,7 @@ static int read_size(PyObject *reader, uint64_t *size)
     return status;
 }
 
-const mds_source *mds_py_records_open(RecordsObject *self, size_t s)
+const mds_source *mds_py_sources_open(RecordsObject *self, SourceTable *table, size_t s)
 {
     const mds_py_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
     PyObject *opened = PyObject_CallMethod(self->opener, "open", "n", (Py_ssize_t)s);
@@ -90,8 +124,8 @@ const mds_source *mds_py_records_open(RecordsObject *self, size_t s)
         found.bounds = bounds->data ? bounds->data + bounds_at : NULL;
         found.width = width;
     }
-    if (fill_slot(self, s, map, index, &found) == 0)
-        source = &self->slots[s].source;
+    if (fill_slot(self, &table->slots[s], s, map, index, &found) == 0)
+        source = &table->slots[s].source;
 done:
     Py_DECREF(opened);
     return source;
@@ -107,7 +141,7 @@ static void expect_raised(PyObject *result)
 
 void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status)
 {
-    const Py_ssize_t s = mds_py_slot_of(request->source) - self->slots;
+    const Py_ssize_t s = (Py_ssize_t)mds_py_slot_of(request->source)->number;
     PyObject *result;
     if (status == MDS_CORRUPT)
         result = PyObject_CallMethod(self->opener, "corrupt", "nKKKK", s, (unsigned long long)request->i,
@@ -130,7 +164,7 @@ void mds_py_raise_no_room(const RecordsObject *self, const mds_request *requests
             total = UINT64_MAX;
     }
     PyErr_Clear();
-    const Py_ssize_t s = mds_py_slot_of(largest->source) - self->slots;
+    const Py_ssize_t s = (Py_ssize_t)mds_py_slot_of(largest->source)->number;
     expect_raised(PyObject_CallMethod(self->opener, "no_room", "nKKKn", s, (unsigned long long)largest->i,
                                       (unsigned long long)largest->span.begin, (unsigned long long)total, n));
 }

@@ -279,6 +279,7 @@ def table(folder):
             rows |= {f"Records.{name} {kind}": (getattr(found, name), (1,)) for name in ("locate", "check", "copy")}
             rows[f"Records item {kind}"] = found.__getitem__, (1,)
             rows[f"Records.fitting {kind}"] = found.fitting, ([0, 1], 150)
+            rows[f"Records.forget {kind}"] = found.forget, ()
             rows[f"Records.many {kind}"] = found.many, ([0, -1],)
             rows[f"Records.decode {kind}"] = found.decode, ([0, -1], bytes, refuse)
     rows |= {f"ArrayBatch.values {k}": (array_batch.values, (k,)) for k in range(len(array_fields))}
