@@ -139,6 +139,11 @@ def test_a_loop_that_starts_over_before_the_loaded_epoch_is_warned(step, expecte
     with pytest.warns(UserWarning, match=f"epoch = 0, expected {expected}, that of the loaded state"):
         sampler.set_epoch(0)
     assert sampler.epoch == 0
+    sampler.load_state_dict(saved.state_dict(step=0))
+    sampler.set_epoch(0)
+    with pytest.warns(UserWarning, match=f"epoch = 0, expected {expected}, that of the loaded state; begin the loop"):
+        iter(sampler).load_state_dict(saved.state_dict(step=step))  # as torchdata does, after `set_epoch`
+    assert sampler.epoch == expected
 
 
 def test_the_sampler_of_a_batch_sampler_is_a_face_of_the_same_cursor():

@@ -170,8 +170,12 @@ class Steps(chain[Any]):
         return sampler._state_at(*at)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state into the sampler; this iterator has not started, so it begins there."""
-        self._iteration.sampler.load_state_dict(state_dict)
+        """Load a state into the sampler. torchdata calls this in `iter(loader)`, so the state wins over `set_epoch`."""
+        sampler = self._iteration.sampler
+        epoch = sampler._cursor._epoch_set
+        sampler.load_state_dict(state_dict)
+        if epoch not in (None, sampler.epoch):
+            warn(f"epoch = {epoch}, expected {sampler.epoch}, that of the loaded state; begin the loop with that epoch")
 
 
 class Cursor:
