@@ -105,8 +105,15 @@ def test_verdicts_say_what_is_good_and_what_is_bad(facts, made, path):
     # What the user chose has a cost, but is not poor.
     chosen = "Batches of 8, chunks of 4: You chose chunks of 4 records. The cost: an epoch mixes records "
     assert grade(found, chosen) == CHOICE
+    assert not [each for each in found if each.plan == 2 and each.section == "reads"], "the choice has both directions"
     dropped = verdicts(report(path, max_tokens=200, samples=False), ["a"])
     assert grade(dropped, "of the records are left out: 200 over the budget.") == POOR
+    facts = report(path, max_tokens=8192, ranks=1, samples=False)
+    large = verdicts(facts, ["a"])
+    assert (grade(large, "Do: choose a smaller budget, 1,024."), grade(large, "Memory holds the data")) == (POOR, NOTE)
+    assert "Ranks wait" not in str(large), "one rank has nobody to wait for"
+    facts["plans"][0]["reads"]["fits"] = False
+    assert grade(verdicts(facts, ["a"]), "Do: shuffle in chunks.") in (POOR, FAIR)
 
 
 @pytest.mark.parametrize("lengths", [[5] * 30, [1], [1, 10**6], [2**64 - 1] + [5] * 30])

@@ -3,6 +3,7 @@
 Distributions are `values`, the distinct numbers, rising, and `counts`, how often each occurs.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
@@ -265,7 +266,8 @@ def batch_facts(epoch: Epoch) -> Facts:
     lengths = np.minimum(lengths, np.uint64(_LONGEST)).astype(np.int64)
     begins = np.cumsum(sizes) - sizes
     tokens = np.add.reduceat(lengths, begins)
-    facts |= {"tokens": int(values.astype(np.float64) @ counts), "tokens_of_batches": _spread(tokens)}
+    facts |= {"tokens": int(values.astype(np.float64) @ counts), "longest": int(values[-1])}
+    facts["tokens_of_batches"] = _spread(tokens)
     if epoch.wanted.kind == "packs":
         costs = np.add.reduceat(lengths.astype(np.float64) ** 2, begins)
     else:
@@ -289,10 +291,10 @@ def _spread(numbers: Array) -> Facts:
 
 
 def _cost_facts(costs: Array, ranks: int) -> Facts | None:
-    """Return how equal the ranks of a step are, whose mean is 1; None where no whole step costs anything."""
+    """Return how equal the ranks of a step are, whose mean is 1; None for one rank, or if no whole step costs."""
     steps = costs[: len(costs) // ranks * ranks].reshape(-1, ranks)
     steps = steps[steps.mean(axis=1) > 0]
-    if not len(steps):
+    if ranks == 1 or not len(steps):
         return None
     relative = steps / steps.mean(axis=1, keepdims=True)
     most = relative.max(axis=1)
@@ -378,6 +380,7 @@ def read_facts(epoch: Epoch, dataset: Dataset, record_bytes: float) -> Facts:
         "amplification": mean["pages"] * PAGE / mean["bytes"] if mean["bytes"] else 0.0,
         "pages_of_a_record": mean["pages"] / mean["records"],
         "epoch_bytes": epoch.records * record_bytes,
+        "fits": epoch.records * record_bytes < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2,
         "sources": len(dataset.source_starts) - 1,
     }
 

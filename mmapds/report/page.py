@@ -171,7 +171,7 @@ def _of_batches(plan: Facts) -> Iterator[Verdict]:
     elif "padding" in facts:
         others = f"random batches with as many records have {percent(facts['random_padding'])}"
         text = f"{percent(facts['padding'])} of a batch is padding; {others}."
-        do = "use a token budget" if facts["kind"] == "fixed" else "choose a smaller budget"
+        do = "use a token budget" if facts["kind"] == "fixed" else _smaller_budget(facts)
         yield _small(facts["padding"], 0.02, 0.1, "batches", text, do)
     if facts.get("cost"):
         share = facts["cost"]["waiting"]
@@ -181,10 +181,18 @@ def _of_batches(plan: Facts) -> Iterator[Verdict]:
         yield _small(share, 0.02, 0.1, "batches", text, do)
 
 
+def _smaller_budget(facts: Facts) -> str:
+    """Return what lessens padding, which is about proportional to the budget; that must hold the longest record."""
+    wanted = int(facts["limit"] * 0.02 / max(facts["padding"], 0.02))
+    smaller = max(1 << max(wanted, 1).bit_length() - 1, 1 << (facts["longest"] - 1).bit_length())
+    return f"choose a smaller budget, {smaller:,}" if smaller < facts["limit"] else "cut long records"
+
+
 def _of_order(plan: Facts) -> Iterator[Verdict]:
     """Yield the verdicts on shuffle and reads."""
     density, chunk_size = plan["shuffle"]["density"], plan["options"]["chunk_size"]
     gaps = [each for each in plan["shuffle"]["gaps"].values() if each["distance"] is not None]
+    reads = plan["reads"]
     if gaps:
         text = "Every part of the epoch is as random as a shuffle of all records."
         found = _small(max(each["distance"] / each["bound"] for each in gaps), 1.5, 4, "shuffle", text)
@@ -196,19 +204,22 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
             cost = "neighbours are often read together"
             if density["columns"] >= _COLUMNS and density["dispersion"] >= 2:
                 cost = f"an epoch mixes records {number(density['dispersion'])} times as unevenly as a full shuffle"
-            what, do = "Compressed sources are read in chunks of blocks", "give mix_chunks= a larger number"
+            what, do = "Compressed sources are read in chunks of blocks", "give mix_chunks= a larger number to mix more"
             if chunk_size != "block":
-                what, do = f"You chose chunks of {counted(chunk_size, 'record')}", "choose smaller chunks"
-            yield Verdict(CHOICE, "shuffle", f"{what}. The cost: {cost}. Do: {do} to mix more.")
+                what = f"You chose chunks of {counted(chunk_size, 'record')}"
+                do, reads = "choose smaller chunks to mix more, or larger ones to read fewer pages", None
+            yield Verdict(CHOICE, "shuffle", f"{what}. The cost: {cost}. Do: {do}.")
         elif plan["batches"]["kind"] != "fixed":
             text = "Batches are planned by length, so samples of equal length stay together. Do: nothing."
             yield Verdict(NOTE, "shuffle", text)
         else:
             yield found._replace(text="Parts of the epoch are far from a random choice. Do: try another seed.")
-    if plan["reads"]:
-        ratio = plan["reads"]["amplification"]
-        text = f"A step touches {ratio:.1f} times the bytes of its records. It matters if data do not fit into memory."
-        yield _small(ratio, 2, 50, "reads", text, f"in that case, shuffle in {'larger ' * bool(chunk_size)}chunks")
+    if reads:
+        text = f"A step touches {reads['amplification']:.1f} times the bytes of its records."
+        found = _small(reads["amplification"], 2, 50, "reads", text, "shuffle in chunks")
+        if found.level != GOOD and reads["fits"]:
+            found = Verdict(NOTE, "reads", f"{text} Memory holds the data after an epoch. Do: nothing.")
+        yield found
 
 
 # ---- charts
