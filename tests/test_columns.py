@@ -378,6 +378,7 @@ def test_a_function_is_known_by_its_name_and_a_version(path):
         "lambda": f"{here}.{inner}",
     }
     assert Index(f"{path}.mmx").functions == {column: f"{name}:2" for column, name in names.items()}
+    assert Index(f"{path}.mmx").meaning("def") == f"function {here}.words, version 2"
 
 
 def test_a_build_computes_columns_again(path, index):

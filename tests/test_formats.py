@@ -287,5 +287,5 @@ def test_fields_of_different_schemas_are_told_apart(tmp_path, schema):
     with pytest.raises(mmapds.Error) as error:
         mmapds.open(paths, decode=fields)
     check(str(error.value))
-    other = f"as in {paths[0]}.mmx, found records of the fields {schema}"
+    other = f"as in {paths[0]}.mmx, found records of the fields {schema}; open each on its own"
     assert str(error.value) == f"{paths[1]}.mmx: expected records of the fields {{'x': 'int32'}}, {other}"

@@ -161,6 +161,13 @@ def test_missing_indexes(write, tmp_path, monkeypatch):
         assert list(mmapds.open(given)) == wanted
         for index in tmp_path.glob("*.mmx"):
             index.unlink()
+    write([2], "several.jsonl")
+    mmapds.build(["a b-0.jsonl", "several.jsonl"], out="both.mmx")
+    message = r"^several.jsonl: not indexed alone; open both.mmx, which has it, or run: "
+    with pytest.raises(mmapds.IndexMissingError, match=message) as error:
+        mmapds.open("several.jsonl")
+    run_remedy(error.value)
+    assert list(mmapds.open("several.jsonl")) == [2]
 
 
 # ---- sources that other tools convert ------------------------------------------------------------------------------

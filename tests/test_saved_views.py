@@ -194,7 +194,9 @@ def test_a_view_is_stale_when_its_base_has_other_records(folder, build):
         mmapds.open(path, build=build)
     check(str(error.value))
     subprocess.run([sys.executable, *shlex.split(str(error.value).partition("; run: python ")[2])], check=True)
-    message = r"v.mmx: STALE: .*a.jsonl.mmx has other .*than when the view was saved.* now\); save it again$"
+    message = (
+        r"v.mmx: STALE: .*a.jsonl.mmx has other .* now\); save it again, with --where or ds\[mask\].save\(.*v.mmx.\)$"
+    )
     with pytest.raises(StaleIndexError, match=message):
         mmapds.open(path, build=build)
     with pytest.raises(StaleIndexError, match="not the indexes of the pickled dataset; open the dataset again"):

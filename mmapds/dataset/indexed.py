@@ -366,8 +366,8 @@ class IndexedDataset(Samples, Dataset):
                 if not (is_same_decoder(found, expected) if name == "decode" else found == expected):
                     shown = f"expected {name} = {decoder_name(expected)} as of datasets[0], found {decoder_name(found)}"
                     raise Error(
-                        f"datasets[{k}]: {shown}; open them alike, convert them to one kind with mmapds.convert, or "
-                        "use torch.utils.data.ConcatDataset"
+                        f"datasets[{k}]: {shown}; use torch.utils.data.ConcatDataset, open them alike, or convert "
+                        "them to one kind with mmapds.convert"
                     )
         indexes = [index for part in parts for index in part._catalog.indexes]
         limit = max(part._catalog.blocks.limit for part in parts)

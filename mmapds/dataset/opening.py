@@ -4,6 +4,8 @@ from __future__ import annotations  # help() shows them as they are written
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from glob import escape, glob
 from importlib.util import find_spec
 from typing import NoReturn
 
@@ -122,7 +124,14 @@ def refuse_missing(missing: list[str], patterns: Sequence[str]) -> NoReturn:
     if first.endswith(INDEX_SUFFIX):
         raise IndexMissingError(f"{first}{more}: no such index; {way_to_index(first)}")
     command = build_command(missing if len(missing) == 1 else list(patterns))
-    raise IndexMissingError(f"{first}{more}: not indexed yet; run: {command}")
+    state = "not indexed yet;"
+    for path in glob(os.path.join(escape(os.path.dirname(first)), "*" + INDEX_SUFFIX)):
+        if not os.path.exists(path.removesuffix(INDEX_SUFFIX)):  # an index of several sources, as `-o` makes
+            with suppress(Error):
+                index = Index(path)
+                if first in map(index.source_path, range(len(index.sources))):
+                    state = f"not indexed alone; open {path}, which has it, or"
+    raise IndexMissingError(f"{first}{more}: {state} run: {command}")
 
 
 def _index_path(path: str) -> str:
@@ -180,7 +189,8 @@ def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Dec
     for index, decode in zip(indexes, found, strict=True):
         if not is_same_decoder(decode, found[0]):
             raise Error(
-                f"{index.path}: expected {records_of(found[0])}, as in {indexes[0].path}, found {records_of(decode)}"
+                f"{index.path}: expected {records_of(found[0])}, as in {indexes[0].path}, found {records_of(decode)}; "
+                "open each on its own"
             )
     return TensorDecoder(resolve(found[0])) if given == "torch" else found[0]
 

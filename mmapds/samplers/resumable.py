@@ -490,7 +490,8 @@ class ResumableSampler(ABC):
         if any(key in own and not is_same(saved.get(key, own[key]), own[key]) for key in ("fingerprint", "lengths")):
             raise StateError(
                 f"state: of another dataset: expected {own}, found {shortened(saved, _SHOWN)}; make the sampler of the "
-                "same files, in the same order, and of the same view or lengths (a file that grew is another)"
+                "same files, in the same order, and of the same view or lengths (a file that grew is another; "
+                "loader.set_epoch(state['epoch'] + 1) begins the next epoch on it)"
             )
 
 

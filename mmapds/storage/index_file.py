@@ -129,8 +129,9 @@ class IndexFile(SectionFile):
     def column(self, name: str) -> tuple[str, memoryview]:
         """Return the type and the mapped bytes of a column; raise ColumnError if the file lacks it."""
         if name not in self.columns:
+            way = "build it with mmapds index --length, or " * (name == "length")
             raise ColumnError(
-                f"{self.path}: expected column {name!r}, found {listed(self.columns) or 'none'}; add it with "
+                f"{self.path}: expected column {name!r}, found {listed(self.columns) or 'none'}; {way}add it with "
                 f"mmapds.add_column({self.path!r}, {name!r}, FUNCTION)"
             )
         return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
@@ -302,8 +303,9 @@ class Index(IndexFile):
 
     def meaning(self, name: str) -> str:
         """Return the expression or the function that made a column; "" if the user gave its numbers."""
-        function = self.functions.get(name, "").rpartition(":")[0]
-        return self.expressions.get(name) or (f"function {function}" if function else "")
+        function, _, version = self.functions.get(name, "").rpartition(":")
+        made = f"function {function}" + f", version {version}" * bool(version) if function else ""
+        return self.expressions.get(name) or made
 
     def _way(self) -> str:
         if not self.sources:  # the metadata that name the sources are damaged
@@ -397,7 +399,8 @@ class SavedView(IndexFile):
         if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
             raise StaleIndexError(
                 f"{self.path}: STALE: {path} has other records or columns than when the view was saved "
-                f"(records: {base.records} then, {index.records} now); save it again"
+                f"(records: {base.records} then, {index.records} now); save it again, "
+                f"with --where or ds[mask].save({self.path!r})"
             )
         return index
 
