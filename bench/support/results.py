@@ -13,12 +13,12 @@ PACKAGES = ("mmapds", "numpy", "torch")
 HEAD = "| what | against | measured | target |\n|---|---|---|---|\n"
 
 
-def write(name: str, rows: list[str]) -> None:
+def write(name: str, rows: list[str], folder: Path = RESULTS) -> None:
     """Write the table of a benchmark file, with all that one needs to make it again."""
     made = f"Made by `python -m pytest bench/{name}.py`."
-    RESULTS.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     text = "\n".join([f"# {name}", "", f"{described()} {made}", "", HEAD])
-    (RESULTS / f"{name}.md").write_text(text + "\n".join(rows) + "\n")
+    (folder / f"{name}.md").write_text(text + "\n".join(rows) + "\n")
 
 
 def described() -> str:
