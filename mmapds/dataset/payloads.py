@@ -44,7 +44,7 @@ def sample_of(record: bytes, location: Any, *, rgb: bool = False) -> dict[str, A
       rgb: convert images to RGB; False keeps the mode of their file, and leaves bytes without Pillow.
     """
     sample = members_of(record, location)
-    decode_members(sample, _rgb if rgb else _image_or_bytes)
+    decode_members(sample, (lambda data: _image(data).convert("RGB")) if rgb else _image_or_bytes)
     return sample
 
 
@@ -114,10 +114,6 @@ def _image(data: bytes) -> Any:
         raise ValueError(f"expected up to {limit} pixels, found {pixels}; set PIL.Image.MAX_IMAGE_PIXELS to read them")
     image.load()
     return image
-
-
-def _rgb(data: bytes) -> Any:
-    return _image(data).convert("RGB")
 
 
 def _image_or_bytes(data: bytes) -> Any:

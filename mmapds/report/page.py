@@ -218,7 +218,8 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
         text = f"A step touches {reads['amplification']:.1f} times the bytes of its records."
         found = _small(reads["amplification"], 2, 50, "reads", text, "shuffle in chunks")
         if found.level != GOOD and reads["fits"]:
-            found = Verdict(NOTE, "reads", f"{text} Memory holds the data after an epoch. Do: nothing.")
+            text += " The data fit into memory here, so only the first epoch reads the disk."
+            found = Verdict(NOTE, "reads", f"{text} Do: nothing.")
         yield found
 
 

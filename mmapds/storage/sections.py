@@ -47,12 +47,9 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def _is_text(value: Any) -> bool:
-    return type(value) is str and "\0" not in value and value.encode() is not None  # encode refuses a lone surrogate
-
-
 COUNT: Rule = ("an integer from 0 to 2**63 - 1", is_count)
-TEXT: Rule = ("a text in UTF-8", _is_text)
+# `encode` refuses a lone surrogate.
+TEXT: Rule = ("a text in UTF-8", lambda value: type(value) is str and "\0" not in value and value.encode() is not None)
 
 
 # ---- the file ----------------------------------------------------------------------------------------------------
