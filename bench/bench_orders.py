@@ -5,6 +5,7 @@ import statistics
 import time
 
 import numpy as np
+import pytest
 import torch
 from torch.utils.data.distributed import DistributedSampler as TorchSampler
 
@@ -65,6 +66,22 @@ def test_speed_of_orders(row, compare):
         seconds = min(timed(lambda order=order: order.at(1, positions)) for _ in range(7))
         target = ">= 50 M/s" if name == "shuffled" else ""
         row(f"order: {name}", "", f"{BLOCK / seconds / 1e6:.0f} M indices/s", target)
+
+
+@pytest.mark.parametrize(
+    ("whose", "positions", "target"),
+    [("one rank of 64", 64 * np.arange(BLOCK) + 9, "<= 1.2x"), ("all ranks", np.arange(BLOCK), "")],
+    ids=["rank", "all"],
+)
+def test_the_cost_of_lanes(compare, whose, positions, target):
+    plain, laned = orders.Chunked(N, 1000), orders.Chunked(N, 1000, lanes=8, lane_ranks=8)
+    compare(
+        f"{BLOCK:,} positions of {whose} in 8 lanes",
+        lambda: laned.at(0, positions),
+        "without lanes",
+        lambda: plain.at(0, positions),
+        target,
+    )
 
 
 def test_speed_of_samplers(row):

@@ -95,6 +95,7 @@ ORDERS = [
     Sequential(100),
     Shuffled(100, seed=3),
     Chunked([0, 33, 33, 100], 7, mix_chunks=3, seed=3),
+    Chunked([0, 33, 33, 100], 7, mix_chunks=3, seed=3, lanes=3, lane_ranks=2),
     Resampled(100, 250, seed=3),
     Mixture([50, 30, 20], [0.5, 0.4, 0.1], seed=3, epoch_size=300),
 ]
@@ -142,14 +143,48 @@ def test_chunks_cover_each_record_once_and_stay_together(sizes, chunk_size, mix_
     assert not records
 
 
+@given(
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any),
+    chunk_size=st.integers(1, 25),
+    mix_chunks=st.integers(1, 8),
+    lanes=st.integers(1, 9),
+    lane_ranks=st.integers(1, 9) | st.just(2**62),
+)
+def test_a_lane_is_a_part_of_the_order_without_lanes_and_says_when_it_reads_a_chunk(
+    sizes, chunk_size, mix_chunks, lanes, lane_ranks
+):
+    plain = Chunked(np.cumsum([0, *sizes]), chunk_size, mix_chunks=mix_chunks)
+    assume(lanes < len(plain.chunk_starts))
+    order = Chunked(np.cumsum([0, *sizes]), chunk_size, mix_chunks=mix_chunks, lanes=lanes, lane_ranks=lane_ranks)
+    positions, records = np.arange(len(order)), everything(order, 4)
+    lane_of = order.lanes_at(positions)
+    assert np.concatenate([records[lane_of == lane] for lane in range(lanes)]).tolist() == everything(plain, 4).tolist()
+    assert np.ptp(np.bincount(lane_of, minlength=lanes)) <= order.lane_ranks
+    for lane in range(lanes):
+        read = dict(zip(positions[lane_of == lane].tolist(), records[lane_of == lane].tolist(), strict=True))
+        spans = order.spans(4, lane).tolist()
+        assert [first for *_, first, _ in spans] == sorted(first for *_, first, _ in spans)
+        found = {position: [span for span in spans if span[0] <= record < span[1]] for position, record in read.items()}
+        assert all(len(of) == 1 and of[0][2] <= position < of[0][3] for position, of in found.items())
+        assert {each for _, _, first, stop in spans for each in (first, stop - 1)} <= read.keys()
+        bounds = sorted({(first, stop) for *_, first, stop in spans})
+        assert [sum(first <= p < stop for p in read) for first, stop in bounds] == np.diff(
+            [0, *(sum(p < stop for p in read) for _, stop in bounds)]
+        ).tolist(), "mixes follow one another"
+
+
 def test_chunks_need_no_table_of_records():
     order = Chunked(10**12, 1000, mix_chunks=16, seed=1)
     records = order.at(3, np.arange(16_000) + 10**11 // 16_000 * 16_000)
     assert (len(np.unique(records // 1000)), len(np.unique(records))) == (16, 16_000)
     assert Chunked([0, 10, 30], 4).describe() != Chunked([0, 20, 30], 4).describe(), "other sources, another order"
+    laned = Chunked(10**12, 1000, mix_chunks=16, seed=1, lanes=64, lane_ranks=8)
+    last = np.arange(10**12 - 8, 10**12)
+    assert np.array_equal(laned.at(3, last), order.at(3, last)), "the end of the last lane"
     for position in (-1, 10**12):
-        with pytest.raises(IndexError, match=f"position {position} is out of range for an epoch of 1000000000000"):
-            order.at(0, [3, position])
+        for each in (order, laned):
+            with pytest.raises(IndexError, match=f"position {position} is out of range for an epoch of 1000000000000"):
+                each.at(0, [3, position])
 
 
 def test_resampled_is_uniform():
@@ -216,6 +251,8 @@ REFUSED = [
     (lambda: Chunked([0, 5, 3], 2), r"n = \[0, 5, 3\], expected starts of sources: 0, then numbers that never fall"),
     (lambda: Chunked([0.5, 3], 2), "n: expected integers of shape .*, found float64"),
     (lambda: Chunked(9, "block"), "chunk_size = 'block', expected a dataset of mmapds, found int"),
+    (lambda: Chunked(9, 3, lanes=0), "lanes = 0, expected an integer of 1 or more"),
+    (lambda: Chunked(9, 3, lanes=4), "lanes = 4, expected at most 3, the number of chunks"),
     (lambda: Mixture([1], [1, 2]), r"weights = \[1, 2\], expected one number for each of 1 datasets"),
     (lambda: Mixture([None, 5], [1, 1]), r"sizes\[0\] = None, expected an integer of 0 or more"),
     (lambda: Mixture([1, 1], [1, -2]), r"weights = \[1, -2\], expected finite numbers of 0 or more"),

@@ -217,6 +217,7 @@ def test_a_loader_wants_longer_samples_to_be_cut(collate):
         ({"oversize": "single"}, "oversize = 'single', expected 'error' or 'drop' or 'truncate'"),
         ({"num_replicas": 2, "drop_last": True}, "drop_last: expected 2 packs or more, 1 for each replica, found 1; g"),
         ({"order": orders.Chunked(2, 2)}, "order: expected None with planner='global', found an order; give planner='"),
+        ({"planner": "window", "order": orders.Chunked(2, 1, lanes=2)}, "order: expected lanes = 1 with a planner, f"),
         ({"planner": "window"}, "order: expected an mmapds.orders.Chunked with planner='window', found NoneType; give"),
     ],
 )

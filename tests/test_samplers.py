@@ -307,6 +307,18 @@ def test_a_batch_of_a_budget_keeps_its_size_and_a_pack_gets_smaller():
 # ---- orders ----------------------------------------------------------------------------------------------------
 
 
+class Sources:
+    """The length and the sources of a dataset."""
+
+    source_starts = None
+
+    def __init__(self, starts):
+        self.source_starts = starts
+
+    def __len__(self):
+        return int(self.source_starts[-1])
+
+
 class Own:
     """An order of a user's own: the records backwards, or what a function makes of positions."""
 
@@ -346,6 +358,29 @@ def test_a_batch_sampler_over_a_sampler_has_its_order_and_world():
         assert records_in(DistributedBatchSampler(copy.deepcopy(inner), 4, start_step=2)) == expected[8:]
     for options in ({"drop_last": True}, {"pad": False}):
         DistributedBatchSampler(DistributedSampler(range(21), 2, 1, **options), 4, **options)
+
+
+@pytest.mark.parametrize("size", [None, 5])
+@pytest.mark.parametrize(("nodes", "later"), [(4, 4), (4, 2), (3, 6), (8, 1)])
+def test_nodes_with_lanes_read_sources_of_their_own_even_after_a_resume(nodes, later, size):
+    starts = np.cumsum([0, *[40, 41] * 24])
+    read, state = [], None
+    for now in (nodes, later):  # nodes of two ranks
+        order = {"drop_last": True, "mix_chunks": 2, "lanes": now}
+        samplers = [ChunkedSampler(Sources(starts), 64, 2 * now, rank, **order) for rank in range(2 * now)]
+        samplers = [DistributedBatchSampler(each, size, drop_last=True) if size else each for each in samplers]
+        for sampler in samplers if state else ():
+            sampler.load_state_dict(state)
+            assert sampler.state_dict() == state, "the lanes are those of the state"
+        steps = [list(sampler) for sampler in samplers]
+        assert {len(each) for each in steps} == {len(samplers[0]) - samplers[0].first_step}
+        records = [records_in(steps[2 * node] + steps[2 * node + 1]) for node in range(now)]
+        sources = sum(len(np.unique(np.searchsorted(starts, each, side="right"))) for each in records)
+        assert sources <= max(now // nodes, 1) * (48 + 2 * (nodes - 1)), "an edge is in one mix, of two sources"
+        middle = len(samplers[0]) if state else len(samplers[0]) // 2
+        read += records_in(step for each in steps for step in each[:middle])
+        state = samplers[0].state_dict(step=middle)
+    assert len(read) == len(set(read)) > starts[-1] - 2 * later * (size or 1)
 
 
 def test_chunks_and_mixtures_follow_the_sources_of_a_dataset(write):

@@ -6,6 +6,7 @@ import mmap
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence, Sized
+from copy import copy
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import blake2b
@@ -23,6 +24,7 @@ Int64s = NDArray[np.int64]
 VERSION = 1
 """Increased when an order changes for the same arguments, so that old states are refused, not misread."""
 _CHUNKS = 1  # stream of the permutation of chunks
+_CACHED = 1 << 15  # positions computed at a time: their arrays fit the cache of a core
 _PERIOD = 65_536  # longest period of the proportions, for up to 1,024 datasets
 _POSITIONS = 64  # positions of a period for each dataset, for more datasets
 
@@ -233,12 +235,17 @@ class Chunked(ComputedOrder):
     records of `mix_chunks` chunks before those of the next ones. Every record comes once an epoch. A chunk holds
     records of one source only, so the last chunk of a source may be short.
 
+    Lanes let each node read its own chunks. An epoch is cut into `lanes` equal parts, and positions are dealt to them
+    in turn, `lane_ranks` at a time. Only the mixed chunks at the edges of a lane belong to two lanes.
+
     Args:
       n: a dataset of mmapds, whose sources chunks do not cross; or the number of records; or boundaries that chunks do
         not cross, from 0 to the number of records, such as `Dataset.source_starts` or `Dataset.block_starts`.
       chunk_size: consecutive records in a chunk; or "block": a chunk for each block of a dataset of compressed sources.
       mix_chunks: chunks that are mixed; 1 shuffles only inside each chunk.
       seed: chooses the orders.
+      lanes: parts of an epoch, at most one for each chunk: the number of nodes.
+      lane_ranks: consecutive positions in a lane: the ranks of a node.
     Raises:
       OrderError: an argument is out of range.
     """
@@ -246,7 +253,14 @@ class Chunked(ComputedOrder):
     _name = "chunked"
 
     def __init__(
-        self, n: int | ArrayLike | Sized, chunk_size: int | Literal["block"], *, mix_chunks: int = 16, seed: int = 0
+        self,
+        n: int | ArrayLike | Sized,
+        chunk_size: int | Literal["block"],
+        *,
+        mix_chunks: int = 16,
+        seed: int = 0,
+        lanes: int = 1,
+        lane_ranks: int = 1,
     ) -> None:
         if isinstance(chunk_size, str) and chunk_size == "block":  # an array compares item by item
             dataset: Any = n
@@ -276,6 +290,50 @@ class Chunked(ComputedOrder):
             "mix_chunks": self.mix_chunks,
             "seed": self._seed,
         }
+        self._set_lanes(lanes, lane_ranks)
+
+    def _set_lanes(self, lanes: int, lane_ranks: int) -> None:
+        self.lanes, count = integer("lanes", lanes, 1), int(self._first_chunk[-1])
+        if self.lanes > count:
+            raise OrderError(f"lanes = {lanes}, expected at most {count}, the number of chunks")
+        self.lane_ranks = min(integer("lane_ranks", lane_ranks, 1), self._n // self.lanes)
+        turns, rest = divmod(self._n, self.lanes * self.lane_ranks)
+        lane = np.arange(self.lanes + 1) * self.lane_ranks
+        self._lane_starts = lane * turns + np.minimum(lane, rest)  # in the order without lanes
+        if self.lanes > 1:
+            self._arguments |= {"lanes": self.lanes, "lane_ranks": self.lane_ranks}
+
+    def _with_lanes(self, lanes: int, lane_ranks: int) -> Chunked:
+        """Return this order with other lanes."""
+        other = copy(self)
+        other._arguments = {key: value for key, value in self._arguments.items() if not key.startswith("lane")}
+        other._set_lanes(lanes, lane_ranks)
+        return other
+
+    def lanes_at(self, positions: Int64s) -> Int64s:
+        """Return the lane of each position."""
+        return positions // self.lane_ranks % self.lanes
+
+    def spans(self, epoch: int, lane: int = 0) -> Int64s:
+        """Return rows (begin, end, first, stop) for the chunks of a lane, in reading order.
+
+        A chunk has the records `begin` to `end - 1`. The lane reads them at positions `first` to `stop - 1`; chunks
+        that are mixed have the same positions. The shape is (chunks, 4).
+
+        Raises:
+          IndexError: there is no such lane.
+        """
+        chunks, starts, lane = self.chunks(epoch), self.chunk_starts, range(self.lanes)[lane]
+        # As in `_without_lanes`, a lane is a range of the order without lanes, and so is a mix of chunks.
+        ends = np.append(0, np.cumsum(starts[chunks + 1] - starts[chunks]))
+        first = np.arange(len(chunks)) // self.mix_chunks * self.mix_chunks
+        mixes = np.stack([ends[first], ends[np.minimum(first + self.mix_chunks, len(chunks))]])
+        begin, end = self._lane_starts[lane : lane + 2]
+        is_read = (mixes[0] < end) & (mixes[1] > begin)
+        outermost = np.clip(mixes[:, is_read], begin, end) - begin - [[0], [1]]  # the first and the last in the lane
+        turns, rank = np.divmod(outermost, self.lane_ranks)
+        positions = (turns * self.lanes + lane) * self.lane_ranks + rank + [[0], [1]]
+        return np.stack([starts[chunks[is_read]], starts[chunks[is_read] + 1], *positions], axis=1)
 
     @property
     def chunk_starts(self) -> Int64s:
@@ -297,7 +355,20 @@ class Chunked(ComputedOrder):
         made = self._core
         if made is None or made[0] != epoch:
             self._core = made = epoch, self._of_epoch(epoch)
-        made[1].at(positions, out)
+        positions, out = positions.reshape(-1), out.reshape(-1)
+        for first in range(0, len(positions), _CACHED):
+            block = slice(first, first + _CACHED)
+            made[1].at(self._without_lanes(positions[block]), out[block])
+
+    def _without_lanes(self, positions: Int64s) -> Int64s:
+        """Return the positions of the same records in the order without lanes: a lane is a range there."""
+        if self.lanes == 1 or int(positions.view(np.uint64).max()) >= self._n:
+            return positions  # the core names the one that is out of range
+        turns = positions // (self.lanes * self.lane_ranks)
+        lane = positions // self.lane_ranks - turns * self.lanes
+        shifts = self._lane_starts - np.arange(self.lanes + 1) * self.lane_ranks
+        found: Int64s = positions - turns * ((self.lanes - 1) * self.lane_ranks) + shifts[lane]
+        return found
 
     def _of_epoch(self, epoch: int) -> _native.Chunks:
         """Return the order of the chunks of an epoch, and the places of short chunks: at most one for each source."""

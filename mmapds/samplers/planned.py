@@ -75,6 +75,8 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
                 raise OrderError(
                     f"order: expected None with planner={planner!r}, found an order; give planner='window' too"
                 )
+            if isinstance(order, Chunked) and order.lanes > 1:
+                raise OrderError(f"order: expected lanes = 1 with a planner, found {order.lanes}")
             if len(order) != (records := len(self._by_length)):
                 raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
         self._order = order

@@ -5,6 +5,8 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from functools import reduce
 from hashlib import blake2b
 from types import FrameType
@@ -17,7 +19,7 @@ from xxhash import xxh3_64
 
 from ..errors import Error, OrderError, StateError, counted, shortened, warn
 from ..integrations import refuse_second_sharding
-from ..orders.basic import Int64s, Order, integer, is_same, records_at, size_of_epoch
+from ..orders.basic import Chunked, Int64s, Order, integer, is_same, records_at, size_of_epoch
 from .cursor import Cursor, Iteration, Make, Sharding, Span, Steps
 from .plan import Plan
 from .ranks import World, compare_before_first_batch
@@ -77,17 +79,28 @@ class OrderedRecords:
     """The records at the first positions of an order, with replacements for excluded ones."""
 
     def __init__(self, order: Order, epoch_size: int | None, exclude: Exclude | None = None) -> None:
-        self._order = order
-        self.describe = order.describe
+        self.order = order
         self._size = size_of_epoch(order, epoch_size)
         self.excluded = Excluded(exclude, getattr(order, "records", None))
 
     def __len__(self) -> int:
         return self._size
 
+    def describe(self) -> dict[str, Any]:
+        """Return the identity of the order."""
+        return self.order.describe()
+
+    def with_lanes_of(self, saved: object) -> "OrderedRecords":
+        """Return these records with the lanes of the order in a state, which may be of another number of ranks."""
+        found = copy(self)
+        if isinstance(self.order, Chunked) and isinstance(saved, Mapping):
+            with suppress(OrderError):  # the comparison with the state names the difference
+                found.order = self.order._with_lanes(saved.get("lanes", 1), saved.get("lane_ranks", 1))
+        return found
+
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`, in the same shape."""
-        found = records_at(self._order, epoch, positions.ravel())
+        found = records_at(self.order, epoch, positions.ravel())
         if self.excluded and (wrong := self.excluded.holds(found)).any():
             found = found.copy()
             found[wrong] = [self._replacement(epoch, position) for position in positions.ravel()[wrong].tolist()]
@@ -98,7 +111,7 @@ class OrderedRecords:
         first, begin, count = position + self._size // 2, 0, 1
         while begin < self._size:
             places = np.arange(first + begin, first + min(begin + count, self._size), dtype=np.uint64)
-            found = records_at(self._order, epoch, (places % np.uint64(self._size)).astype(np.int64))
+            found = records_at(self.order, epoch, (places % np.uint64(self._size)).astype(np.int64))
             left = found[~self.excluded.holds(found)]
             if len(left):
                 return int(left[0])
@@ -108,7 +121,7 @@ class OrderedRecords:
     def changes_after(self, epoch: int) -> bool:
         """Return whether the next epoch has another order."""
         first = np.arange(min(self._size, _COMPARED), dtype=np.int64)
-        one, other = (records_at(self._order, each, first) for each in (epoch, epoch + 1))
+        one, other = (records_at(self.order, each, first) for each in (epoch, epoch + 1))
         return not np.array_equal(one, other)
 
 

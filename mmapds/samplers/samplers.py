@@ -5,7 +5,7 @@ They need only the length of a dataset.
 
 from __future__ import annotations  # help() shows them as they are written
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Literal
 
 import numpy as np
@@ -36,6 +36,11 @@ class OrderSampler(ResumableSampler):
         self._contents, self._exclude, self._sharding, self._world = records, records.excluded, sharding, world
         self.sampled = dataset
         self._cursor = self._new_cursor(start_step)
+
+    def _load(self, state: Mapping[str, Any], contents: Any) -> None:
+        found = contents.with_lanes_of(state.get("order") if isinstance(state, Mapping) else None)
+        super()._load(state, found)
+        contents.order, self._contents = found.order, contents  # a batch sampler shares them with its sampler
 
     def _maker(self, span: Span) -> Make:
         records, in_batches = self._contents, isinstance(self, torch.utils.data.BatchSampler)
@@ -156,6 +161,8 @@ class ChunkedSampler(DistributedSampler):
       mix_chunks: chunks that are shuffled together: an epoch reads all records of `mix_chunks` chunks before those of
         the next ones.
       cross_sources: let chunks cross sources.
+      lanes: parts of an epoch with chunks of their own. With the number of nodes, each chunk is read by one node, but
+        for some at the edges of lanes. A state keeps its lanes, for any number of ranks.
     The other arguments are those of `DistributedSampler`.
     """
 
@@ -171,6 +178,7 @@ class ChunkedSampler(DistributedSampler):
         *,
         mix_chunks: int = 16,
         cross_sources: bool = False,
+        lanes: int = 1,
         epoch_size: int | None = None,
         start_step: int = 0,
         exclude: Exclude | None = None,
@@ -179,7 +187,8 @@ class ChunkedSampler(DistributedSampler):
         in_order = order_of(dataset, False, seed)
         is_block = isinstance(chunk_size, str) and chunk_size == "block"  # an array compares item by item
         has_bounds = is_block or (hasattr(type(dataset), "source_starts") and not cross_sources)
-        chunked = Chunked(dataset if has_bounds else len(dataset), chunk_size, mix_chunks=mix_chunks, seed=seed)
+        bounds = dataset if has_bounds else len(dataset)
+        chunked = Chunked(bounds, chunk_size, mix_chunks=mix_chunks, seed=seed, lanes=lanes)
         super().__init__(
             dataset,
             num_replicas,
@@ -191,6 +200,8 @@ class ChunkedSampler(DistributedSampler):
             exclude=exclude,
         )
         self.shuffle, self.seed = shuffle, seed
+        if shuffle:
+            self._contents.order = chunked._with_lanes(chunked.lanes, max(self.num_replicas // chunked.lanes, 1))
 
 
 class MixtureSampler(DistributedSampler):

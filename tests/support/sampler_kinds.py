@@ -18,6 +18,7 @@ LENGTHS = np.arange(N) % 13 + 1
 KINDS = {
     "index": lambda n=N, **options: DistributedSampler(range(n), **options),
     "chunked": lambda n=N, **options: ChunkedSampler(range(n), 7, **options),
+    "lanes": lambda n=N, **options: ChunkedSampler(range(n), 7, mix_chunks=2, lanes=3, **options),
     "mixture": lambda n=N, **options: MixtureSampler([n - 80, 80], [3, 2], epoch_size=n, **options),
     "batch": lambda n=N, size=4, **options: DistributedBatchSampler(range(n), size, **options),
     "bucket": lambda n=N, budget=40, **options: TokenBudgetBatchSampler(LENGTHS[:n], budget, **options),

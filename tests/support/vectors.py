@@ -62,6 +62,7 @@ ORDERS = {
     "shuffled": lambda n: orders.Shuffled(n, seed=9),
     "resampled": lambda n: orders.Resampled(n, 2 * n + 1, seed=9),
     "chunked": lambda n: orders.Chunked(n, 5, mix_chunks=3, seed=9),
+    "lanes": lambda n: orders.Chunked(n, 5, mix_chunks=3, seed=9, lanes=min(3, -(-n // 5)), lane_ranks=2),
     "mixture": lambda n: orders.Mixture([n, 3], [0.7, 0.3], seed=9),
 }
 
