@@ -1,0 +1,142 @@
+"""The objects that a call of mmapds may read: their listing, and their files in a cache."""
+
+import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from braceexpand import braceexpand
+
+from ..errors import Error, IndexMissingError, SourceError, either
+from . import client, urls
+from .cache import Cache, Item, parse_bytes
+from .client import ObjectHead
+
+_INDEX = ".mmx"
+
+
+class Objects:
+    """Reads objects as files of a cache.
+
+    Args:
+      cache: the directory of the cache; None refuses to read, with the way out.
+      limit: bytes of the cache, as `parse_bytes` takes them; None is no limit.
+      options: of the store, such as its endpoint and region; by default the store's own environment variables.
+    """
+
+    def __init__(
+        self, cache: str | os.PathLike[str] | None, limit: int | str | None, options: Mapping[str, Any] | None
+    ) -> None:
+        self._given = None if cache is None else os.path.abspath(cache), limit, dict(options or {})
+        self._limit = parse_bytes(limit)
+        if cache is None and limit is not None:
+            raise Error(f"cache_bytes = {limit!r}, expected a cache with it, found none; give cache=DIRECTORY")
+        self._cache: Cache | None = None
+        self._heads: dict[str, ObjectHead] = {}  # of listed objects
+        self._waiting: dict[int, Item] = {}  # by thread
+        self.fetched = 0
+        """Bytes that this process has downloaded."""
+        self.waited = 0.0
+        """Seconds in which readers of this process waited for objects."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Objects, self._given
+
+    @property
+    def cache(self) -> Cache:
+        """The cache; raise SourceError without one."""
+        if self._cache is None:
+            directory = self._given[0]
+            if directory is None:
+                way = either("give --cache DIRECTORY", "give cache=DIRECTORY")
+                raise SourceError(f"cache: expected a directory on a local disk for objects, found none; {way}")
+            self._cache = Cache(directory, self._limit)
+        return self._cache
+
+    # ---- names -------------------------------------------------------------------------------------------------
+
+    def expand(
+        self, pattern: str, suffixes: tuple[str, ...], is_named: Callable[[str, tuple[str, ...]], bool]
+    ) -> list[str]:
+        """Return the URLs that a URL, a pattern, or a URL that ends with a slash stands for."""
+        found: list[str] = []
+        for each in braceexpand(pattern) if "{" in pattern else [pattern]:
+            url = urls.checked(each)
+            if url.endswith("/"):
+                names = self.listing(url)
+                found += [name for name in names if is_named(name, suffixes) and "/" not in name[len(url) :]]
+            elif urls.is_pattern(url):
+                matches = urls.matcher(url).match
+                listed = [name for name in self.listing(urls.prefix_of(url)) if matches(name)]
+                found += [name for name in listed if not name.endswith(_INDEX)] or listed
+            else:
+                found.append(url)
+        if not found:
+            raise SourceError(f"{pattern}: expected one object or more, found none")
+        return found
+
+    def listing(self, url: str) -> list[str]:
+        """Return the URLs of all objects below one."""
+        heads = client.listing(url, self._given[2])
+        self._heads.update((head.url, head) for head in heads)
+        return [urls.checked(head.url) for head in heads]
+
+    def head(self, url: str) -> ObjectHead:
+        """Return what the store says of an object."""
+        head = self._heads.get(url)
+        return client.head(url, self._given[2]) if head is None else head
+
+    # ---- files -------------------------------------------------------------------------------------------------
+
+    def index(self, url: str) -> str:
+        """Return the file of the index at a URL, as it is now; raise IndexMissingError if there is none."""
+        try:
+            return self.fetch(Item(*self.head(urls.checked(url))))
+        except client.MissingObjectError:
+            raise IndexMissingError(f"{url}: no such index") from None
+
+    def fetch(self, item: Item, *, is_urgent: bool = True) -> str:
+        """Return the file of an object, downloaded if it is not in the cache.
+
+        Raises:
+          SourceError: it cannot be read; the message has the URL and the status of the store.
+          StaleIndexError: the object changed after it was indexed.
+          Error: the limit of the cache is too small.
+        """
+        begun, cache = time.perf_counter(), self.cache
+        self._waiting[threading.get_ident()] = item
+        try:
+            return cache.fetch(item, lambda path: self._download(item, path), is_urgent=is_urgent)
+        finally:
+            del self._waiting[threading.get_ident()]
+            if is_urgent:
+                self.waited += time.perf_counter() - begun
+
+    def _download(self, item: Item, path: str) -> None:
+        client.get(item.url, self._given[2], path=path, size=item.size, etag=item.etag, hash=item.hash)
+        self.fetched += item.size
+
+    def put(self, path: str, url: str) -> None:
+        """Write a file as an object."""
+        client.put(urls.checked(url), self._given[2], path=path)
+
+    def waiting(self) -> str:
+        """Return what readers of this process wait for, as text for a message; "" for nothing."""
+        for item in list(self._waiting.values()):
+            return f"waits for {item.url} ({self.cache.done(item) / 1e6:,.0f} of {item.size / 1e6:,.0f} MB)"
+        return ""
+
+
+@contextmanager
+def with_cache(objects: Objects):  # noqa: ANN201
+    """Yield these objects with a cache: their own, or one in a temporary directory for the block."""
+    cache, _, options = objects._given
+    if cache is not None:
+        yield objects
+        return
+    with tempfile.TemporaryDirectory(prefix="mmapds-") as directory:
+        yield Objects(directory, None, options)

@@ -1,0 +1,168 @@
+"""The child process that talks to object stores: it describes, lists, reads and writes objects for its parent.
+
+Clients of object stores have threads, which do not survive a fork. So they live in this process, which never forks. A
+line of JSON on stdin is a request, lines on stdout are its answers. The process ends with its parent's pipe.
+"""
+
+import errno
+import json
+import os
+import random
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import islice
+from typing import Any, TypeVar
+
+from xxhash import xxh3_128
+
+from .stores import PART, Failed, Head, Refused, Store, store_of
+
+Result = TypeVar("Result")
+_TRANSFERS = 16  # requests at a time
+_ATTEMPTS = 6  # of a request
+_FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0  # seconds between attempts: doubled each time, with jitter
+_PROGRESS = 1 << 20  # bytes after which attempts are counted anew
+_LISTED = 1000  # objects in an answer
+_IDLE = 60.0  # seconds without a request until the process ends
+
+
+def main() -> None:
+    """Answer requests until the parent closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which then closes the pipe
+    left, active = b"", [0]
+    with ThreadPoolExecutor(_TRANSFERS) as pool:
+        while select.select([0], [], [], _IDLE)[0] or active[0]:
+            read = os.read(0, 1 << 20) if select.select([0], [], [], 0)[0] else None
+            if read == b"":
+                os._exit(0)  # transfers under way are of no use any more
+            *lines, left = (left + (read or b"")).split(b"\n")
+            for line in lines:
+                with _lock:
+                    active[0] += 1
+                pool.submit(_serve, json.loads(line), active)
+
+
+_lock = threading.Lock()  # for stdout and the count of requests
+
+
+def _answer(number: int, **answer: Any) -> None:
+    line = json.dumps({"number": number, **answer}).encode() + b"\n"
+    with _lock:
+        while line:
+            line = line[os.write(1, line) :]
+
+
+def _serve(request: dict[str, Any], active: list[int]) -> None:
+    number, work = request.pop("number"), _OPERATIONS[request.pop("operation")]
+    try:
+        scheme, _, host = request["url"].split("/")[:3]
+        store = _store(f"{scheme}//{host}", json.dumps(request.pop("options")))
+        for items in work(store, **request):
+            _answer(number, items=items)
+        _answer(number, done=True)
+    except (Refused, Failed) as error:
+        _answer(number, kind=getattr(error, "kind", "failed"), text=str(error))
+    except OSError as error:
+        kind = "full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "failed"
+        _answer(number, kind=kind, text=error.strerror or str(error))
+    except ModuleNotFoundError as error:
+        _answer(number, kind="failed", text=f"{error.name}: not installed; run: pip install 'mmapds[remote]'")
+    except Exception as error:
+        _answer(number, kind="failed", text=f"{type(error).__name__}: {error}"[:300])
+    finally:
+        with _lock:
+            active[0] -= 1
+
+
+@lru_cache(64)
+def _store(root: str, options: str) -> Store:
+    return store_of(root, json.loads(options))
+
+
+# ---- operations: each yields lists of items ------------------------------------------------------------------------
+
+
+def _head(store: Store, url: str) -> Iterator[list[Head]]:
+    yield [_again(lambda: store.head(url))]
+
+
+def _list(store: Store, url: str) -> Iterator[list[tuple[str, Head]]]:
+    """Yield all objects below a URL; a listing that fails begins again, so objects may come twice."""
+    attempt = 0
+    while True:
+        try:
+            listing = store.listing(url)
+            while items := list(islice(listing, _LISTED)):
+                yield items
+            return
+        except Failed as error:
+            attempt += 1
+            _wait(attempt, error)
+
+
+def _put(store: Store, url: str, path: str) -> Iterator[list[Head]]:
+    _again(lambda: store.write(url, path))
+    yield from _head(store, url)
+
+
+def _get(store: Store, url: str, path: str, size: int, etag: str, hash: str) -> Iterator[list[int]]:  # noqa: A002
+    """Write an object into an existing file, and check that it is the one that was indexed."""
+    if not etag:
+        found = _again(lambda: store.head(url))
+        if found.size != size:
+            raise Refused("stale", f"was {size:,} bytes when indexed and is {found.size:,} now")
+        etag = found.etag
+    digest = xxh3_128()
+    done = attempt = 0
+    with open(path, "r+b", buffering=0) as file:
+        while done < size:
+            begin, end = done, min(done + PART, size)
+            try:
+                for piece in store.read(url, begin, end, etag):
+                    if len(piece) > end - done:
+                        raise Refused("failed", f"expected {end - done:,} bytes more, found {len(piece):,}")
+                    file.write(piece)
+                    digest.update(piece)
+                    done += len(piece)
+                if done < end:
+                    raise Failed(f"the connection ended {end - done:,} bytes early")
+                attempt = 0
+            except Failed as error:
+                attempt = 0 if done - begin >= _PROGRESS else attempt + 1
+                _wait(attempt, error)
+        os.fdatasync(file.fileno())  # after a power failure, a file of the right size must not have holes
+    if hash and digest.hexdigest() != hash:
+        raise Refused("stale", "has other bytes than when it was indexed")
+    yield [done]
+
+
+_OPERATIONS: dict[str, Callable[..., Iterator[list[Any]]]] = {"head": _head, "list": _list, "get": _get, "put": _put}
+
+
+def _again(work: Callable[[], Result]) -> Result:
+    """Return the result of a request; repeat it while it fails for a time."""
+    attempt = 0
+    while True:
+        try:
+            return work()
+        except Failed as error:
+            attempt += 1
+            _wait(attempt, error)
+
+
+def _wait(attempt: int, error: Failed) -> None:
+    """Sleep before another attempt; raise the error after the last one."""
+    if attempt >= _ATTEMPTS:
+        raise error
+    longest = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)
+    time.sleep(max(error.after, random.uniform(longest / 2, longest)))
+
+
+if __name__ == "__main__":
+    main()
