@@ -18,6 +18,8 @@ from ..compression.blocks import BlockTable, Place
 from ..compression.content import line_number
 from ..compression.reader import CACHE, PIECE, BlockCache, BlockReader, out_of_order
 from ..errors import Error, FormatError, SourceError, StaleIndexError, shortened
+from ..remote.objects import Objects
+from ..remote.urls import is_url
 from ..storage.current import check_source, stat_source
 from ..storage.index_file import Index
 from ..storage.sections import LARGEST_BLOCK, Compression
@@ -96,7 +98,8 @@ class Catalog:
         packed = zlib.compress("\0".join(paths).encode(errors="surrogateescape"))
         lasting = [roots.lasting() for roots in {index.roots for index in self.indexes}]
         roots = sorted(set().union(*lasting))
-        return _reopened, (directory, packed, _identity(self.indexes), roots, self.how, self.blocks.limit)
+        objects = self.indexes[0].roots.objects if self.indexes else None
+        return _reopened, (directory, packed, _identity(self.indexes), roots, self.how, self.blocks.limit, objects)
 
     def source_path(self, member: int) -> str:
         path = self._paths.get(member)
@@ -108,11 +111,7 @@ class Catalog:
     def open(self, member: int) -> tuple[_native.Map | BlockReader, _native.Map, int, int, int, int, int]:
         """Open a source for the core, a compressed one as a BlockReader; return it with the layout of its records."""
         index, number = self.members[member]
-        absolute = index.absolute(index.readable_path(number))
-        try:
-            opened = open_file(absolute, io_of(self.io, absolute))
-        except OSError as error:
-            raise index.unreadable(number, reason(error)) from None
+        opened = self._file(index, number)
         check_source(index, number, opened.size, opened.mtime_ns)
         content: _native.Map | BlockReader = opened
         if index.sources[number].compression is None:
@@ -125,6 +124,18 @@ class Catalog:
             expected, found = ("offsets", "none") if layout.stride == 0 else ("no offsets", "some")
             raise index.damaged(f"format {index.format!r}: expected {expected}, found {found}")
         return content, index.map, index.bounds_at(number), index.sources[number].width, *layout
+
+    def _file(self, index: Index, number: int) -> _native.Map:
+        """Open the file of a source."""
+        while True:
+            path = index.local_path(number)
+            try:
+                return open_file(path, io_of(self.io, path))
+            except FileNotFoundError as error:
+                if not index.is_object(number):  # otherwise another process has evicted it just now
+                    raise index.unreadable(number, reason(error)) from None
+            except OSError as error:
+                raise index.unreadable(number, reason(error)) from None
 
     def lost(self, member: int, code: int) -> None:
         """Raise the error for a source that cannot be read (`code` = errno) or was cut short (0); the core calls it."""
@@ -230,7 +241,7 @@ class Catalog:
             line = f":{record + 1}"
         elif formats.of_index(index).is_text:
             with suppress(SourceError, FormatError, MemoryError):  # if lines cannot be counted
-                line = f":{line_number(index.absolute(index.readable_path(number)), offset)}"
+                line = f":{line_number(index.local_path(number), offset)}"
         return f"{index.source_path(number)}{line} (byte {offset})"
 
     def check_line(self, located: Located) -> None:
@@ -257,13 +268,19 @@ def _identity(indexes: Sequence[Index]) -> int:
 
 
 def _reopened(
-    directory: str, packed: bytes, identity: int, roots: list[str], how: tuple[str, IoChoice, bool], block_cache: int
+    directory: str,
+    packed: bytes,
+    identity: int,
+    roots: list[str],
+    how: tuple[str, IoChoice, bool],
+    block_cache: int,
+    objects: Objects | None,
 ) -> Catalog:
     """Open a pickled catalog again. Sources are checked at the first read, as with `check="stat"` or "none"."""
     access, io, compares = how
-    paths, allowed = zlib.decompress(packed).decode(errors="surrogateescape").split("\0"), Roots(roots)
+    paths, allowed = zlib.decompress(packed).decode(errors="surrogateescape").split("\0"), Roots(roots, (), objects)
     if os.getcwd() != directory:  # not normalised, as `..` may follow a link
-        paths = [os.path.join(directory, path) for path in paths]
+        paths = [path if is_url(path) else os.path.join(directory, path) for path in paths]
     indexes = [Index(path, allowed, io_of(io, os.path.join(directory, path))) for path in paths]
     if _identity(indexes) != identity:
         more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""

@@ -3,17 +3,18 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from glob import escape, glob
 from importlib.util import find_spec
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .. import formats
 from ..compression.reader import CACHE
 from ..errors import Error, IndexMissingError, SourceError, build_command, warn
 from ..formats.format import ArrayOf, FieldsOf
 from ..index.build import Request, build_and_warn
+from ..remote.objects import Objects
 from ..storage import current
 from ..storage.index_file import Index, SavedView, is_saved_view, names_index, open_stored
 from ..storage.sources import (
@@ -47,6 +48,9 @@ def open(  # noqa: A001 - mmapds.open is the public name
     on_error: OnError = "raise",
     build: bool = False,
     roots: StrPath | Iterable[StrPath] = (),
+    cache: StrPath | None = None,
+    cache_bytes: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Open indexed sources as one dataset.
 
@@ -55,7 +59,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
 
     Args:
       source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list of these;
-        the order of the list is that of the records.
+        the order of the list is that of the records. URLs name objects of a store: see docs/remote.md.
       decode: the decoder from record to sample: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict of the bytes
         of a tar's members), "wds" (members decoded by extension), "pil" (the same, with images as RGB), "tf_example",
         `Fields`, or a picklable function of the bytes. Each format has a default: "json" for JSONL, arrays for binary
@@ -74,6 +78,9 @@ def open(  # noqa: A001 - mmapds.open is the public name
       build: build missing and stale indexes first, instead of raising: see `mmapds.build`. Views are not saved again.
       roots: directories that may hold sources of an index, besides its own directory and `MMAPDS_ROOTS`. Sources in
         `source_or_index` need no root. A stranger's index could name any file of yours: see SECURITY.md.
+      cache: the directory for objects of stores, on a local disk; all ranks and jobs of a node share it.
+      cache_bytes: the limit of the cache, such as "200GB"; none by default.
+      storage_options: of the store, such as `{"endpoint": ..., "region": ...}`; by default its environment variables.
     Raises:
       SourceError: a source is missing, a pattern matches nothing, or an index names a file outside the roots.
       IndexMissingError, StaleIndexError: an index must be built first; the message has the command.
@@ -85,10 +92,11 @@ def open(  # noqa: A001 - mmapds.open is the public name
             raise Error(f"{name} = {value!r}, expected one of {', '.join(map(repr, known))}")
     check_io(io)
     patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]
-    paths = expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX), warn)
+    objects = Objects(cache, cache_bytes, storage_options)
+    paths = expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX), warn, objects)
     if line := given_twice(paths):
         warn(line)
-    allowed = Roots(roots, paths)
+    allowed = Roots(roots, paths, objects)
     if build and paths:
         build_and_warn([path for path in paths if not is_saved_view(path)], Request(by_sample=True, roots=allowed))
     indexes, rows = saving.unfolded(_opened(paths, patterns, allowed, io))

@@ -9,28 +9,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import SourceError, StaleIndexError
+from .objects import MissingObjectError, ObjectHead
 
 _STARTS = 3  # children for a request, if they are killed
-
-
-class ObjectHead(NamedTuple):
-    """An object as its store describes it."""
-
-    url: str
-    size: int  # bytes
-    mtime_ns: int
-    etag: str
-
-
-class MissingObjectError(SourceError):
-    """A store has no such object; it is also a SourceError."""
-
-
-class FullDiskError(SourceError):
-    """The disk of the cache is full; it is also a SourceError."""
 
 
 def head(url: str, options: dict[str, Any]) -> ObjectHead:
@@ -82,7 +66,7 @@ def _error(url: str, kind: str, text: str) -> SourceError | StaleIndexError:
     if kind == "stale":
         return StaleIndexError(f"{url}: STALE: {text}; index it again")
     if kind == "full":
-        return FullDiskError(f"{url}: {text}, in the cache; free space, or give a smaller cache_bytes")
+        return SourceError(f"{url}: {text}, in the cache; free space, or give a smaller cache_bytes")
     return (MissingObjectError if kind == "missing" else SourceError)(f"{url}: {text}")
 
 
@@ -115,7 +99,7 @@ class _Child:
 
     def _receive(self) -> None:
         with suppress(ValueError):  # closed after a fork
-            for line in io.BufferedReader(self._process.stdout):  # type: ignore[type-var, arg-type]
+            for line in io.BufferedReader(self._process.stdout):  # type: ignore[type-var]
                 answer = json.loads(line)
                 future, items = self._waiting[answer["number"]]
                 if "items" in answer:

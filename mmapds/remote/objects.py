@@ -1,22 +1,31 @@
 """The objects that a call of mmapds may read: their listing, and their files in a cache."""
 
-import math
 import os
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from braceexpand import braceexpand
 
 from ..errors import Error, IndexMissingError, SourceError, either
-from . import client, urls
+from . import urls
 from .cache import Cache, Item, parse_bytes
-from .client import ObjectHead
 
 _INDEX = ".mmx"
+
+
+class ObjectHead(NamedTuple):
+    """An object as its store describes it."""
+
+    url: str
+    size: int  # bytes
+    mtime_ns: int
+    etag: str
+
+
+class MissingObjectError(SourceError):
+    """A store has no such object; it is also a SourceError."""
 
 
 class Objects:
@@ -29,7 +38,10 @@ class Objects:
     """
 
     def __init__(
-        self, cache: str | os.PathLike[str] | None, limit: int | str | None, options: Mapping[str, Any] | None
+        self,
+        cache: str | os.PathLike[str] | None = None,
+        limit: int | str | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._given = None if cache is None else os.path.abspath(cache), limit, dict(options or {})
         self._limit = parse_bytes(limit)
@@ -57,6 +69,12 @@ class Objects:
             self._cache = Cache(directory, self._limit)
         return self._cache
 
+    @property
+    def _client(self) -> Any:
+        from . import client  # start-up time: only objects need it
+
+        return client
+
     # ---- names -------------------------------------------------------------------------------------------------
 
     def expand(
@@ -81,14 +99,14 @@ class Objects:
 
     def listing(self, url: str) -> list[str]:
         """Return the URLs of all objects below one."""
-        heads = client.listing(url, self._given[2])
+        heads = self._client.listing(url, self._given[2])
         self._heads.update((head.url, head) for head in heads)
         return [urls.checked(head.url) for head in heads]
 
     def head(self, url: str) -> ObjectHead:
         """Return what the store says of an object."""
         head = self._heads.get(url)
-        return client.head(url, self._given[2]) if head is None else head
+        return head or ObjectHead(*self._client.head(url, self._given[2]))
 
     # ---- files -------------------------------------------------------------------------------------------------
 
@@ -96,7 +114,7 @@ class Objects:
         """Return the file of the index at a URL, as it is now; raise IndexMissingError if there is none."""
         try:
             return self.fetch(Item(*self.head(urls.checked(url))))
-        except client.MissingObjectError:
+        except MissingObjectError:
             raise IndexMissingError(f"{url}: no such index") from None
 
     def fetch(self, item: Item, *, is_urgent: bool = True) -> str:
@@ -117,26 +135,15 @@ class Objects:
                 self.waited += time.perf_counter() - begun
 
     def _download(self, item: Item, path: str) -> None:
-        client.get(item.url, self._given[2], path=path, size=item.size, etag=item.etag, hash=item.hash)
+        self._client.get(item.url, self._given[2], path=path, size=item.size, etag=item.etag, hash=item.hash)
         self.fetched += item.size
 
     def put(self, path: str, url: str) -> None:
         """Write a file as an object."""
-        client.put(urls.checked(url), self._given[2], path=path)
+        self._client.put(urls.checked(url), self._given[2], path=path)
 
     def waiting(self) -> str:
         """Return what readers of this process wait for, as text for a message; "" for nothing."""
         for item in list(self._waiting.values()):
             return f"waits for {item.url} ({self.cache.done(item) / 1e6:,.0f} of {item.size / 1e6:,.0f} MB)"
         return ""
-
-
-@contextmanager
-def with_cache(objects: Objects):  # noqa: ANN201
-    """Yield these objects with a cache: their own, or one in a temporary directory for the block."""
-    cache, _, options = objects._given
-    if cache is not None:
-        yield objects
-        return
-    with tempfile.TemporaryDirectory(prefix="mmapds-") as directory:
-        yield Objects(directory, None, options)

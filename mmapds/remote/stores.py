@@ -97,7 +97,7 @@ class _Obstore(Store):
         self._root = f"{scheme}://{parts.netloc}" if scheme != "file" else "file:///"
         self._begin = len(f"{parts.scheme}://{parts.netloc}/")  # of a key in a URL
         given = dict(options)
-        client = {"timeout": timedelta(seconds=_TIMEOUT), "connect_timeout": timedelta(seconds=10)}
+        client: dict[str, Any] = {"timeout": timedelta(seconds=_TIMEOUT), "connect_timeout": timedelta(seconds=10)}
         client |= given.pop("client_options", {})
         if str(given.get("allow_http", given.get("endpoint", ""))).lower().startswith(("true", "http:")):
             client.setdefault("allow_http", True)
@@ -123,7 +123,7 @@ class _Obstore(Store):
         if etag:
             options["if_match"] = etag
         with _errors_of_obstore():
-            found = self._module.get(self._store, self._key(url), options=options)
+            found = self._module.get(self._store, self._key(url), options=options)  # type: ignore[arg-type]
             if etag and found.meta["e_tag"] not in (etag, None):
                 raise Refused("stale", CHANGED)
             for piece in found.stream(min_chunk_size=_PIECE):
@@ -141,7 +141,9 @@ class _Obstore(Store):
 
 
 def _head(meta: Any) -> Head:
-    return Head(meta["size"], int(meta["last_modified"].timestamp() * 1e6) * 1000, meta["e_tag"] or meta["version"] or "")
+    return Head(
+        meta["size"], int(meta["last_modified"].timestamp() * 1e6) * 1000, meta["e_tag"] or meta["version"] or ""
+    )
 
 
 class _errors_of_obstore:  # noqa: N801 - used as a function
@@ -184,7 +186,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         there, here = urlsplit(newurl), urlsplit(req.full_url)
         if there.scheme not in ("http", "https") or (here.scheme, there.scheme) == ("https", "http"):
-            raise Refused("denied", f"expected a redirect to HTTPS, found one to {there.scheme}://{there.hostname} ({code})")
+            raise Refused(
+                "denied", f"expected a redirect to HTTPS, found one to {there.scheme}://{there.hostname} ({code})"
+            )
         if (there.hostname, there.port) != (here.hostname, here.port) and _is_private(there.hostname or ""):
             raise Refused("denied", f"refused a redirect to a private address, {there.hostname} ({code})")
         made = super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -217,7 +221,9 @@ class _Http(Store):
             if error.code in _RETRIED:
                 after = error.headers.get("Retry-After", "")
                 raise Failed(text, float(after) if after.isdigit() else 0.0) from None
-            kind = {404: "missing", 410: "missing", 401: "denied", 403: "denied", 412: "stale"}.get(error.code, "failed")
+            kind = {404: "missing", 410: "missing", 401: "denied", 403: "denied", 412: "stale"}.get(
+                error.code, "failed"
+            )
             raise Refused(kind, CHANGED if kind == "stale" else f"expected an object, found {text}") from None
         except (OSError, ValueError) as error:
             raise Failed(_text(getattr(error, "reason", None) or error)) from None
@@ -270,7 +276,7 @@ class _Fsspec(Store):
 
     def _found(self, url: str) -> tuple[Any, str]:
         try:
-            from fsspec.core import url_to_fs
+            from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
             return url_to_fs(url, **self._options)  # type: ignore[no-any-return]
         except (ImportError, ValueError) as error:

@@ -10,7 +10,6 @@ import os
 import random
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -64,6 +64,8 @@ def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]
     for index in indexes:
         index.check = how
         for number, source in enumerate(index.sources if how != "none" else ()):
+            if index.is_object(number):  # compared when it is fetched
+                continue
             found = stat_source(index, number)
             index.check_size(number, found.st_size)
             if how == "full" and not source.xxh3_128:
@@ -78,7 +80,7 @@ def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]
 
 def _compare(sources: Sequence[tuple[Index, int]], *, full: bool = False) -> None:
     """Compare fingerprints or, if `full`, hashes; raise as `check` does."""
-    paths = [index.absolute(index.readable_path(number)) for index, number in sources]
+    paths = [index.local_path(number) for index, number in sources]
     digests = in_threads(full_hash if full else fingerprint, paths, workers=cores() if full else WAITING)
     for (index, number), found in zip(sources, digests, strict=True):
         check_content(index, number, found, full=full)
@@ -123,6 +125,8 @@ def check_content(index: Index, number: int, found: Digest, *, full: bool = Fals
 def stat_source(index: Index, number: int) -> os.stat_result:
     """Return the status of a source; raise SourceError if it is missing, not a regular file, or not allowed."""
     path = index.source_path(number)
+    if index.is_object(number):
+        return os.stat(index.local_path(number))
     try:
         # Fast path: one system call, as most sources are not links.
         found = os.lstat(index.absolute(path)) if index.is_inside(number) else None

@@ -20,6 +20,8 @@ from ..errors import (
     quoted,
     rebuilt_with,
 )
+from ..remote.cache import Item
+from ..remote.urls import is_below, is_url
 from .lock import TEMPORARY, is_same_file
 from .numbers import COLUMN_TYPES, U32, U64
 from .sections import (
@@ -77,6 +79,9 @@ _BASE: dict[str, Rule] = {"path": TEXT, "records": COUNT, "mark": TEXT}
 
 def relative_to_index(source: str, index: str) -> str:
     """Return a source's path relative to its index, so that the two can be moved together."""
+    if is_url(source):
+        home = os.path.dirname(index)
+        return source[len(home) + 1 :] if is_below(source, home) else source
     directory = os.path.realpath(os.path.dirname(index))
     parent, name = os.path.split(source)
     return os.path.normpath(os.path.join(os.path.relpath(os.path.realpath(parent), directory), name))
@@ -103,7 +108,7 @@ class IndexFile(SectionFile):
         self.io = io
         self._real_home: str | None = None
         try:
-            opened = open_file(self.absolute(path), io)
+            opened = open_file(self.roots.objects.index(path) if is_url(path) else self.absolute(path), io)
         except FileNotFoundError:
             raise IndexMissingError(f"{path}: no such index; {way_to_index(path)}") from None
         except OSError as error:
@@ -140,17 +145,20 @@ class IndexFile(SectionFile):
     def home(self) -> str:
         """The real path of the directory that holds the file."""
         if self._real_home is None:  # not a cached_property: in Python 3.11 a fork may copy its held lock
-            self._real_home = os.path.realpath(os.path.dirname(self.absolute(self.path)))
+            directory = os.path.dirname(self.absolute(self.path))
+            self._real_home = directory if is_url(directory) else os.path.realpath(directory)
         return self._real_home
 
     def absolute(self, path: str) -> str:
         """Return a path made absolute by the working directory in which the file was opened."""
-        return path if path.startswith("/") else os.path.join(self.opened_in, path)
+        return path if path.startswith("/") or is_url(path) else os.path.join(self.opened_in, path)
 
     def path_of(self, relative: str) -> str:
         """Return the path of a file that this one names, for messages; it is unchecked, so do not open it."""
         if not relative.isascii():
             check_name(relative)  # Python may read the name in another encoding
+        if is_url(relative):
+            return relative
         if "/" not in relative:
             return self.path[: self.path.rfind("/") + 1] + relative
         # `..` starts from the real directory of this file, even if it was opened through a link.
@@ -260,17 +268,40 @@ class Index(IndexFile):
         """Return the path of a source; raise SourceError if it lies outside this file's directory and the roots."""
         path = self.source_path(number)
         # Fast path: an index may have thousands of sources, and few are links.
-        if not self.is_inside(number) or os.path.islink(self.absolute(path)):
+        if not self.is_inside(number) or (not self.is_object(number) and os.path.islink(self.absolute(path))):
             self.check_reach(path)
         return path
 
     def is_inside(self, number: int) -> bool:
         """Whether a source lies below the directory of the index and is not hidden; its last name may be a link."""
+        if self.is_object(number):
+            return is_below(self.source_path(number), self.home)
         folder, slash, name = self.sources[number].path.rpartition("/")
         if slash and folder not in self._folders:
             real = os.path.realpath(os.path.join(self.home, folder + slash))
             self._folders[folder] = is_inside(f"{real}/x", self.home)
         return name[:1] not in ("", ".") and (not slash or self._folders[folder])
+
+    def is_object(self, number: int) -> bool:
+        """Whether a source is an object of a store, not a file."""
+        path = self.sources[number].path
+        return is_url(path) or (is_url(self.path) and not path.startswith("/"))
+
+    def local_path(self, number: int, *, is_urgent: bool = True) -> str:
+        """Return the absolute path of a source, to read it; an object is fetched into the cache first.
+
+        Raises:
+          SourceError: the roots do not allow it, or it cannot be fetched.
+          StaleIndexError: the object changed since it was indexed.
+        """
+        path = self.absolute(self.readable_path(number))
+        return self.roots.objects.fetch(self.item(number), is_urgent=is_urgent) if self.is_object(number) else path
+
+    def item(self, number: int) -> Item:
+        """Return a source that is an object as its cache knows it."""
+        source = self.sources[number]
+        url = self.source_path(number)
+        return Item(url, source.size, source.mtime_ns, source.etag, source.fingerprint, source.xxh3_128)
 
     def roots_needed(self) -> list[str]:
         """Return the directories of sources outside the index's own directory, allowed or not."""

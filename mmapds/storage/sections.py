@@ -278,6 +278,7 @@ class IndexedSource(NamedTuple):
     bad: BadLines = BadLines()
     width: int = 0  # bytes of a distance in its groups of bounds; 0 if the index has no bounds
     compression: Compression | None = None  # None if the source is not compressed
+    etag: str = ""  # of an object of a store; empty for a file
 
     @property
     def groups(self) -> int:
@@ -322,7 +323,7 @@ class IndexedSource(NamedTuple):
 _DEFAULTS = {"skipped": 0, "first": 0, **IndexedSource._field_defaults}
 _SOURCE: dict[str, Rule] = {
     **dict.fromkeys(("size", "records", "lines", "smallest", "largest", "skipped", "first"), COUNT),
-    **dict.fromkeys(("path", "fingerprint", "xxh3_128"), TEXT),
+    **dict.fromkeys(("path", "fingerprint", "xxh3_128", "etag"), TEXT),
     "mtime_ns": ("an integer of 64 bits", lambda value: type(value) is int and -(2**63) <= value < 2**63),
     "width": ("2, 3, 4 or 8", lambda value: type(value) is int and value in (0, *WIDTHS)),
 }

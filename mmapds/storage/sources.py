@@ -14,6 +14,8 @@ from braceexpand import braceexpand
 
 from .. import _native
 from ..errors import Error, SourceError, another_name, build_command, either, quoted, warn
+from ..remote.objects import Objects
+from ..remote.urls import checked, is_below, is_url
 
 StrPath = str | os.PathLike[str]
 Io = Literal["mmap", "pread"]  # how the bytes of a file are read
@@ -47,6 +49,7 @@ class Source(NamedTuple):
     begin: int = 0  # where a scan begins: the first byte, or a record
     end: int | None = None  # where a scan ends: a record, or by default the end of the file
     codec: str = ""  # one of `CODECS`; empty if not compressed
+    etag: str = ""  # of an object, whose path is its URL
 
     @property
     def stop(self) -> int:
@@ -84,14 +87,20 @@ def check_name(path: str) -> None:
 
 
 def expand(
-    patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...], report: Callable[[str], object] = lambda _: None
+    patterns: StrPath | Iterable[StrPath],
+    suffixes: tuple[str, ...],
+    report: Callable[[str], object] = lambda _: None,
+    objects: Objects | None = None,
 ) -> list[str]:
-    """Return the files that paths, directories, globs and brace patterns name: see docs/datasets.md.
+    """Return the files and objects that paths, URLs, directories, globs and brace patterns name: see docs/datasets.md.
 
     A directory stands for its files with these suffixes; `report` is called with a line on the files ignored there.
     """
     paths: list[str] = []
     for pattern in [os.fspath(each) for each in listed(patterns)]:
+        if is_url(pattern):
+            paths += (objects or Objects()).expand(pattern, (*suffixes, INDEX_SUFFIX), named)
+            continue
         paths += _files_of(pattern, suffixes, report) if os.path.isdir(pattern) else _matches(pattern, suffixes)
     if not paths:
         raise SourceError("sources: expected one source or more, found 0")
@@ -198,9 +207,15 @@ def named(path: str, suffixes: tuple[str, ...]) -> bool:
 class Roots:
     """What an index may name outside its own directory: all files below some directories, and named files."""
 
-    def __init__(self, given: StrPath | Iterable[StrPath] = (), named: Iterable[str] = ()) -> None:
+    def __init__(
+        self, given: StrPath | Iterable[StrPath] = (), named: Iterable[str] = (), objects: Objects | None = None
+    ) -> None:
         working = os.getcwd()
-        self._given = [os.path.join(working, path) for path in listed(given)]
+        self.objects = objects or Objects()
+        """What reads the sources that are objects of stores."""
+        roots = [os.fspath(path) for path in listed(given)]
+        self._urls = [checked(root) for root in roots if is_url(root)]
+        self._given = [os.path.join(working, path) for path in roots if not is_url(path)]
         everywhere = os.environ.get(_ROOTS, "").split(os.pathsep)
         self._everywhere = [os.path.join(working, path) for path in everywhere if path]
         self._named = [os.path.join(working, path) for path in named if not path.endswith(INDEX_SUFFIX)]
@@ -209,6 +224,9 @@ class Roots:
 
     def check(self, path: str, index: str, home: str) -> None:
         """Raise SourceError unless a file that an index names may be read; `home` is its real directory."""
+        if is_url(path):
+            self._check_url(path, index, home)
+            return
         real = os.path.realpath(path)
         if is_inside(real, home):
             return
@@ -226,9 +244,17 @@ class Roots:
             )
         self._used.add(roots[0])
 
+    def _check_url(self, url: str, index: str, home: str) -> None:
+        if not any(is_below(checked(url), root) for root in (home, *self._urls)):
+            root = url[: url.rfind("/") + 1]
+            raise SourceError(
+                f"{index}: expected objects below its own URL, found {url}; "
+                f"{either(f'add --root {quoted(root)}', f'open it with roots={[root]}')} (if you trust it)"
+            )
+
     def lasting(self) -> set[str]:
         """Return roots, as real paths, that let another process open the same indexes by their own paths."""
-        return {*map(os.path.realpath, self._given), *self._used}
+        return {*map(os.path.realpath, self._given), *self._used, *self._urls}
 
 
 def is_inside(path: str, directory: str) -> bool:
@@ -322,6 +348,8 @@ def piped(path: str, command: str, *more: str) -> str:
 
 def check_unchanged(source: Source) -> None:
     """Raise SourceError if the size or time of a source changed since `inspect`."""
+    if is_url(source.path):  # its ETag is compared when it is read
+        return
     with suppress(OSError):
         now = os.stat(source.path)
         if (now.st_size, now.st_mtime_ns) == (source.size, source.mtime_ns):
