@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -10,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import formats
-from .errors import ColumnError, Error, FormatError, SourceError, listed, refuse_unknown, shortened, warn
+from .errors import ColumnError, Error, SourceError, listed, refuse_unknown, shortened, warn
 from .executors import Engine
-from .formats.expressions import Measuring
 from .formats.format import Format
 from .index.build import Request, build_and_warn, readable_index
-from .index.write import Job, Stored, written
+from .index.merged import merged_job
+from .index.write import Stored, written
+from .remote.objects import Objects
 from .storage.current import check
-from .storage.index_file import SECTIONS, Index
+from .storage.index_file import Index
 from .storage.lock import locked
-from .storage.sections import COLUMN
 from .storage.sources import INDEX_SUFFIX, Roots, Source, StrPath, expand, given_twice, index_path, inspect
 from .storage.workers import cores
 
@@ -49,6 +48,8 @@ def build(
     roots: StrPath | Iterable[StrPath] = (),
     executor: Executor | None = None,
     parts: StrPath | None = None,
+    cache: StrPath | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Path | list[Path]:
     """Index sources in place; unchanged sources are not scanned again.
@@ -57,8 +58,8 @@ def build(
         mmapds.build("part-*.jsonl", out="corpus.mmx")
 
     Args:
-      sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index means that
-        index, which is built again if its sources changed.
+      sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`), or URLs of objects, with `out`:
+        see docs/remote.md. The path of an index means that index, which is built again if its sources changed.
       out: one combined index for all sources; by default each source has its own: `train.jsonl.mmx`.
       format: how records are framed; by default the suffix decides.
       length: the column for token budgets, as `columns={"length": ...}`: integers of 0 or more. Their order is stored.
@@ -78,6 +79,8 @@ def build(
       executor: runs tasks that scan for `out`, each in one thread: an object with `submit(function, *arguments)` that
         returns a future of `concurrent.futures`; see docs/clusters.md.
       parts: the directory for the files that tasks write; by default `out` with `.parts` appended.
+      cache: for URLs: the directory that keeps the objects, as `open` finds them; by default none is kept.
+      storage_options: as in `mmapds.open`.
       **parameters: options of the format, such as `record_bytes`; see docs/formats.md.
     Returns:
       The path of the index; a list of paths for several sources without `out`.
@@ -96,12 +99,15 @@ def build(
 
         request = request._replace(complete=partial(complete, computed, identities(computed, version), workers))
     engine = Engine.of(executor, parts, workers or 1)
-    paths = expand(sources, formats.SUFFIXES, warn)
+    objects = Objects(cache, None, storage_options)
+    paths = expand(sources, formats.SUFFIXES, warn, objects)
     if out is not None and (line := given_twice(paths)):
         warn(line)
     if engine is not None and out is None:
         raise Error("executor: expected the place of one index with it, found none; give out=...")
-    request = request._replace(force=force, grown=grown, roots=Roots(roots, paths), engine=engine, workers=workers)
+    request = request._replace(
+        force=force, grown=grown, roots=Roots(roots, paths, objects), engine=engine, workers=workers
+    )
     found = [Path(each.summary.path) for each in build_and_warn(paths, request, out)]
     return found[0] if len(found) == 1 else found
 
@@ -137,83 +143,34 @@ def merge(
     """
     paths, target = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,))], os.fspath(out)
     allowed = Roots(roots, paths)
-    parts = [Index(path, allowed) for path in paths]
-    first = parts[0]
-    chosen = formats.of_index(first)
-    for part in parts:
-        _check_alike(first, part, chosen)
-    sources = list(_sources(parts, chosen))
-    check(parts)
-    functions = [part.functions.items() for part in parts]
-    job = Job(
-        target,
-        sources,
-        chosen,
-        {**first.parameters, **{name: list(_in_turn(parts, name)) for name in chosen.per_source}},
-        Measuring.of(first.measuring),
-        hashes=any(source.xxh3_128 for part in parts for source in part.sources),
-        computed=[name for name in first.columns if name not in first.expressions],
-        functions=dict(each for each in functions[0] if all(each in others for others in functions)),
-    )
+    found = [Index(path, allowed) for path in paths]
+    parts = [Stored(each, range(len(each.sources))) for each in found]
+    job = merged_job(parts, target)
+    job = job._replace(sources=list(_sources(found, job.chosen)))
+    check(found)
     with locked(target):
         if before := readable_index(target):
-            lost = set(before.computed_columns).difference(first.computed_columns)
-            lost |= set(before.columns).difference(first.columns)
+            lost = set(before.computed_columns).difference(found[0].computed_columns)
+            lost |= set(before.columns).difference(found[0].columns)
             if lost:
                 raise ColumnError(
                     f"{target}: columns: expected those of the indexes to merge, found {listed(sorted(lost))}, too"
                 )
-        plan = [Stored(part, range(len(part.sources))) for part in parts]
-        with written(job, plan, workers or cores()).writer as writer:
+        with written(job, parts, workers or cores()).writer as writer:
             writer.place()
     return Path(out)
-
-
-def _check_alike(first: Index, other: Index, chosen: Format) -> None:
-    """Raise an error unless both indexes can be merged into one."""
-    for name in other.sections:
-        if name not in SECTIONS and not name.startswith(COLUMN):
-            raise FormatError(
-                f"{other.path}: VERSION: expected sections that this mmapds knows, found {name!r}; upgrade mmapds"
-            )
-    shared = sorted(first.functions.keys() & other.functions)
-    expected, found = (
-        {
-            ("format", FormatError): index.format,
-            **{(name, FormatError): each for name, each in index.parameters.items() if name not in chosen.per_source},
-            ("columns", ColumnError): list(index.columns),
-            **{(name, ColumnError): each for name, each in index.measuring.items()},
-            ("functions", ColumnError): {name: index.functions[name] for name in shared},
-        }
-        for index in (first, other)
-    )
-    for name, kind in [*expected, *found]:
-        one, another = expected.get((name, kind)), found.get((name, kind))
-        if json.dumps(one) != json.dumps(another):  # as JSON, NaN equals NaN, and the order of fields counts
-            raise kind(f"{other.path}: {name}: expected {one!r}, as in {first.path}, found {another!r}")
-    if other.has_bounds != first.has_bounds:
-        raise other.damaged("expected bounds of records in both indexes or in neither")
-
-
-def _in_turn(parts: Iterable[Index], name: str) -> Iterator[Any]:
-    """Yield the value of a parameter for each source."""
-    for part in parts:
-        found = part.parameters.get(name)
-        if not isinstance(found, list) or len(found) != len(part.sources):
-            raise part.damaged(f"{name} = {found!r}, expected one for each of {len(part.sources)} sources")
-        yield from found
 
 
 def _sources(parts: Iterable[Index], chosen: Format) -> Iterator[Source]:
     """Yield the current sources of all indexes; raise SourceError for a missing or duplicate source."""
     holders: dict[str, Index] = {}
     for part in parts:
-        for path in formats.readable_sources(part, chosen):
+        for number, path in enumerate(formats.readable_sources(part, chosen)):
             real = os.path.realpath(part.absolute(path))
             if real in holders:
                 raise SourceError(f"{part.path}: expected each source once, found {path} in {holders[real].path}, too")
             holders[real] = part
-            yield inspect(path)
+            yield part.described(number) if part.is_object(number) else inspect(path)
 
 
 def _by_kind(

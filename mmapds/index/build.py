@@ -29,6 +29,7 @@ from ..errors import (
 from ..executors import Engine
 from ..formats.expressions import LARGEST_RECORD, Measuring
 from ..formats.format import Format
+from ..remote.urls import is_url
 from ..storage import current
 from ..storage.index_file import NOTHING, Index, relative_to_index
 from ..storage.lock import locked
@@ -180,7 +181,11 @@ def build_each(paths: list[str], request: Request, out: StrPath | None = None) -
     An index that is up to date is kept, and takes no lock. One process at a time builds an index.
     """
     check_workers(request.workers)
-    if out is not None:
+    if any(map(is_url, paths)) or (out is not None and is_url(os.fspath(out))):
+        from .objects import build_objects  # an import at the top would be a circle
+
+        yield build_objects(paths, request, out)
+    elif out is not None:
         yield _built(request, os.fspath(out), paths)
     else:
         for path in paths:
@@ -189,10 +194,10 @@ def build_each(paths: list[str], request: Request, out: StrPath | None = None) -
 
 def _built(request: Request, place: str, given: str | list[str]) -> BuildResult:
     """Return an index that is up to date, or build it. `given` is its sources, its only source, or its own path."""
-    job, plan = _planned(request, place, given)
+    job, plan = planned(request, place, given)
     if not (os.path.exists(place) and _is_current(request, job, plan)):
         with locked(place):
-            job, plan = _planned(request, place, given)  # again, as another process may have built it meanwhile
+            job, plan = planned(request, place, given)  # again, as another process may have built it meanwhile
             if not _is_current(request, job, plan):
                 return _build(request, job, plan)
     summary = summarise(Index(place, request.roots))
@@ -210,7 +215,7 @@ def _is_current(request: Request, job: Job, plan: Plan) -> bool:
     return request.by_sample or not job.hashes or all(source.xxh3_128 for source in before.sources)
 
 
-def _planned(request: Request, place: str, given: str | list[str]) -> tuple[Job, Plan]:
+def planned(request: Request, place: str, given: str | list[str]) -> tuple[Job, Plan]:
     """Return the job for an index at a place, and the plan of where its records come from.
 
     For a single source or a given index, the existing index supplies the format and the options that the user did not

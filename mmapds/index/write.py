@@ -50,6 +50,7 @@ class Job(NamedTuple):
     computed: Sequence[str] = ()
     """Further columns, copied from other indexes that have them for all records, in the order of the file."""
     functions: Mapping[str, str] = {}  # of `computed` columns: see `Index.functions`
+    url: str = ""  # of the index, if it becomes an object: names of sources are relative to it
     is_part: bool = False
     """Whether this index is a part of another one, or only compared with one: then options may skip all records."""
 
@@ -206,7 +207,7 @@ class _Writing:
                 f"in {'a file' if compression is None else 'content'} of {size}; write or copy it again"
             )
         return IndexedSource(
-            path=relative_to_index(source.path, self._job.index_path),
+            path=relative_to_index(source.path, self._job.url or self._job.index_path),
             size=source.size,
             mtime_ns=source.mtime_ns,
             fingerprint=fingerprint(source.path).hex,
@@ -256,8 +257,9 @@ class _Writing:
         for number in stored.sources:
             source, found = job.sources[len(self._done)], base.sources[number]
             check_unchanged(source)
-            path = relative_to_index(source.path, job.index_path)
-            self._done.append(found._replace(path=path, xxh3_128=found.xxh3_128 if job.hashes else ""))
+            path = relative_to_index(source.path, job.url or job.index_path)
+            hash_ = found.xxh3_128 if job.hashes else ""
+            self._done.append(found._replace(path=path, xxh3_128=hash_, etag=source.etag, mtime_ns=source.mtime_ns))
             self._report(source.size)
 
     def copy_columns(self, kept: Stored | Grown) -> None:

@@ -59,6 +59,15 @@ class Objects:
         return Objects, self._given
 
     @property
+    def has_cache(self) -> bool:
+        """Whether the user gave a directory."""
+        return self._given[0] is not None
+
+    def cached_in(self, directory: str) -> "Objects":
+        """Return objects of the same stores with another cache, without a limit."""
+        return Objects(directory, None, self._given[2])
+
+    @property
     def cache(self) -> Cache:
         """The cache; raise SourceError without one."""
         if self._cache is None:

@@ -27,7 +27,7 @@ _NO_RETRIES = {
 }
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """An answer that another attempt would not change. `kind` says what it means: see `transfer`."""
 
     def __init__(self, kind: str, text: str) -> None:
@@ -35,7 +35,7 @@ class Refused(Exception):
         self.kind = kind
 
 
-class Failed(Exception):
+class FailedError(Exception):
     """A request that may succeed later; `after` is how many seconds the server asks to wait."""
 
     def __init__(self, text: str, after: float = 0.0) -> None:
@@ -66,23 +66,23 @@ def store_of(url: str, options: dict[str, Any]) -> "Store":
 
 
 class Store:
-    """The interface of a store. Methods raise Refused or Failed."""
+    """The interface of a store. Methods raise RefusedError or FailedError."""
 
     def head(self, url: str) -> Head:
         """Return the size, the time and the ETag of an object."""
         raise NotImplementedError
 
     def read(self, url: str, begin: int, end: int, etag: str) -> Iterator[bytes]:
-        """Yield bytes `begin` to `end` of an object; raise Refused if its ETag is another one."""
+        """Yield bytes `begin` to `end` of an object; raise RefusedError if its ETag is another one."""
         raise NotImplementedError
 
     def listing(self, url: str) -> Iterator[tuple[str, Head]]:
         """Yield all objects whose URLs begin with `url`."""
-        raise Refused("failed", "expected a store that lists objects, found plain HTTP; name each object")
+        raise RefusedError("failed", "expected a store that lists objects, found plain HTTP; name each object")
 
     def write(self, url: str, path: str) -> None:
         """Write a file as an object."""
-        raise Refused("failed", "expected a store to write to, found one for reading alone")
+        raise RefusedError("failed", "expected a store to write to, found one for reading alone")
 
 
 # ---- obstore -----------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class _Obstore(Store):
         try:
             self._store = obstore.store.from_url(self._root, **extra)
         except Exception as error:
-            raise Refused("failed", _text(error)) from None
+            raise RefusedError("failed", _text(error)) from None
 
     def _key(self, url: str) -> str:
         return url[self._begin :]
@@ -125,9 +125,8 @@ class _Obstore(Store):
         with _errors_of_obstore():
             found = self._module.get(self._store, self._key(url), options=options)  # type: ignore[arg-type]
             if etag and found.meta["e_tag"] not in (etag, None):
-                raise Refused("stale", CHANGED)
-            for piece in found.stream(min_chunk_size=_PIECE):
-                yield piece
+                raise RefusedError("stale", CHANGED)
+            yield from found.stream(min_chunk_size=_PIECE)
 
     def listing(self, url: str) -> Iterator[tuple[str, Head]]:
         with _errors_of_obstore():
@@ -147,25 +146,25 @@ def _head(meta: Any) -> Head:
 
 
 class _errors_of_obstore:  # noqa: N801 - used as a function
-    """Turn errors of obstore into Refused and Failed."""
+    """Turn errors of obstore into RefusedError and FailedError."""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is None or not isinstance(error, Exception) or isinstance(error, Refused | Failed):
+        if error is None or not isinstance(error, Exception) or isinstance(error, RefusedError | FailedError):
             return
         name, text = type(error).__name__, _text(error)
         if isinstance(error, FileNotFoundError) or name == "NotFoundError":
-            raise Refused("missing", MISSING) from None
+            raise RefusedError("missing", MISSING) from None
         if name in ("PermissionDeniedError", "UnauthenticatedError"):
-            raise Refused("denied", f"permission denied (403): {text}") from None
+            raise RefusedError("denied", f"permission denied (403): {text}") from None
         if name == "PreconditionError":
-            raise Refused("stale", CHANGED) from None
+            raise RefusedError("stale", CHANGED) from None
         status = re.search(r"status code:? (\d{3})", text)
         if isinstance(error, ValueError | TypeError) or (status and int(status[1]) not in _RETRIED):
-            raise Refused("failed", text) from None
-        raise Failed(text) from None
+            raise RefusedError("failed", text) from None
+        raise FailedError(text) from None
 
 
 def _text(error: BaseException) -> str:
@@ -186,11 +185,11 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         there, here = urlsplit(newurl), urlsplit(req.full_url)
         if there.scheme not in ("http", "https") or (here.scheme, there.scheme) == ("https", "http"):
-            raise Refused(
+            raise RefusedError(
                 "denied", f"expected a redirect to HTTPS, found one to {there.scheme}://{there.hostname} ({code})"
             )
         if (there.hostname, there.port) != (here.hostname, here.port) and _is_private(there.hostname or ""):
-            raise Refused("denied", f"refused a redirect to a private address, {there.hostname} ({code})")
+            raise RefusedError("denied", f"refused a redirect to a private address, {there.hostname} ({code})")
         made = super().redirect_request(req, fp, code, msg, headers, newurl)
         if made is not None and there.hostname != here.hostname:
             made.remove_header("Authorization")
@@ -220,13 +219,13 @@ class _Http(Store):
             error.close()
             if error.code in _RETRIED:
                 after = error.headers.get("Retry-After", "")
-                raise Failed(text, float(after) if after.isdigit() else 0.0) from None
+                raise FailedError(text, float(after) if after.isdigit() else 0.0) from None
             kind = {404: "missing", 410: "missing", 401: "denied", 403: "denied", 412: "stale"}.get(
                 error.code, "failed"
             )
-            raise Refused(kind, CHANGED if kind == "stale" else f"expected an object, found {text}") from None
+            raise RefusedError(kind, CHANGED if kind == "stale" else f"expected an object, found {text}") from None
         except (OSError, ValueError) as error:
-            raise Failed(_text(getattr(error, "reason", None) or error)) from None
+            raise FailedError(_text(getattr(error, "reason", None) or error)) from None
 
     def head(self, url: str) -> Head:
         with self._answer(url, "HEAD") as answer:
@@ -238,7 +237,7 @@ class _Http(Store):
             headers["If-Match"] = etag
         with self._answer(url, **headers) as answer:
             if etag and answer.headers.get("ETag") not in (etag, None):
-                raise Refused("stale", CHANGED)
+                raise RefusedError("stale", CHANGED)
             left = end - begin
             try:
                 if answer.status == 200 and begin:  # a server that ignores ranges
@@ -247,9 +246,9 @@ class _Http(Store):
                     left -= len(piece)
                     yield piece
             except OSError as error:
-                raise Failed(_text(error)) from None
+                raise FailedError(_text(error)) from None
             if left:
-                raise Failed(f"the connection ended {left:,} bytes early")
+                raise FailedError(f"the connection ended {left:,} bytes early")
 
 
 def _skipped(answer: Any, count: int) -> None:
@@ -259,7 +258,7 @@ def _skipped(answer: Any, count: int) -> None:
 
 def _head_of_http(headers: Any, size: str | None) -> Head:
     if size is None or not size.isdigit():
-        raise Refused("failed", "expected a Content-Length, found none")
+        raise RefusedError("failed", "expected a Content-Length, found none")
     try:
         mtime = parsedate_to_datetime(headers["Last-Modified"]).timestamp()
     except (TypeError, ValueError):
@@ -280,7 +279,7 @@ class _Fsspec(Store):
 
             return url_to_fs(url, **self._options)  # type: ignore[no-any-return]
         except (ImportError, ValueError) as error:
-            raise Refused("failed", _text(error)) from None
+            raise RefusedError("failed", _text(error)) from None
 
     def head(self, url: str) -> Head:
         system, path = self._found(url)
@@ -291,7 +290,7 @@ class _Fsspec(Store):
         system, path = self._found(url)
         with _errors_of_fsspec():
             if etag and _head_of_fsspec(system.info(path)).etag != etag:
-                raise Refused("stale", CHANGED)
+                raise RefusedError("stale", CHANGED)
             with system.open(path, "rb") as file:
                 file.seek(begin)
                 while begin < end and (piece := file.read(min(_PIECE, end - begin))):
@@ -311,11 +310,11 @@ class _Fsspec(Store):
 
 
 class _errors_of_fsspec(_errors_of_obstore):  # noqa: N801 - used as a function
-    """Turn errors of fsspec into Refused and Failed."""
+    """Turn errors of fsspec into RefusedError and FailedError."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, PermissionError):
-            raise Refused("denied", f"permission denied (403): {_text(error)}") from None
+            raise RefusedError("denied", f"permission denied (403): {_text(error)}") from None
         super().__exit__(kind, error, _)
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from xxhash import xxh3_128
 
-from .stores import PART, Failed, Head, Refused, Store, store_of
+from .stores import PART, FailedError, Head, RefusedError, Store, store_of
 
 Result = TypeVar("Result")
 _TRANSFERS = 16  # requests at a time
@@ -65,7 +65,7 @@ def _serve(request: dict[str, Any], active: list[int]) -> None:
         for items in work(store, **request):
             _answer(number, items=items)
         _answer(number, done=True)
-    except (Refused, Failed) as error:
+    except (RefusedError, FailedError) as error:
         _answer(number, kind=getattr(error, "kind", "failed"), text=str(error))
     except OSError as error:
         kind = "full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "failed"
@@ -100,7 +100,7 @@ def _list(store: Store, url: str) -> Iterator[list[tuple[str, Head]]]:
             while items := list(islice(listing, _LISTED)):
                 yield items
             return
-        except Failed as error:
+        except FailedError as error:
             attempt += 1
             _wait(attempt, error)
 
@@ -115,7 +115,7 @@ def _get(store: Store, url: str, path: str, size: int, etag: str, hash: str) -> 
     if not etag:
         found = _again(lambda: store.head(url))
         if found.size != size:
-            raise Refused("stale", f"was {size:,} bytes when indexed and is {found.size:,} now")
+            raise RefusedError("stale", f"was {size:,} bytes when indexed and is {found.size:,} now")
         etag = found.etag
     digest = xxh3_128()
     done = attempt = 0
@@ -125,19 +125,19 @@ def _get(store: Store, url: str, path: str, size: int, etag: str, hash: str) -> 
             try:
                 for piece in store.read(url, begin, end, etag):
                     if len(piece) > end - done:
-                        raise Refused("failed", f"expected {end - done:,} bytes more, found {len(piece):,}")
+                        raise RefusedError("failed", f"expected {end - done:,} bytes more, found {len(piece):,}")
                     file.write(piece)
                     digest.update(piece)
                     done += len(piece)
                 if done < end:
-                    raise Failed(f"the connection ended {end - done:,} bytes early")
+                    raise FailedError(f"the connection ended {end - done:,} bytes early")
                 attempt = 0
-            except Failed as error:
+            except FailedError as error:
                 attempt = 0 if done - begin >= _PROGRESS else attempt + 1
                 _wait(attempt, error)
         os.fdatasync(file.fileno())  # after a power failure, a file of the right size must not have holes
     if hash and digest.hexdigest() != hash:
-        raise Refused("stale", "has other bytes than when it was indexed")
+        raise RefusedError("stale", "has other bytes than when it was indexed")
     yield [done]
 
 
@@ -150,12 +150,12 @@ def _again(work: Callable[[], Result]) -> Result:
     while True:
         try:
             return work()
-        except Failed as error:
+        except FailedError as error:
             attempt += 1
             _wait(attempt, error)
 
 
-def _wait(attempt: int, error: Failed) -> None:
+def _wait(attempt: int, error: FailedError) -> None:
     """Sleep before another attempt; raise the error after the last one."""
     if attempt >= _ATTEMPTS:
         raise error

@@ -42,7 +42,18 @@ from .sections import (
     records_in_group,
     unpacked,
 )
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, Io, Roots, check_name, is_inside, open_file, reason, way_to_index
+from .sources import (
+    INDEX_MAGIC,
+    INDEX_SUFFIX,
+    Io,
+    Roots,
+    Source,
+    check_name,
+    is_inside,
+    open_file,
+    reason,
+    way_to_index,
+)
 
 RECORD_NUMBERS = (U32.dtype, U64.dtype)
 LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
@@ -302,6 +313,12 @@ class Index(IndexFile):
         source = self.sources[number]
         url = self.source_path(number)
         return Item(url, source.size, source.mtime_ns, source.etag, source.fingerprint, source.xxh3_128)
+
+    def described(self, number: int) -> Source:
+        """Return a source that is an object, as it was when it was indexed."""
+        source = self.sources[number]
+        codec = source.compression.codec if source.compression else ""
+        return Source(self.source_path(number), source.size, source.mtime_ns, codec=codec, etag=source.etag)
 
     def roots_needed(self) -> list[str]:
         """Return the directories of sources outside the index's own directory, allowed or not."""
