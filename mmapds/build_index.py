@@ -16,6 +16,7 @@ from .index.build import Request, build_and_warn, readable_index
 from .index.merged import merged_job
 from .index.write import Stored, written
 from .remote.objects import Objects
+from .remote.urls import is_url
 from .storage.current import check
 from .storage.index_file import Index
 from .storage.lock import locked
@@ -51,7 +52,7 @@ def build(
     cache: StrPath | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **parameters: Any,
-) -> Path | list[Path]:
+) -> Path | list[Path] | str:
     """Index sources in place; unchanged sources are not scanned again.
 
         mmapds.build("train.jsonl", length="items(tokens)", columns={"characters": "chars(text)"})
@@ -83,7 +84,7 @@ def build(
       storage_options: as in `mmapds.open`.
       **parameters: options of the format, such as `record_bytes`; see docs/formats.md.
     Returns:
-      The path of the index; a list of paths for several sources without `out`.
+      The path of the index; a list of paths for several sources without `out`; a URL as a text.
     Raises:
       SourceError: a source is missing, unreadable, not a file, outside the roots, or changes during the build.
       ColumnError: a column cannot be measured; the message names the place of the record.
@@ -108,6 +109,8 @@ def build(
     request = request._replace(
         force=force, grown=grown, roots=Roots(roots, paths, objects), engine=engine, workers=workers
     )
+    if out is not None and is_url(os.fspath(out)):
+        return str(build_and_warn(paths, request, out)[0].summary.path)
     found = [Path(each.summary.path) for each in build_and_warn(paths, request, out)]
     return found[0] if len(found) == 1 else found
 

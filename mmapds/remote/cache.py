@@ -199,7 +199,7 @@ class Cache:
                 needed = item.size + sum(entry.size for entry in entries if uses[entry] <= own)
                 raise Error(
                     f"cache_bytes = {self.limit:,.0f}, expected {needed:,} or more: {item.url} has "
-                    f"{counted(item.size, 'byte')}, and the rest is needed at the same time; give more, or mix fewer chunks"
+                    f"{counted(item.size, 'byte')}, and others are needed then; give more, or mix fewer chunks"
                 )
             return False
         self._remove(victims)

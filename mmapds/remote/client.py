@@ -64,7 +64,7 @@ def _ask(operation: str, items: Callable[[list[Any]], object], **request: Any) -
 
 def _error(url: str, kind: str, text: str) -> SourceError | StaleIndexError:
     if kind == "stale":
-        return StaleIndexError(f"{url}: STALE: {text}; index it again")
+        return StaleIndexError(f"{url}: STALE: {text}; build the index again")
     if kind == "full":
         return SourceError(f"{url}: {text}, in the cache; free space, or give a smaller cache_bytes")
     return (MissingObjectError if kind == "missing" else SourceError)(f"{url}: {text}")

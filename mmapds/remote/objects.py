@@ -69,13 +69,9 @@ class Objects:
 
     @property
     def cache(self) -> Cache:
-        """The cache; raise SourceError without one."""
+        """The cache of the user's directory."""
         if self._cache is None:
-            directory = self._given[0]
-            if directory is None:
-                way = either("give --cache DIRECTORY", "give cache=DIRECTORY")
-                raise SourceError(f"cache: expected a directory on a local disk for objects, found none; {way}")
-            self._cache = Cache(directory, self._limit)
+            self._cache = Cache(str(self._given[0]), self._limit)
         return self._cache
 
     @property
@@ -134,6 +130,9 @@ class Objects:
           StaleIndexError: the object changed after it was indexed.
           Error: the limit of the cache is too small.
         """
+        if not self.has_cache:
+            way = either("give --cache DIRECTORY", "give cache=DIRECTORY")
+            raise SourceError(f"{item.url}: expected a directory on a local disk to fetch it into, found none; {way}")
         begun, cache = time.perf_counter(), self.cache
         self._waiting[threading.get_ident()] = item
         try:

@@ -52,7 +52,7 @@ class Head(NamedTuple):
 
 
 MISSING = "expected an object, found none (404)"
-CHANGED = "changed while it was read (412)"
+CHANGED = "is another object than the one that was indexed (412)"
 
 
 def store_of(url: str, options: dict[str, Any]) -> "Store":
