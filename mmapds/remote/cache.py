@@ -83,19 +83,21 @@ class Cache:
         """Return where the complete file of an object lies."""
         return os.path.join(self.directory, item.name)
 
-    def fetch(self, item: Item, download: Callable[[str], object], *, is_urgent: bool = True) -> str:
+    def fetch(self, item: Item, download: Callable[[str], object], gives_up: Callable[[], bool] | None = None) -> str:
         """Return the path of an object's file, after its download by this or another process.
 
         Args:
           download: writes the object into an existing file.
-          is_urgent: whether a reader waits. Otherwise, a full cache is waited for, too.
+          gives_up: whether to stop waiting for room; None for a reader, whose object must find room at once.
         Raises:
           Error: the limit has no room for the object beside those that are needed before it.
         """
         path = self.path(item)
         while not _touched(path, item.mtime_ns):
-            part = self._reserved(item, is_urgent)
+            part = self._reserved(item, is_urgent=gives_up is None)
             if part is None:
+                if gives_up is not None and gives_up():
+                    break
                 time.sleep(_POLL)
                 continue
             try:
@@ -160,7 +162,7 @@ class Cache:
                     found.append(Entry(file.name, status.st_size, status.st_atime, is_part))
         return found
 
-    def _reserved(self, item: Item, is_urgent: bool) -> int | None:
+    def _reserved(self, item: Item, *, is_urgent: bool) -> int | None:
         """Return the locked descriptor of a new part; None if another process was faster, or there is no room now."""
         path = self.path(item)
         with self._locked():

@@ -122,8 +122,8 @@ class Objects:
         except MissingObjectError:
             raise IndexMissingError(f"{url}: no such index") from None
 
-    def fetch(self, item: Item, *, is_urgent: bool = True) -> str:
-        """Return the file of an object, downloaded if it is not in the cache.
+    def fetch(self, item: Item, gives_up: Callable[[], bool] | None = None) -> str:
+        """Return the file of an object, downloaded if it is not in the cache; see `Cache.fetch` for `gives_up`.
 
         Raises:
           SourceError: it cannot be read; the message has the URL and the status of the store.
@@ -134,12 +134,12 @@ class Objects:
             way = either("give --cache DIRECTORY", "give cache=DIRECTORY")
             raise SourceError(f"{item.url}: expected a directory on a local disk to fetch it into, found none; {way}")
         begun, cache = time.perf_counter(), self.cache
-        self._waiting[threading.get_ident()] = item
+        if gives_up is None:
+            self._waiting[threading.get_ident()] = item
         try:
-            return cache.fetch(item, lambda path: self._download(item, path), is_urgent=is_urgent)
+            return cache.fetch(item, lambda path: self._download(item, path), gives_up)
         finally:
-            del self._waiting[threading.get_ident()]
-            if is_urgent:
+            if self._waiting.pop(threading.get_ident(), None):
                 self.waited += time.perf_counter() - begun
 
     def _download(self, item: Item, path: str) -> None:

@@ -298,7 +298,7 @@ class Index(IndexFile):
         path = self.sources[number].path
         return is_url(path) or (is_url(self.path) and not path.startswith("/"))
 
-    def local_path(self, number: int, *, is_urgent: bool = True) -> str:
+    def local_path(self, number: int) -> str:
         """Return the absolute path of a source, to read it; an object is fetched into the cache first.
 
         Raises:
@@ -306,7 +306,7 @@ class Index(IndexFile):
           StaleIndexError: the object changed since it was indexed.
         """
         path = self.absolute(self.readable_path(number))
-        return self.roots.objects.fetch(self.item(number), is_urgent=is_urgent) if self.is_object(number) else path
+        return self.roots.objects.fetch(self.item(number)) if self.is_object(number) else path
 
     def item(self, number: int) -> Item:
         """Return a source that is an object as its cache knows it."""

@@ -1,0 +1,119 @@
+"""Fetch the objects that an order reads next, and say when it needs each one again.
+
+An order is a function of the epoch and the position, so both are known exactly: an object is fetched before its first
+record is read, and the cache evicts what is needed last. That is Belady's rule, which no other can beat.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Error, OrderError
+from .cache import Item
+from .objects import Objects
+
+Int64s = NDArray[np.int64]
+_SHARDS, _BYTES = 4, 2 << 30  # the most to fetch ahead: whichever is less
+_TRANSFERS = 4  # objects fetched at a time
+
+
+class Uses:
+    """When an order reads each object, over this epoch and the next one.
+
+    Args:
+      members: the object of each use, in reading order.
+      mixes: when its records are read: uses of the same number are mixed. Ascending.
+      items: the objects.
+    """
+
+    def __init__(self, members: Int64s, mixes: Int64s, items: Sequence[Item]) -> None:
+        self.members, self.mixes, self.items = members, mixes, items
+        by_member = np.lexsort((mixes, members))
+        self._times = mixes[by_member]
+        self._begins = np.searchsorted(members[by_member], np.arange(len(items) + 1))
+        self._numbers = {item.name: number for number, item in enumerate(items)}
+
+    def next(self, name: str, mix: int) -> float:
+        """Return when an object is needed, at `mix` or later; infinity for never, or for an unknown object."""
+        number = self._numbers.get(name)
+        if number is None:
+            return math.inf
+        times = self._times[self._begins[number] : self._begins[number + 1]]
+        at = int(np.searchsorted(times, mix))
+        return float(times[at]) if at < len(times) else math.inf
+
+    def largest_mix(self) -> int:
+        """Return the bytes of the objects that the order needs at the same time."""
+        pairs = np.unique(np.stack([self.mixes, self.members]), axis=1)
+        sizes = np.array([item.size for item in self.items], np.float64)
+        return int(np.bincount(pairs[0], sizes[pairs[1]]).max())
+
+
+class Ahead:
+    """Fetches ahead of a loop, in threads.
+
+    Args:
+      mix_of: returns when the record at a position of the dataset is read in this epoch; -1 if it is not.
+    Raises:
+      OrderError: the limit of the cache has no room for what the order needs at the same time.
+    """
+
+    def __init__(self, objects: Objects, uses: Uses, mix_of: Callable[[int], int]) -> None:
+        self._objects, self._uses, self._mix_of = objects, uses, mix_of
+        self._now = -1  # the mix that the loop reads
+        self._next = 0  # the first use that no thread has fetched
+        self._running = self._urgent = 0  # threads; those that fetch for the present mix
+        self._has_ended = False
+        self._lock = threading.Lock()
+        cache, largest = objects.cache, uses.largest_mix()
+        if largest > cache.limit:
+            raise OrderError(
+                f"cache_bytes = {cache.limit:,.0f}, expected {largest:,} or more: the order reads objects of so many "
+                "bytes at the same time; give more, or a ChunkedSampler that mixes fewer chunks"
+            )
+        mean = sum(item.size for item in uses.items) / len(uses.items)
+        self._most = min(_SHARDS * mean, _BYTES, cache.limit - largest)
+        cache.next_use = lambda name: uses.next(name, self._now)
+
+    def reach(self, position: int) -> None:
+        """Note that the loop is about to read a record; fetch what comes next."""
+        mix = self._mix_of(position)
+        if mix > self._now:
+            with self._lock:
+                self._next = max(self._next, int(np.searchsorted(self._uses.mixes, mix)))
+                self._now = mix
+                self._start()
+
+    def end(self) -> None:
+        """Fetch no more; transfers under way complete."""
+        self._has_ended = True
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the objects that are fetched, or under way, before their time."""
+        first = int(np.searchsorted(self._uses.mixes, self._now, side="right"))
+        return sum(self._uses.items[member].size for member in set(self._uses.members[first : self._next].tolist()))
+
+    def _start(self) -> None:
+        """Start threads for the present mix and, once all of that is there, for later ones."""
+        uses = self._uses
+        while self._next < len(uses.members) and self._running < _TRANSFERS and not self._has_ended:
+            item, is_urgent = uses.items[uses.members[self._next]], bool(uses.mixes[self._next] <= self._now)
+            if not is_urgent and (self._urgent or self.bytes + item.size > self._most):
+                return
+            self._next += 1
+            self._running += 1
+            self._urgent += is_urgent
+            threading.Thread(target=self._fetch, args=(item, is_urgent), name="mmapds-ahead", daemon=True).start()
+
+    def _fetch(self, item: Item, is_urgent: bool) -> None:
+        with suppress(Error):  # whoever reads the object meets the error
+            self._objects.fetch(item, gives_up=lambda: self._has_ended)
+        with self._lock:
+            self._running -= 1
+            self._urgent -= is_urgent
+            self._start()
