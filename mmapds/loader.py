@@ -14,7 +14,7 @@ from .dataset.collate import default_collate
 from .dataset.pack import check_plan
 from .errors import OrderError, StateError, counted, shortened
 from .orders.basic import integer
-from .prefetch import Drawn, ProcessLoop, ThreadLoop, Waits, start_process
+from .prefetch import Drawn, ProcessLoop, ThreadLoop, Waits, do_nothing, fetch_ahead, start_process
 from .samplers.cursor import Sharding
 from .samplers.ranks import World, process_group
 from .samplers.resumable import OrderedRecords, ResumableSampler, check_same_samples, is_ours
@@ -145,6 +145,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._waits = Waits()
         return (ProcessLoop if self.num_workers and self.workers == "processes" else ThreadLoop)(self, self._waits)
 
+    def _new_drawn(self, waits: Waits) -> Drawn:
+        """Return the indices of one loop; as they are drawn, objects of the dataset are fetched ahead."""
+        reach: Callable[[Any, Any], object] = do_nothing
+        if is_ours(self.dataset) and cast(Any, self.dataset)._indexed._objects() and self._resumable is not None:
+            reach = partial(fetch_ahead, waits, cast(Any, self.dataset)._indexed, self._resumable)
+        return Drawn(self._index_sampler, self._resumable, self._owns_sampler, reach)
+
     def _begin_epoch(self) -> None:
         """Set the epoch of the dataset, for the random numbers of `map(seed=...)`."""
         if is_ours(self.dataset) and self._resumable is not None:
@@ -158,7 +165,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _get_iterator(self) -> Any:
         """Return a new iterator of torch's over this loader; its workers end with this process."""
-        inner, drawn = copy.copy(self), Drawn(self._index_sampler, self._resumable, self._owns_sampler)
+        inner, drawn = copy.copy(self), self._new_drawn(self._waits)
         indices = "sampler" if self.batch_sampler is None else "batch_sampler"
         inner.__dict__ |= {indices: drawn, "worker_init_fn": partial(start_process, self.worker_init_fn)}
         return torch.utils.data.DataLoader._get_iterator(inner)
@@ -235,10 +242,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
           the last delivery, and `records_per_second` in that time; `wait`, the seconds that the trainer waited in all;
           `wait_p50`, `wait_p99` and `wait_max`, the seconds that it waited for one batch (percentiles of the last
           4,096); `stalls`, the number of stall warnings; `decoded_blocks`, the blocks of compressed sources that this
-          process decoded since the dataset was opened.
+          process decoded since the dataset was opened. For objects of a store also `fetched_bytes` in that time;
+          `fetch_wait`, the seconds that batches waited for objects; `ahead_bytes`, those fetched for later batches.
         """
         dataset: Any = self.dataset
-        return {**self._waits.report(), "decoded_blocks": dataset._blocks.decoded if is_ours(dataset) else 0}
+        found = self._waits.report() | {"decoded_blocks": 0}
+        if is_ours(dataset):
+            found["decoded_blocks"] = dataset._indexed._catalog.blocks.decoded
+            if objects := dataset._indexed._objects():
+                ahead = self._waits.ahead.bytes if self._waits.ahead else 0
+                found |= {"fetched_bytes": objects.fetched, "fetch_wait": objects.waited, "ahead_bytes": ahead}
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_waits": None, "_iterator": None}

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+import weakref
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,8 +20,11 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from .dataset.collate import note_places
 from .dataset.dataset import Dataset
 from .errors import CollateError, Error, shortened, warn
+from .remote.ahead import Ahead
 from .samplers.cursor import Iteration
 from .samplers.ranks import World
+from .samplers.resumable import is_ours
+from .samplers.uses import ahead_of
 from .storage.workers import Makers, end_with_parent, fulfil
 
 THREAD_NAME = "mmapds-loader"
@@ -35,6 +39,8 @@ class Waits:
 
     def __init__(self) -> None:
         self.stalls = 0
+        self.ahead: Ahead | None = None
+        """What fetches objects ahead of the loop."""
         self._begin = self._end = self._total = self._longest = 0.0
         self._batches = self._records = 0
         self._last: deque[float] = deque(maxlen=_KEPT)
@@ -73,8 +79,9 @@ class Drawn(Iterator[Any]):
 
     latest: "Drawn"
 
-    def __init__(self, indices: Any, sampler: Any, owned: bool) -> None:
+    def __init__(self, indices: Any, sampler: Any, owned: bool, reach: Callable[[Any, Any], object]) -> None:
         self._indices, self._sampler, self._owned = indices, sampler, owned  # keeping the loader would make a cycle
+        self._reach = reach  # called with the iteration and the indices of each batch, before it is made
         self._in_batches = sampler is indices  # otherwise a step is one sample, and the loader makes batches
         self._source: Iterator[Any] | None = None
         self._iteration: Iteration | None = None  # of a sampler of mmapds
@@ -84,7 +91,7 @@ class Drawn(Iterator[Any]):
         """Whether the sampler raised an error."""
 
     def __iter__(self) -> "Drawn":
-        self.latest = Drawn(self._indices, self._sampler, self._owned)
+        self.latest = Drawn(self._indices, self._sampler, self._owned, self._reach)
         return self.latest
 
     def __next__(self) -> Any:
@@ -94,6 +101,7 @@ class Drawn(Iterator[Any]):
             self.has_failed = not isinstance(error, StopIteration)
             raise
         self._waiting.append(indices)
+        self._reach(self._iteration, indices)
         return indices
 
     def _begin(self) -> Any:
@@ -127,6 +135,21 @@ class Drawn(Iterator[Any]):
             self._iteration.delivered = total if makes_no_batch else steps
 
 
+def do_nothing(iteration: Iteration | None, indices: Any) -> None:
+    """Reach a batch of a dataset of files."""
+
+
+def fetch_ahead(waits: Waits, dataset: Any, sampler: Any, iteration: Iteration | None, indices: Any) -> None:
+    """Reach a batch of a dataset of objects: fetch what comes next."""
+    if waits.ahead is None and iteration is not None and iteration.span is not None:
+        waits.ahead = ahead_of(dataset, sampler, iteration.span.epoch)
+        weakref.finalize(iteration, waits.ahead.end)
+    while isinstance(indices, list | tuple) and indices:
+        indices = indices[0]
+    if waits.ahead is not None and not isinstance(indices, list | tuple):
+        waits.ahead.reach(int(indices))
+
+
 # ---- loops -----------------------------------------------------------------------------------------------------
 
 
@@ -136,7 +159,7 @@ class Loop(Iterator[Any]):
     def __init__(self, loader: Any, waits: Waits) -> None:
         self._loader = loader
         self._waits = waits
-        self._drawn = Drawn(loader._index_sampler, loader._resumable, loader._owns_sampler)
+        self._drawn = loader._new_drawn(waits)
         self._stall_after = float("inf") if loader.stall_after is None else loader.stall_after
         self._number = 0  # of the next batch
         self._process = os.getpid()
@@ -169,7 +192,7 @@ class Loop(Iterator[Any]):
         rank = World.of(None, None).rank if sampler is None else sampler._sharding.rank
         warn(
             f"stall_after = {after}, expected batch {self._number} within {after} s, found it {what} after "
-            f"{seconds:.1f} s on rank {rank}: the trainer waits for data, {_shown(indices)}",
+            f"{seconds:.1f} s on rank {rank}: the trainer waits for data, {_shown(indices)}{_fetching(self._loader)}",
             RuntimeWarning,
         )
 
@@ -278,6 +301,12 @@ def _ended_worker(error: Exception, workers: Iterable[Any]) -> Error:
         f"num_workers: {found}; make another iterator with iter(loader), from the last state (a worker that the system "
         "kills was often out of memory)"
     )
+
+
+def _fetching(loader: Any) -> str:
+    """Return which object of a store the batches wait for, as text for a message."""
+    objects = loader.dataset._indexed._objects() if is_ours(loader.dataset) else None
+    return f"; {text}" if objects and (text := objects.waiting()) else ""
 
 
 def _shown(indices: Any) -> str:

@@ -68,6 +68,7 @@ class Catalog:
         self.io = io
         self.members = [(index, number) for index in indexes for number in range(len(index.sources))]
         """Every source as (index, number of the source in the index)."""
+        self.has_objects = any(index.is_object(number) for index, number in self.members[:1] + self.members[-1:])
         counts = [index.sources[number].records for index, number in self.members]
         self._paths: dict[int, str] = {}
         if sum(counts) >= 2**63:  # positions are signed

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from xxhash import xxh3_64
 
-from ..compression.reader import BlockCache
 from ..errors import ColumnError, Error, add_note, shortened
 from ..index.lengths import LengthOrder
 from ..orders.basic import Randomness, integer
@@ -199,9 +198,9 @@ class Dataset(_Samples):
         return self._inner.block_starts
 
     @property
-    def _blocks(self) -> "BlockCache":
-        """The decoded blocks of compressed sources."""
-        return self._inner._blocks
+    def _indexed(self) -> Any:
+        """The IndexedDataset with the same positions."""
+        return self._inner._indexed
 
     def _decodes(self, positions: NDArray[np.int64], limit: int | None = None) -> tuple[float, float]:
         """Return how often an epoch decodes a block, and the decoded bytes for a record.

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from .. import formats
 from .._native import ArrayBatch, JsonBatch, Records, Samples
-from ..compression.reader import BlockCache
 from ..errors import DecodeError, Error, FormatError, KeyMissingError, add_note, counted, plain_counted, shortened, warn
 from ..index.lengths import LengthOrder
 from ..index.write import candidates
+from ..remote.objects import Objects
 from ..storage.sources import StrPath
 from . import saving
 from .batch import RecordBatch, Refused
@@ -317,14 +317,14 @@ class IndexedDataset(Samples, Dataset):
         return saving.block_starts(self._catalog.indexes, self._selection)
 
     @property
-    def _blocks(self) -> BlockCache:
-        return self._catalog.blocks
+    def _indexed(self) -> IndexedDataset:
+        return self
 
     def _decodes(self, positions: NDArray[np.int64], limit: int | None = None) -> tuple[float, float]:
         if self._catalog.is_cached:
             return 0.0, 0.0
         numbers = positions if self._rows is None else self._rows.many(positions)
-        return self._catalog.decodes(numbers, self._blocks.limit if limit is None else limit)
+        return self._catalog.decodes(numbers, self._catalog.blocks.limit if limit is None else limit)
 
     @property
     def columns(self) -> list[str]:
@@ -384,6 +384,15 @@ class IndexedDataset(Samples, Dataset):
             raise IndexError(f"index {shortened(index)} is out of range for {plain_counted(self._length, 'record')}")
         index %= self._length
         return index if self._rows is None else self._rows.one(index)
+
+    def _objects(self) -> Objects | None:
+        """What reads the sources that are objects of a store; None for files."""
+        catalog = self._catalog
+        return catalog.indexes[0].roots.objects if catalog.has_objects else None
+
+    def _sources_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the source of each position."""
+        return np.searchsorted(self._catalog.starts, self._record_numbers(positions).astype(np.uint64), "right") - 1
 
     def _record_numbers(self, positions: Any) -> NDArray[np.int64]:
         numbers = checked(positions, self._length)

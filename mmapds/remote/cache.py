@@ -186,8 +186,7 @@ class Cache:
         if item.name + _PART in {entry.name for entry in entries}:
             return False
         over = sum(entry.size for entry in entries) + item.size - self.limit
-        own = self.next_use(item.name)
-        own = -1.0 if own == math.inf else own  # an object that no plan names is needed now
+        own = -1.0 if is_urgent else self.next_use(item.name)
         uses = {entry: -1.0 if entry.name.endswith(_INDEX) else self.next_use(entry.name) for entry in entries}
         victims = []
         for entry in sorted(entries, key=lambda entry: (-uses[entry], entry.used)):

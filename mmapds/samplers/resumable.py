@@ -210,7 +210,7 @@ _LARGER = (2, 4, 8, 16)  # factors of the cache size to suggest
 
 def _warn_of_decoding(dataset: Any, records: Int64s) -> None:
     """Warn if an epoch that begins with `records` would decode blocks many times."""
-    (times, size), limit = dataset._decodes(records), max(dataset._blocks.limit, 1)
+    (times, size), limit = dataset._decodes(records), max(dataset._indexed._catalog.blocks.limit, 1)
     if _is_cheap(times, size):
         return
     enough = next((limit * n for n in _LARGER if _is_cheap(*dataset._decodes(records, limit * n))), None)
