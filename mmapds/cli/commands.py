@@ -79,6 +79,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "batch-size": _N | {"help": "batches of a size; the default, with 32"},
     "build": _FLAG | {"help": "build missing and stale indexes first"},
+    "cache": {"metavar": "DIR", "help": "directory for objects of stores, which URLs name"},
+    "clear": _FLAG | {"help": "remove all objects; processes that read them go on"},
     "chunk-size": _N | {"help": "shuffle chunks of neighbouring records, not single records"},
     "collate": {"metavar": "list|pad", "help": "samples as they are, or pad_collate"},
     "column": _PATHS | {"metavar": "NAME=EXPR", "help": "path, bytes(path), chars(path), items(path) or bytes()"},
@@ -135,16 +137,16 @@ _SHORT = {"out": ["-o"], "records": ["-n"]}
 _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
     "index": (
         "index files where they lie",
-        "out format length column missing validate bad max-record hash workers dask ray parts root grown merge force "
-        "where quiet",
+        "out format length column missing validate bad max-record hash workers dask ray parts root cache grown merge "
+        "force where quiet",
         ["train.jsonl --length 'chars(text)'", "'shards/part-{000..099}.jsonl' -o corpus.mmx"],
     ),
     "info": (
         "what an index covers: records, columns, sources",
-        "all histogram root json quiet",
+        "all histogram root cache json quiet",
         ["train.jsonl", "corpus.mmx --all"],
     ),
-    "verify": ("compare an index and its records with the sources", "workers root json quiet", ["train.jsonl"]),
+    "verify": ("compare an index and its records with the sources", "workers root cache json quiet", ["train.jsonl"]),
     "convert": (
         "make an array file of Parquet, Arrow, HDF5 and the rest",
         "out format schema types fields defaults length missing infer max-bytes decode dask ray parts root no-index "
@@ -169,13 +171,18 @@ _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
     ),
     "show": (
         "print records by number, and where they lie",
-        "full build decode root",
+        "full build decode root cache",
         ["train.jsonl 0 10:13 -1", "a.tar -1 --decode wds"],
     ),
-    "head": ("print the first records", "records full build decode root", ["train.jsonl -n 3", "corpus.mmx --full"]),
+    "cache": ("what a cache of objects holds", "clear json quiet", ["/nvme/mmapds", "/nvme/mmapds --clear"]),
+    "head": (
+        "print the first records",
+        "records full build decode root cache",
+        ["train.jsonl -n 3", "corpus.mmx --full"],
+    ),
 }
 """Of each command: what it does, its options, and examples."""
-_OF_INSPECT = ("info", "verify", "show", "head")  # commands in `inspect`; other commands are in `work`
+_OF_INSPECT = ("info", "verify", "show", "head", "cache")  # commands in `inspect`; other commands are in `work`
 _FORMATS = {"index": "mmapds.formats", "convert": "mmapds.convert"}  # modules with options of formats
 _POSITIONS = "record from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every thousandth"
 
@@ -244,12 +251,13 @@ def new_parser(prog: str, wanted: Collection[str]) -> Parser:
             name,
             help=does,
             description=f"{does[0].upper()}{does[1:]}.",
-            usage="%(prog)s [options] SOURCE..." + " POSITION..." * (name == "show"),
+            usage=f"%(prog)s [options] {'DIR' if name == 'cache' else 'SOURCE'}..." + " POSITION..." * (name == "show"),
             examples=[f"mmapds {name} {example}" for example in examples],
         )
         if name in wanted:
-            what = "file, directory, glob or brace pattern"
-            sources = own.add_argument("sources", nargs="+", metavar="SOURCE", help=what)
+            what = "file, URL, directory, glob or brace pattern" if name != "cache" else "directory"
+            metavar = "SOURCE" if name != "cache" else "DIR"
+            sources = own.add_argument("sources", nargs="+", metavar=metavar, help=what)
             setattr(sources, "complete", _FILES)  # noqa: B010 - an attribute of shtab's
             if name == "show":
                 own.add_argument("positions", nargs="+", metavar="POSITION", help=_POSITIONS)

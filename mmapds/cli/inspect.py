@@ -19,6 +19,8 @@ from ..errors import ColumnError, Error, IndexMissingError, counted, plain_count
 from ..index.build import check_workers, summarise
 from ..index.inspect import CALLED, SIZES, Number, coverage, describe, format_of, histogram
 from ..index.verify import examine, work
+from ..remote.cache import Cache
+from ..remote.objects import Objects
 from ..storage.index_file import Index, SavedView, open_stored
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
 from . import Cell, Progress, UsageError, one_line, print_aside, print_json, print_line, print_table
@@ -37,6 +39,23 @@ def info(options: argparse.Namespace) -> int:
     return int(failed)
 
 
+def cache(options: argparse.Namespace) -> None:
+    """Show what caches of objects hold, or clear them."""
+    for directory in options.sources:
+        if not os.path.isdir(directory):
+            raise Error(f"{directory}: expected the directory of a cache, found none")
+        held = Cache(directory)
+        entries = held.clear() if options.clear else sorted(held.entries())
+        size, removed = sum(each.size for each in entries), "removed " * bool(options.clear)
+        if options.json:
+            objects = [{"name": each.name, "bytes": each.size, "complete": not each.is_part} for each in entries]
+            print_json(json.dumps({"path": directory, "bytes": size, "objects": objects}, indent=2))
+        elif not options.quiet:
+            print_line(f"{directory}: {removed}{counted(len(entries), 'object')}, {decimal(size)}")
+            shown = [[each.name.partition("-")[2], decimal(each.size)] for each in entries]
+            print_table([] if options.clear else shown)
+
+
 def verify(options: argparse.Namespace) -> int:
     """Compare indexes in full with their sources; return 1 if an index cannot be read, or has a problem."""
     check_workers(options.workers)
@@ -45,8 +64,9 @@ def verify(options: argparse.Namespace) -> int:
 
 def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index], list[dict[str, Any]], bool]:
     """Describe or verify each index; return indexes that are not views, their documents, and whether any failed."""
-    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside)
-    roots, failed = Roots(options.roots, paths), False
+    objects = Objects(getattr(options, "cache", None))  # `verify` reads files alone
+    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside, objects)
+    roots, failed = Roots(options.roots, paths, objects), False
     documents: list[dict[str, Any]] = []
     missing: list[str] = []
     found: dict[Index, dict[str, Any]] = {}
@@ -211,7 +231,7 @@ def head(options: argparse.Namespace) -> int:
 
 def _dataset(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDataset:
     """Open the dataset of the sources; with --build, index it first."""
-    given = {"decode": options.decode, "roots": options.roots, "build": options.build}
+    given = {name: getattr(options, name) for name in ("decode", "roots", "build", "cache")}
     return cast(IndexedDataset, open_dataset(sources, **given))
 
 

@@ -15,6 +15,8 @@ from ..build_index import merge
 from ..errors import ColumnError, Error, FormatError, counted, printable, warn
 from ..executors import Engine
 from ..index.build import BuildResult, Request, build_each, check_workers, complaints, summarise
+from ..remote.objects import Objects
+from ..remote.urls import is_url
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice
 from . import Cell, Progress, UsageError, print_aside, print_line, print_table
@@ -59,7 +61,8 @@ def index(options: argparse.Namespace) -> None:
     if options.merge:
         _merge(options)
         return
-    paths = expand(options.sources, formats.SUFFIXES, print_aside)
+    objects = Objects(options.cache)
+    paths = expand(options.sources, formats.SUFFIXES, print_aside, objects)
     if options.out is not None and (line := given_twice(paths)):
         warn(line)
     if options.out is None and (options.dask or options.ray):
@@ -69,7 +72,7 @@ def index(options: argparse.Namespace) -> None:
         request.measuring(None)
     except Error as error:  # an expression is wrong for any sources
         raise UsageError(str(error)) from None
-    executor, roots = _executor(options), Roots(options.roots, paths)
+    executor, roots = _executor(options), Roots(options.roots, paths, objects)
     engine = Engine.of(executor, options.parts, options.workers or 1)
     request = request._replace(options=_given(options, formats.OPTIONS), roots=roots, engine=engine)
     reads = 2 if options.hash else 1
@@ -91,6 +94,8 @@ def index(options: argparse.Namespace) -> None:
 
 def _size_of(path: str, roots: Roots) -> int:
     """Return the size of a source, or of all sources of an index, in bytes."""
+    if is_url(path):
+        return roots.objects.head(path).size
     is_index = path.endswith(INDEX_SUFFIX)
     return sum(each.size for each in Index(path, roots).sources) if is_index else os.path.getsize(path)
 
@@ -112,7 +117,7 @@ def _filter(options: argparse.Namespace) -> None:
 
     _check_builds_nothing(options, "where", "merge", "workers")
     started = time.perf_counter()
-    dataset = cast(IndexedDataset, open_dataset(options.sources, roots=options.roots))
+    dataset = cast(IndexedDataset, open_dataset(options.sources, roots=options.roots, cache=options.cache))
     found = matching(dataset, options.where)
     found.save(options.out)
     if not options.quiet:

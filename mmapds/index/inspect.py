@@ -69,6 +69,8 @@ def _state_of_source(index: Index, number: int) -> State:
         index.readable_path(number)
     except SourceError:  # not a problem: people inspect another person's index before they trust it
         return "outside", "OUTSIDE, not checked; give --root DIRECTORY if you trust who made the index", None
+    if index.is_object(number):
+        return "object", "an object, compared when it is fetched", None
     try:
         found = current.check_now(index, number)
     except StaleIndexError as error:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import cast
 
-from ..errors import ColumnError, Error, FormatError, SourceError, option
+from ..errors import ColumnError, Error, FormatError, SourceError, counted, option
 from ..executors import Engine, Task, part_name
 from ..remote.cache import Item
 from ..remote.objects import Objects
@@ -15,7 +15,7 @@ from ..remote.urls import is_url
 from ..storage.index_file import Index
 from ..storage.lock import locked
 from ..storage.sources import INDEX_SUFFIX, Roots, Source, StrPath
-from .build import BuildResult, Request, described, planned, summarise
+from .build import BuildResult, Request, planned, summarise
 from .merged import merged_job
 from .write import Scan, Stored, written
 
@@ -62,11 +62,13 @@ def build_objects(paths: list[str], request: Request, out: StrPath | None) -> Bu
         done = written(job._replace(sources=found, url=place if is_url(place) else ""), plan, request.workers or 1)
         done.writer.place()
         engine.remove_parts(tasks, target)
+        counts = counted(len(known), "source"), counted(len(tasks), "source")
+        reused = f"kept {counts[0]}, scanned {counts[1]}" if known else ""
         index = Index(target)
         index.path = place
         if is_url(place):
             objects.put(target, place)
-        return BuildResult(summarise(index), True, described(plan), done.remarks)
+        return BuildResult(summarise(index), True, reused, done.remarks)
 
 
 def _existing(place: str, request: Request) -> Index | None:

@@ -155,13 +155,14 @@ def _check_source(index: Index, report: Report, number: int) -> tuple[Source | N
         found = stat_source(index, number)
         index.check_size(number, found.st_size)
         codec = source.compression.codec if source.compression else ""
-        there = Source(path, found.st_size, found.st_mtime_ns, codec=codec)
+        local = index.local_path(number) if index.is_object(number) else path
+        there = Source(local, found.st_size, found.st_mtime_ns, codec=codec)
     if there:
         with findings.catching("fingerprints", path):
-            check_content(index, number, fingerprint(path))
+            check_content(index, number, fingerprint(there.path))
     if there and source.xxh3_128:
         with findings.catching("hashes", path):
-            check_content(index, number, full_hash(path, report), full=True)
+            check_content(index, number, full_hash(there.path, report), full=True)
     return there, findings.problems
 
 

@@ -96,15 +96,12 @@ class _Obstore(Store):
         scheme = _SCHEMES.get(parts.scheme, parts.scheme)
         self._root = f"{scheme}://{parts.netloc}" if scheme != "file" else "file:///"
         self._begin = len(f"{parts.scheme}://{parts.netloc}/")  # of a key in a URL
-        given = dict(options)
+        given = {name: each for name, each in options.items() if name != "allow_http"}
         client: dict[str, Any] = {"timeout": timedelta(seconds=_TIMEOUT), "connect_timeout": timedelta(seconds=10)}
-        client |= given.pop("client_options", {})
-        if str(given.get("allow_http", given.get("endpoint", ""))).lower().startswith(("true", "http:")):
-            client.setdefault("allow_http", True)
-            given.pop("allow_http", None)
-        extra: dict[str, Any] = {} if scheme == "file" else {"client_options": client, "retry_config": _NO_RETRIES}
-        if given and scheme != "file":
-            extra["config"] = given
+        client |= {"allow_http": True, **given.pop("client_options", {})}  # only an endpoint that says http:// uses it
+        extra: dict[str, Any] = {"client_options": client, "retry_config": _NO_RETRIES, "config": given}
+        if scheme == "file":
+            extra = {}
         self._module = obstore
         try:
             self._store = obstore.store.from_url(self._root, **extra)
@@ -161,7 +158,7 @@ class _errors_of_obstore:  # noqa: N801 - used as a function
             raise RefusedError("denied", f"permission denied (403): {text}") from None
         if name == "PreconditionError":
             raise RefusedError("stale", CHANGED) from None
-        status = re.search(r"status code:? (\d{3})", text)
+        status = re.search(r"HTTP (\d{3})", text)
         if isinstance(error, ValueError | TypeError) or (status and int(status[1]) not in _RETRIED):
             raise RefusedError("failed", text) from None
         raise FailedError(text) from None
@@ -171,6 +168,8 @@ def _text(error: BaseException) -> str:
     """Return the first line of an error, without queries, which may be signed, and bodies of answers."""
     line = str(error).partition("\n")[0]
     line = re.sub(r"(status code: \d{3}[^:]*):.*", r"\1", line)
+    line = re.sub(r".*Error performing ([A-Z]+ \S+) in .*? - ", r"\1: ", line)
+    line = line.replace("Server returned non-2xx status code:", "HTTP")
     line = re.sub(r"\?[^\s\"')]*", "", line)
     line = re.sub(r"//[^/\s@]*@", "//", line)
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", line)[:300] or type(error).__name__
