@@ -4,7 +4,7 @@ import json
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -69,6 +69,9 @@ class Catalog:
         self.members = [(index, number) for index in indexes for number in range(len(index.sources))]
         """Every source as (index, number of the source in the index)."""
         self.has_objects = any(index.is_object(number) for index, number in self.members[:1] + self.members[-1:])
+        self.forget: Callable[[], object] = lambda: None
+        """Closes the files of all sources. A process that maps an evicted object keeps its space on the disk."""
+        self._evictions = 0
         counts = [index.sources[number].records for index, number in self.members]
         self._paths: dict[int, str] = {}
         if sum(counts) >= 2**63:  # positions are signed
@@ -127,9 +130,12 @@ class Catalog:
         return content, index.map, index.bounds_at(number), index.sources[number].width, *layout
 
     def _file(self, index: Index, number: int) -> _native.Map:
-        """Open the file of a source."""
+        """Open the file of a source; close those of objects that were evicted meanwhile."""
         while True:
             path = index.local_path(number)
+            if index.is_object(number) and (count := index.roots.objects.cache.evictions) != self._evictions:
+                self._evictions = count
+                self.forget()
             try:
                 return open_file(path, io_of(self.io, path))
             except FileNotFoundError as error:

@@ -61,6 +61,8 @@ def make_dataset(
     """Return the dataset of a catalog."""
     how = {"readahead": catalog.access == "auto", "will_need": catalog.access != "sequential"}
     records = Records(catalog.starts, catalog, views=is_marked(resolve(decode), "takes_view"), **how)
+    if catalog.has_objects:  # a cycle, which only files must not have
+        catalog.forget = records.forget
     return IndexedDataset(catalog, records, decode, rows, _Skips() if on_error == "skip" else None)
 
 
