@@ -14,7 +14,7 @@ from .dataset.collate import default_collate
 from .dataset.pack import check_plan
 from .errors import OrderError, StateError, counted, shortened
 from .orders.basic import integer
-from .prefetch import Drawn, ProcessLoop, ThreadLoop, Waits, do_nothing, fetch_ahead, start_process
+from .prefetch import Drawn, Fetching, ProcessLoop, ThreadLoop, Waits, start_process
 from .samplers.cursor import Sharding
 from .samplers.ranks import World, process_group
 from .samplers.resumable import OrderedRecords, ResumableSampler, check_same_samples, is_ours
@@ -147,10 +147,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _new_drawn(self, waits: Waits) -> Drawn:
         """Return the indices of one loop; as they are drawn, objects of the dataset are fetched ahead."""
-        reach: Callable[[Any, Any], object] = do_nothing
         if is_ours(self.dataset) and cast(Any, self.dataset)._indexed._objects() and self._resumable is not None:
-            reach = partial(fetch_ahead, waits, cast(Any, self.dataset)._indexed, self._resumable)
-        return Drawn(self._index_sampler, self._resumable, self._owns_sampler, reach)
+            waits.fetching = Fetching(cast(Any, self.dataset)._indexed, self._resumable)
+        return Drawn(self._index_sampler, self._resumable, self._owns_sampler, waits.fetching)
 
     def _begin_epoch(self) -> None:
         """Set the epoch of the dataset, for the random numbers of `map(seed=...)`."""
@@ -250,7 +249,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if is_ours(dataset):
             found["decoded_blocks"] = dataset._indexed._catalog.blocks.decoded
             if objects := dataset._indexed._objects():
-                ahead = self._waits.ahead.bytes if self._waits.ahead else 0
+                fetching = self._waits.fetching
+                ahead = fetching.ahead.bytes if fetching and fetching.ahead else 0
                 found |= {"fetched_bytes": objects.fetched, "fetch_wait": objects.waited, "ahead_bytes": ahead}
         return found
 

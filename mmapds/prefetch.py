@@ -39,8 +39,7 @@ class Waits:
 
     def __init__(self) -> None:
         self.stalls = 0
-        self.ahead: Ahead | None = None
-        """What fetches objects ahead of the loop."""
+        self.fetching: Fetching | None = None
         self._begin = self._end = self._total = self._longest = 0.0
         self._batches = self._records = 0
         self._last: deque[float] = deque(maxlen=_KEPT)
@@ -79,9 +78,9 @@ class Drawn(Iterator[Any]):
 
     latest: "Drawn"
 
-    def __init__(self, indices: Any, sampler: Any, owned: bool, reach: Callable[[Any, Any], object]) -> None:
+    def __init__(self, indices: Any, sampler: Any, owned: bool, fetching: "Fetching | None") -> None:
         self._indices, self._sampler, self._owned = indices, sampler, owned  # keeping the loader would make a cycle
-        self._reach = reach  # called with the iteration and the indices of each batch, before it is made
+        self._fetching = fetching
         self._in_batches = sampler is indices  # otherwise a step is one sample, and the loader makes batches
         self._source: Iterator[Any] | None = None
         self._iteration: Iteration | None = None  # of a sampler of mmapds
@@ -91,7 +90,7 @@ class Drawn(Iterator[Any]):
         """Whether the sampler raised an error."""
 
     def __iter__(self) -> "Drawn":
-        self.latest = Drawn(self._indices, self._sampler, self._owned, self._reach)
+        self.latest = Drawn(self._indices, self._sampler, self._owned, self._fetching)
         return self.latest
 
     def __next__(self) -> Any:
@@ -101,7 +100,8 @@ class Drawn(Iterator[Any]):
             self.has_failed = not isinstance(error, StopIteration)
             raise
         self._waiting.append(indices)
-        self._reach(self._iteration, indices)
+        if self._fetching is not None:
+            self._fetching.drawn(self._iteration, indices)
         return indices
 
     def _begin(self) -> Any:
@@ -116,6 +116,8 @@ class Drawn(Iterator[Any]):
     def settle(self, *, is_delivered: bool) -> Any:
         """Count the oldest prefetched batch, and return its indices. A failed batch counts with the next one."""
         indices = self._waiting.popleft()
+        if self._fetching is not None:
+            self._fetching.delivered(indices)
         self._settled += 1 if self._in_batches or not isinstance(indices, list) else len(indices)
         if is_delivered:
             self._count(self._settled)
@@ -135,19 +137,34 @@ class Drawn(Iterator[Any]):
             self._iteration.delivered = total if makes_no_batch else steps
 
 
-def do_nothing(iteration: Iteration | None, indices: Any) -> None:
-    """Reach a batch of a dataset of files."""
+class Fetching:
+    """Fetches the objects of a dataset ahead of the batches of one loop."""
+
+    def __init__(self, dataset: Any, sampler: Any) -> None:
+        self._dataset, self._sampler = dataset, sampler
+        self.ahead: Ahead | None = None
+
+    def drawn(self, iteration: Iteration | None, indices: Any) -> None:
+        """Note that a batch will be made; fetch what comes next."""
+        if self.ahead is None and iteration is not None and iteration.span is not None:
+            self.ahead = ahead_of(self._dataset, self._sampler, iteration.span.epoch)
+            weakref.finalize(self, self.ahead.end)
+        if self.ahead is not None and (position := _first(indices)) is not None:
+            self.ahead.reach(position)
+
+    def delivered(self, indices: Any) -> None:
+        """Note that a batch was made; the cache need not hold what came before it."""
+        if self.ahead is not None and (position := _first(indices)) is not None:
+            self.ahead.leave(position)
 
 
-def fetch_ahead(waits: Waits, dataset: Any, sampler: Any, iteration: Iteration | None, indices: Any) -> None:
-    """Reach a batch of a dataset of objects: fetch what comes next."""
-    if waits.ahead is None and iteration is not None and iteration.span is not None:
-        waits.ahead = ahead_of(dataset, sampler, iteration.span.epoch)
-        weakref.finalize(iteration, waits.ahead.end)
-    while isinstance(indices, list | tuple) and indices:
+def _first(indices: Any) -> int | None:
+    """Return the first position of a batch; None for an empty batch."""
+    while isinstance(indices, list | tuple):
+        if not indices:
+            return None
         indices = indices[0]
-    if waits.ahead is not None and not isinstance(indices, list | tuple):
-        waits.ahead.reach(int(indices))
+    return int(indices)
 
 
 # ---- loops -----------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Ahead:
 
     def __init__(self, objects: Objects, uses: Uses, mix_of: Callable[[int], int]) -> None:
         self._objects, self._uses, self._mix_of = objects, uses, mix_of
-        self._now = -1  # the mix that the loop reads
+        self._now = self._reached = -1  # the mix whose batches the loop has, and the one that it is about to read
         self._next = 0  # the first use that no thread has fetched
         self._running = self._urgent = 0  # threads; those that fetch for the present mix
         self._has_ended = False
@@ -82,11 +82,16 @@ class Ahead:
     def reach(self, position: int) -> None:
         """Note that the loop is about to read a record; fetch what comes next."""
         mix = self._mix_of(position)
-        if mix > self._now:
+        if mix > self._reached:
             with self._lock:
                 self._next = max(self._next, int(np.searchsorted(self._uses.mixes, mix)))
-                self._now = mix
+                self._now = mix if self._reached < 0 else self._now
+                self._reached = mix
                 self._start()
+
+    def leave(self, position: int) -> None:
+        """Note that the loop has read a record: nothing before it is needed any more."""
+        self._now = max(self._now, self._mix_of(position))
 
     def end(self) -> None:
         """Fetch no more; transfers under way complete."""
@@ -95,14 +100,14 @@ class Ahead:
     @property
     def bytes(self) -> int:
         """Bytes of the objects that are fetched, or under way, before their time."""
-        first = int(np.searchsorted(self._uses.mixes, self._now, side="right"))
+        first = int(np.searchsorted(self._uses.mixes, self._reached, side="right"))
         return sum(self._uses.items[member].size for member in set(self._uses.members[first : self._next].tolist()))
 
     def _start(self) -> None:
         """Start threads for the present mix and, once all of that is there, for later ones."""
         uses = self._uses
         while self._next < len(uses.members) and self._running < _TRANSFERS and not self._has_ended:
-            item, is_urgent = uses.items[uses.members[self._next]], bool(uses.mixes[self._next] <= self._now)
+            item, is_urgent = uses.items[uses.members[self._next]], bool(uses.mixes[self._next] <= self._reached)
             if not is_urgent and (self._urgent or self.bytes + item.size > self._most):
                 return
             self._next += 1

@@ -103,9 +103,10 @@ class Cache:
             try:
                 download(path + _PART)
                 os.utime(path + _PART, ns=(time.time_ns(), item.mtime_ns))
-                os.rename(path + _PART, path)
+                with self._locked():
+                    os.rename(path + _PART, path)
             except BaseException:
-                with suppress(OSError):
+                with self._locked(), suppress(OSError):
                     os.unlink(path + _PART)
                 raise
             finally:
