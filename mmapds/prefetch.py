@@ -147,7 +147,7 @@ class Fetching:
     def drawn(self, iteration: Iteration | None, indices: Any) -> None:
         """Note that a batch will be made; fetch what comes next."""
         if self.ahead is None and iteration is not None and iteration.span is not None:
-            self.ahead = ahead_of(self._dataset, self._sampler, iteration.span.epoch)
+            self.ahead = ahead_of(self._dataset, self._sampler, iteration.span)
             weakref.finalize(self, self.ahead.end)
         if self.ahead is not None and (position := _first(indices)) is not None:
             self.ahead.reach(position)
