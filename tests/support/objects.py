@@ -1,4 +1,4 @@
-"""An object store on loopback that counts, and fails as told: plain HTTP, and what obstore needs of S3.
+"""An object store on loopback that counts, and fails as told: HTTP, and what obstore needs of S3, GCS and Azure.
 
 The object "bucket/name" is at `http://127.0.0.1:PORT/bucket/name`, and at `s3://bucket/name` with the server's options.
 """
@@ -6,6 +6,7 @@ The object "bucket/name" is at `http://127.0.0.1:PORT/bucket/name`, and at `s3:/
 import math
 import threading
 import time
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,10 +18,19 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 SECRET = "hush-hush-hush"
-"""The user's key: neither messages nor files hold it."""
+KEY = b64encode(SECRET.encode()).decode()
+"""The user's keys: neither messages nor files hold them."""
 BODY = b"<Error><Code>Refused</Code>\n<Message>said by the server</Message></Error>"
 """The body of every error."""
 _PIECE = 1 << 16
+_S3 = (
+    "<Contents><Key>{}</Key><Size>{}</Size><ETag>{}</ETag>"
+    "<LastModified>2020-09-13T12:26:40.000Z</LastModified></Contents>"
+)
+_AZURE = (
+    "<Blob><Name>{}</Name><Properties><Content-Length>{}</Content-Length><Etag>{}</Etag>"
+    "<Content-Type>any</Content-Type><Last-Modified>Sun, 13 Sep 2020 12:26:40 GMT</Last-Modified></Properties></Blob>"
+)
 
 
 @dataclass
@@ -46,7 +56,7 @@ class Request:
     sent: int = 0  # bytes of it, or of the listing
 
 
-class Objects:
+class Server:
     """A server in threads; use it in a `with` statement.
 
     Attributes:
@@ -67,8 +77,8 @@ class Objects:
         self.lock = threading.Lock()
 
     def __enter__(self):
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.objects = self
+        self._server = _Threads(("127.0.0.1", 0), _Handler)
+        self._server.store = self
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
@@ -85,6 +95,24 @@ class Objects:
         """Storage options for S3 URLs."""
         keys = {"access_key_id": "a-user", "secret_access_key": SECRET}
         return {"endpoint": self.endpoint, "region": "us-east-1", "allow_http": True, **keys}
+
+    @property
+    def stores(self):
+        """Storage options by the URL of the bucket "b"."""
+        return {
+            "s3://b": self.options,
+            "gs://b": {"base_url": self.endpoint, "bearer_token": SECRET, "allow_http": True},
+            "az://b": {"endpoint": self.endpoint, "account_name": "a", "account_key": KEY, "allow_http": True},
+            f"{self.endpoint}/b": {},
+        }
+
+    @property
+    def environment(self):
+        """The same as environment variables."""
+        return {
+            f"AWS_{name.upper()}": str(value).lower() if value is True else value
+            for name, value in self.options.items()
+        }
 
     def etag(self, name):
         return self.etags.get(name, f'"{md5(self.data[name], usedforsecurity=False).hexdigest()}"')
@@ -120,7 +148,7 @@ class Objects:
         return total
 
 
-class _Server(ThreadingHTTPServer):
+class _Threads(ThreadingHTTPServer):
     request_queue_size = 128
     daemon_threads = True
 
@@ -131,29 +159,33 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self):
         super().setup()
-        self.objects = self.server.objects
+        self.store = self.server.store
 
     def log_message(self, *_):
         pass
+
+    def handle(self):
+        with suppress(ConnectionError):  # of a client that was killed
+            super().handle()
 
     def do_GET(self):
         parts = urlsplit(self.path)
         self.name, self.asked = unquote(parts.path).strip("/"), parse_qs(parts.query, keep_blank_values=True)
         self.request_ = Request(self.command, self.name)
-        fault = self.objects.began(self.request_)
+        fault = self.store.began(self.request_)
         time.sleep(fault.delay)
-        with suppress(ConnectionError):  # of a client that was killed
+        with suppress(ConnectionError):
             if self.command == "PUT":
-                self.objects.data[self.name] = self.rfile.read(int(self.headers["Content-Length"]))
+                self.store.data[self.name] = self.rfile.read(int(self.headers["Content-Length"]))
             if fault.status:
                 self.reply(fault.status, BODY, fault.headers)
-            elif "list-type" in self.asked:
+            elif "list-type" in self.asked or "comp" in self.asked:
                 self.page()
-            elif self.name in self.objects.data:
+            elif self.name in self.store.data:
                 self.give(fault)
             else:
                 self.reply(404, BODY)
-        self.objects.ended(fault)
+        self.store.ended(fault)
 
     do_HEAD = do_PUT = do_GET  # noqa: N815 - names of http.server
 
@@ -175,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def give(self, fault):
         """Answer with an object, or a range of it."""
-        data, etag = self.objects.data[self.name], self.objects.etag(self.name)
+        data, etag = self.store.data[self.name], self.store.etag(self.name)
         headers = {"Last-Modified": formatdate(1_600_000_000, usegmt=True)} | ({"ETag": etag} if etag else {})
         if self.headers.get("If-Match", etag) not in (etag, "*"):
             return self.reply(412, BODY)
@@ -194,16 +226,23 @@ class _Handler(BaseHTTPRequestHandler):
     def page(self):
         """Answer with a page of the objects of a bucket."""
         below, prefix = f"{self.name}/", self.asked.get("prefix", [""])[0]
-        keys = sorted(each.removeprefix(below) for each in self.objects.data if each.startswith(below))
+        keys = sorted(each.removeprefix(below) for each in self.store.data if each.startswith(below))
         if not keys:
             return self.reply(404, BODY)
-        after = max(self.asked.get("continuation-token", [""])[0], self.asked.get("start-after", [""])[0])
+        after = max(
+            self.asked.get(each, [""])[0] for each in ("continuation-token", "start-after", "marker", "startFrom")
+        )
         keys = [each for each in keys if each.startswith(prefix) and each > after]
-        page = keys[: self.objects.page]
-        more = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if len(page) < len(keys) else ""
-        text = f"<ListBucketResult><IsTruncated>{str(bool(more)).lower()}</IsTruncated>{more}"
+        page, is_azure = keys[: self.store.page], "comp" in self.asked
+        more = escape(page[-1]) if len(page) < len(keys) else ""
+        objects = ""
         for key in page:
-            data, etag = self.objects.data[below + key], self.objects.etag(below + key) or ""
-            text += f"<Contents><Key>{escape(key)}</Key><Size>{len(data)}</Size><ETag>{escape(etag)}</ETag>"
-            text += "<LastModified>2020-09-13T12:26:40.000Z</LastModified></Contents>"
-        return self.reply(200, f"{text}</ListBucketResult>".encode())
+            size, etag = len(self.store.data[below + key]), self.store.etag(below + key) or ""
+            objects += (_AZURE if is_azure else _S3).format(
+                escape(key), size, etag.strip('"') if is_azure else escape(etag)
+            )
+        text = f"<Blobs>{objects}</Blobs><NextMarker>{more}</NextMarker>"
+        if not is_azure:
+            text = f"<IsTruncated>{str(bool(more)).lower()}</IsTruncated>{objects}"
+            text += f"<NextContinuationToken>{more}</NextContinuationToken>" if more else ""
+        return self.reply(200, f"<Found>{text}</Found>".encode())
