@@ -111,6 +111,7 @@ def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoC
     indexes: list[Index | SavedView] = []
     missing: list[str] = []
     directory = os.getcwd()
+    roots.objects.bring([_index_path(path) for path in paths])
     for path in paths:
         index_path = _index_path(path)
         try:

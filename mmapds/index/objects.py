@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import cast
 
-from ..errors import ColumnError, Error, FormatError, SourceError, counted, option
+from ..errors import ColumnError, Error, SourceError, counted, option
 from ..executors import Engine, Task, part_name
 from ..remote.cache import Item
 from ..remote.objects import Objects
@@ -15,7 +15,7 @@ from ..remote.urls import is_url
 from ..storage.index_file import Index
 from ..storage.lock import locked
 from ..storage.sources import INDEX_SUFFIX, Roots, Source, StrPath
-from .build import BuildResult, Request, planned, summarise
+from .build import BuildResult, Request, planned, readable_index, summarise
 from .merged import merged_job
 from .write import Scan, Stored, written
 
@@ -33,6 +33,10 @@ def build_objects(paths: list[str], request: Request, out: StrPath | None) -> Bu
             "columns: expected expressions for objects, found functions; copy the objects to a disk first"
         )
     place, objects = os.fspath(out), cast(Roots, request.roots).objects
+    if request.engine is not None and request.engine.directory is None and is_url(place):
+        raise Error(
+            f"out = {place!r}, expected a directory for the parts that workers write; give {option('parts', 'DIR')}"
+        )
     for path in paths:
         if not is_url(path):
             raise SourceError(f"{path}: expected objects alone, as {paths[0]} is one, found a file")
@@ -43,7 +47,7 @@ def build_objects(paths: list[str], request: Request, out: StrPath | None) -> Bu
             target = os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="mmapds-")), "index.mmx")
         else:
             stack.enter_context(locked(place))
-        before = _existing(place, request)
+        before = readable_index(place, request.roots) if objects.has_cache or not is_url(place) else None
         known = _known(before, sources, request) if before is not None else {}
         tasks, engine = _tasks([each for each in sources if each not in known], request, target, stack)
         engine.run(tasks, target, lambda task: request.report(sum(each.size for each in task.arguments[0])))
@@ -69,14 +73,6 @@ def build_objects(paths: list[str], request: Request, out: StrPath | None) -> Bu
         if is_url(place):
             objects.put(target, place)
         return BuildResult(summarise(index), True, reused, done.remarks)
-
-
-def _existing(place: str, request: Request) -> Index | None:
-    """Return the index at a place; None if it is missing or unreadable."""
-    try:
-        return Index(place, request.roots)
-    except (Error, FormatError):
-        return None
 
 
 def _known(before: Index, sources: list[Source], request: Request) -> dict[Source, int]:

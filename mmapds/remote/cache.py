@@ -110,8 +110,7 @@ class Cache:
                     os.unlink(path + _PART)
                 raise
             finally:
-                fcntl.flock(part, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor, too
-                os.close(part)
+                _unlock(part)
         return path
 
     def done(self, item: Item) -> int:
@@ -147,7 +146,7 @@ class Cache:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(descriptor)
+            _unlock(descriptor)
 
     def _entries(self) -> list[Entry]:
         """Return all own files; remove the parts whose process is gone."""
@@ -236,3 +235,8 @@ def _is_abandoned(path: str) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def _unlock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor, too
+    os.close(descriptor)

@@ -3,7 +3,8 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from braceexpand import braceexpand
@@ -13,6 +14,7 @@ from . import urls
 from .cache import Cache, Item, parse_bytes
 
 _INDEX = ".mmx"
+_INDEXES = 16  # fetched at a time: they are small
 
 
 class ObjectHead(NamedTuple):
@@ -50,6 +52,7 @@ class Objects:
         self._cache: Cache | None = None
         self._heads: dict[str, ObjectHead] = {}  # of listed objects
         self._waiting: dict[int, Item] = {}  # by thread
+        self._lock = threading.Lock()  # of the numbers below
         self.fetched = 0
         """Bytes that this process has downloaded."""
         self.waited = 0.0
@@ -91,11 +94,12 @@ class Objects:
             url = urls.checked(each)
             if url.endswith("/"):
                 names = self.listing(url)
-                found += [name for name in names if is_named(name, suffixes) and "/" not in name[len(url) :]]
+                found += _preferred(
+                    [name for name in names if is_named(name, suffixes) and "/" not in name[len(url) :]]
+                )
             elif urls.is_pattern(url):
                 matches = urls.matcher(url).match
-                listed = [name for name in self.listing(urls.prefix_of(url)) if matches(name)]
-                found += [name for name in listed if not name.endswith(_INDEX)] or listed
+                found += _preferred([name for name in self.listing(urls.prefix_of(url)) if matches(name)])
             else:
                 found.append(url)
         if not found:
@@ -122,6 +126,17 @@ class Objects:
         except MissingObjectError:
             raise IndexMissingError(f"{url}: no such index") from None
 
+    def bring(self, paths: Sequence[str]) -> None:
+        """Fetch the indexes among some paths together; opening them reports what is wrong."""
+        found = [path for path in paths if urls.is_url(path)]
+        if len(found) > 1 and self.has_cache:
+            from concurrent.futures import ThreadPoolExecutor  # start-up time: as `_client`
+
+            with ThreadPoolExecutor(_INDEXES) as pool:
+                for future in [pool.submit(self.index, url) for url in found]:
+                    with suppress(Error):
+                        future.result()
+
     def fetch(self, item: Item, gives_up: Callable[[], bool] | None = None) -> str:
         """Return the file of an object, downloaded if it is not in the cache; see `Cache.fetch` for `gives_up`.
 
@@ -140,11 +155,13 @@ class Objects:
             return cache.fetch(item, lambda path: self._download(item, path), gives_up)
         finally:
             if self._waiting.pop(threading.get_ident(), None):
-                self.waited += time.perf_counter() - begun
+                with self._lock:
+                    self.waited += time.perf_counter() - begun
 
     def _download(self, item: Item, path: str) -> None:
         self._client.get(item.url, self._given[2], path=path, size=item.size, etag=item.etag, hash=item.hash)
-        self.fetched += item.size
+        with self._lock:
+            self.fetched += item.size
 
     def put(self, path: str, url: str) -> None:
         """Write a file as an object."""
@@ -155,3 +172,8 @@ class Objects:
         for item in list(self._waiting.values()):
             return f"waits for {item.url} ({self.cache.done(item) / 1e6:,.0f} of {item.size / 1e6:,.0f} MB)"
         return ""
+
+
+def _preferred(names: list[str]) -> list[str]:
+    """Return names without those of indexes; but all, if there are no others."""
+    return [name for name in names if not name.endswith(_INDEX)] or names
