@@ -44,7 +44,7 @@ class Fault:
     delay: float = 0.0  # seconds before the answer
     rate: float = math.inf  # bytes a second
     sent: float = 1.0  # the fraction of a body after which the connection ends
-    after: Callable[[], object] = lambda: None  # called once the answer was sent
+    after: Callable[[], object] = lambda: None  # called once the object is read, and before it is sent
 
 
 @dataclass
@@ -129,10 +129,9 @@ class Server:
             fault.times -= 1
             return fault
 
-    def ended(self, fault):
+    def ended(self):
         with self.lock:
             self.active -= 1
-        fault.after()
 
     def downloads(self):
         """Count how often each object was sent, or its first part."""
@@ -185,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.give(fault)
             else:
                 self.reply(404, BODY)
-        self.store.ended(fault)
+        self.store.ended()
 
     do_HEAD = do_PUT = do_GET  # noqa: N815 - names of http.server
 
@@ -208,6 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
     def give(self, fault):
         """Answer with an object, or a range of it."""
         data, etag = self.store.data[self.name], self.store.etag(self.name)
+        fault.after()
         headers = {"Last-Modified": formatdate(1_600_000_000, usegmt=True)} | ({"ETag": etag} if etag else {})
         if self.headers.get("If-Match", etag) not in (etag, "*"):
             return self.reply(412, BODY)
