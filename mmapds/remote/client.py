@@ -98,8 +98,9 @@ class _Child:
         return future.result()
 
     def _receive(self) -> None:
-        with suppress(ValueError):  # closed after a fork
-            for line in io.BufferedReader(self._process.stdout):  # type: ignore[type-var]
+        stdout = io.BufferedReader(self._process.stdout)  # type: ignore[type-var]
+        with suppress(ValueError), stdout:  # closed after a fork
+            for line in stdout:
                 answer = json.loads(line)
                 future, items = self._waiting[answer["number"]]
                 if "items" in answer:
@@ -111,6 +112,7 @@ class _Child:
             self.has_ended = True
             for future, _ in self._waiting.values():
                 future.set_exception(EOFError())
+            self.close()
         self._process.wait()
 
     def close(self) -> None:
