@@ -118,10 +118,10 @@ class _Obstore(Store):
     def read(self, url: str, begin: int, end: int, etag: str) -> Iterator[bytes]:
         options: dict[str, Any] = {"range": (begin, end)} if end > begin else {}
         if etag:
-            options["if_match"] = etag
+            options["if_match"] = f'"{etag}"'
         with _errors_of_obstore():
             found = self._module.get(self._store, self._key(url), options=options)  # type: ignore[arg-type]
-            if etag and found.meta["e_tag"] not in (etag, None):
+            if etag and _head(found.meta).etag != etag:
                 raise RefusedError("stale", CHANGED)
             yield from found.stream(min_chunk_size=_PIECE)
 
@@ -137,9 +137,8 @@ class _Obstore(Store):
 
 
 def _head(meta: Any) -> Head:
-    return Head(
-        meta["size"], int(meta["last_modified"].timestamp() * 1e6) * 1000, meta["e_tag"] or meta["version"] or ""
-    )
+    etag = (meta["e_tag"] or "").strip('"')  # listings of Azure have none of the quotes that headers have
+    return Head(meta["size"], int(meta["last_modified"].timestamp() * 1e6) * 1000, etag)
 
 
 class _errors_of_obstore:  # noqa: N801 - used as a function
