@@ -21,7 +21,7 @@ from ..errors import (
     rebuilt_with,
 )
 from ..remote.cache import Item
-from ..remote.urls import is_below, is_url
+from ..remote.urls import checked, is_below, is_url
 from .lock import TEMPORARY, is_same_file
 from .numbers import COLUMN_TYPES, U32, U64
 from .sections import (
@@ -286,7 +286,8 @@ class Index(IndexFile):
     def is_inside(self, number: int) -> bool:
         """Whether a source lies below the directory of the index and is not hidden; its last name may be a link."""
         if self.is_object(number):
-            return is_below(self.source_path(number), self.home)
+            path = self.source_path(number)
+            return is_below(path, self.home) and checked(path) == path
         folder, slash, name = self.sources[number].path.rpartition("/")
         if slash and folder not in self._folders:
             real = os.path.realpath(os.path.join(self.home, folder + slash))
