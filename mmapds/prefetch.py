@@ -143,12 +143,15 @@ class Fetching:
     def __init__(self, dataset: Any, sampler: Any) -> None:
         self._dataset, self._sampler = dataset, sampler
         self.ahead: Ahead | None = None
+        self._has_begun = False
 
     def drawn(self, iteration: Iteration | None, indices: Any) -> None:
         """Note that a batch will be made; fetch what comes next."""
-        if self.ahead is None and iteration is not None and iteration.span is not None:
+        if not self._has_begun and iteration is not None and iteration.span is not None:
+            self._has_begun = True
             self.ahead = ahead_of(self._dataset, self._sampler, iteration.span)
-            weakref.finalize(self, self.ahead.end)
+            if self.ahead is not None:
+                weakref.finalize(self, self.ahead.end)
         if self.ahead is not None and (position := _first(indices)) is not None:
             self.ahead.reach(position)
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from .. import formats
 from ..compression.reader import CACHE
+from ..digests import BLOCKS
 from ..errors import Error, IndexMissingError, SourceError, build_command, warn
 from ..formats.format import ArrayOf, FieldsOf
 from ..index.build import Request, build_and_warn
@@ -179,7 +180,7 @@ def _warn_of_samples(sampled: Sequence[tuple[Index, int]], patterns: list[str]) 
         index, number = sampled[0]
         more = f" and {len(sampled) - 1:,} more" if len(sampled) > 1 else ""
         way = index.way_to_rebuild() if index.computed_columns else f"run: {build_command(patterns)}"
-        what = f"mtime changed, sampled bytes are equal ({current.BLOCKS} blocks)"
+        what = f"mtime changed, sampled bytes are equal ({BLOCKS} blocks)"
         warn(f"{index.source_path(number)}{more}: {what}; {way} (or give check='sample')")
 
 

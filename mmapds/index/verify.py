@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from .. import formats
 from ..compression.blocks import BlockTable, unpacked_point
+from ..digests import COVERED
 from ..errors import Error
 from ..formats.expressions import Measuring
 from ..formats.format import Format, OptionError
-from ..storage.current import COVERED, check_content, fingerprint, full_hash, stat_source
+from ..storage.current import check_content, fingerprint, full_hash, stat_source
 from ..storage.index_file import Index, SavedView
 from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE

@@ -259,7 +259,7 @@ class _Writing:
             check_unchanged(source)
             path = relative_to_index(source.path, job.url or job.index_path)
             hash_ = found.xxh3_128 if job.hashes else ""
-            self._done.append(found._replace(path=path, xxh3_128=hash_, etag=source.etag, mtime_ns=source.mtime_ns))
+            self._done.append(found._replace(path=path, xxh3_128=hash_, etag=source.etag))
             self._report(source.size)
 
     def copy_columns(self, kept: Stored | Grown) -> None:

@@ -116,9 +116,11 @@ class Ahead:
             threading.Thread(target=self._fetch, args=(item, is_urgent), name="mmapds-ahead", daemon=True).start()
 
     def _fetch(self, item: Item, is_urgent: bool) -> None:
-        with suppress(Error):  # whoever reads the object meets the error
-            self._objects.fetch(item, gives_up=lambda: self._has_ended)
-        with self._lock:
-            self._running -= 1
-            self._urgent -= is_urgent
-            self._start()
+        try:
+            with suppress(Error, OSError):  # whoever reads the object meets the error
+                self._objects.fetch(item, gives_up=lambda: self._has_ended)
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._urgent -= is_urgent
+                self._start()

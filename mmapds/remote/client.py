@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import SourceError, StaleIndexError
 from .objects import MissingObjectError, ObjectHead
 
+_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "HTTP", "NO_PROXY")  # how their names begin
 _STARTS = 3  # children for a request, if they are killed
 
 
@@ -75,8 +76,11 @@ def _error(url: str, kind: str, text: str) -> SourceError | StaleIndexError:
 
 class _Child:
     def __init__(self) -> None:
-        command = [sys.executable, "-m", f"{__package__}.transfer"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self.environment = _environment()
+        work = f"import sys; sys.path[:] = {sys.path!r}; from {__package__}.transfer import main; main()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Future[dict[str, Any]], Callable[[list[Any]], object]]] = {}
         self._number = 0
@@ -128,9 +132,14 @@ _starting = threading.Lock()
 def _child() -> _Child:
     global _current
     with _starting:
-        if _current is None or _current.has_ended:
+        if _current is None or _current.has_ended or _current.environment != _environment():
             _current = _Child()
         return _current
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables that stores may read; a notebook sets them after a first attempt."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
 
 
 def _after_fork() -> None:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from braceexpand import braceexpand
 
-from ..errors import Error, IndexMissingError, SourceError, either
+from ..digests import fingerprint_of
+from ..errors import Error, IndexMissingError, SourceError, StaleIndexError, either
 from . import urls
 from .cache import Cache, Item, parse_bytes
 
@@ -104,13 +105,13 @@ class Objects:
                 found.append(url)
         if not found:
             raise SourceError(f"{pattern}: expected one object or more, found none")
-        return found
+        return [urls.checked(url) for url in found]
 
     def listing(self, url: str) -> list[str]:
         """Return the URLs of all objects below one."""
         heads = self._client.listing(url, self._given[2])
         self._heads.update((head.url, head) for head in heads)
-        return [urls.checked(head.url) for head in heads]
+        return [head.url for head in heads]
 
     def head(self, url: str) -> ObjectHead:
         """Return what the store says of an object."""
@@ -160,6 +161,12 @@ class Objects:
 
     def _download(self, item: Item, path: str) -> None:
         self._client.get(item.url, self._given[2], path=path, size=item.size, etag=item.etag, hash=item.hash)
+        if item.fingerprint and not item.hash:
+            with open(path, "rb") as file:
+                if fingerprint_of(file.fileno(), item.size) != item.fingerprint:
+                    raise StaleIndexError(
+                        f"{item.url}: STALE: has other bytes than when it was indexed; index it again"
+                    )
         with self._lock:
             self.fetched += item.size
 

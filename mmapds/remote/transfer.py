@@ -162,7 +162,3 @@ def _wait(attempt: int, error: FailedError) -> None:
         raise error
     longest = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)
     time.sleep(max(error.after, random.uniform(longest / 2, longest)))
-
-
-if __name__ == "__main__":
-    main()

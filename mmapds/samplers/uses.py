@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from ..orders.basic import Chunked, Int64s, Order, Sequential
+from ..orders.basic import Chunked, Int64s, Order, Resampled, Sequential, Shuffled
 from ..remote.ahead import Ahead, Uses
 from .cursor import Span
 
 
-def ahead_of(dataset: Any, sampler: Any, span: Span) -> Ahead:
-    """Return what fetches the objects of a dataset ahead of a sampler.
+def ahead_of(dataset: Any, sampler: Any, span: Span) -> Ahead | None:
+    """Return what fetches the objects of a dataset ahead of a sampler; None for an order that is not understood.
 
     Args:
       dataset: an IndexedDataset of objects.
@@ -21,6 +21,8 @@ def ahead_of(dataset: Any, sampler: Any, span: Span) -> Ahead:
       OrderError: the limit of the cache is too small for the order.
     """
     order = getattr(sampler, "_order", None) or getattr(sampler._contents, "order", None)
+    if not isinstance(order, Chunked | Sequential | Shuffled | Resampled | None):
+        return None
     now, later = (_chunks(dataset, order, span._replace(epoch=epoch)) for epoch in (span.epoch, span.epoch + 1))
     found = [_members(dataset, now), _members(dataset, np.add(later, [0, 0, now[-1, 2] + 1]))]
     by_begin = now[np.argsort(now[:, 0])]

@@ -5,16 +5,15 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from xxhash import xxh3_64, xxh3_128
+from xxhash import xxh3_128
 
+from ..digests import COVERED, fingerprint_of
 from ..errors import Error, StaleIndexError
 from .index_file import Index
 from .sources import Source, check_unchanged, not_regular, open_regular, reason
 from .workers import cores, in_threads
 
 CHECKS = ("stat", "sample", "full", "none")  # how sources can be compared: see `check`
-BLOCKS, BLOCK = 16, 1 << 14  # blocks of a fingerprint, and bytes of each: few, as each is a seek
-COVERED = BLOCKS * BLOCK  # bytes; a fingerprint covers all of a source up to this size
 WAITING = 16  # threads that sample sources; many, as they mostly wait for the disk or the network
 _PIECE = 1 << 20
 
@@ -28,17 +27,11 @@ class Digest(NamedTuple):
 
 
 def fingerprint(path: str, size: int | None = None) -> Digest:
-    """Return xxh3-64 of the size and of 16 spaced blocks of 16 KiB: of a file, or of its first `size` bytes."""
+    """Return the fingerprint of a file, or of its first `size` bytes."""
     with open_regular(path) as file:
         found = os.fstat(file.fileno())
         size = found.st_size if size is None else size
-        digest = xxh3_64(size.to_bytes(8, "little"))
-        begins: Sequence[int] = range(0, size, BLOCK)
-        if size > COVERED:
-            begins = [block * (size - BLOCK) // (BLOCKS - 1) for block in range(BLOCKS)]
-        for begin in begins:  # in small pieces: large ones would allocate new memory each time
-            digest.update(os.pread(file.fileno(), min(BLOCK, size - begin), begin))
-    return Digest(size, found.st_mtime_ns, digest.hexdigest())
+        return Digest(size, found.st_mtime_ns, fingerprint_of(file.fileno(), size))
 
 
 def full_hash(path: str, report: Callable[[int], object] = lambda _: None) -> Digest:
