@@ -208,10 +208,10 @@ def test_a_large_frame_is_read_in_order_or_made_seekable(write):
     ds, bare = opened(measured(path, SAMPLES), block_cache=0), mmapds.open(write(lines([{}] * N)), build=True)
     in_order = mmapds.DataLoader(ds[::2], 8, collate_fn=list)
     assert [read(sample)[0] for batch in in_order for sample in batch] == IDS[::2].tolist()
-    decoded = ds._blocks.decoded
+    decoded = ds._indexed._catalog.blocks.decoded
     for order, batches in [("chunks", "window"), ("blocks", "fixed"), ("shuffled", "packs"), ("shuffled", "single")]:
         with pytest.raises(mmapds.Error, match="expected records in the order of the file") as error:
             next(iter(sampler_of(ds if order == "blocks" else mmapds.zip(b=bare, a=ds), order, batches)))
-    assert ds._blocks.decoded == decoded
+    assert ds._indexed._catalog.blocks.decoded == decoded
     assert main(shlex.split(str(error.value).partition("; run: python -m mmapds ")[2])) == 0
     check(opened(measured(path.replace(".jsonl", ".seekable.jsonl"), SAMPLES)), IDS, "shuffled", "window")

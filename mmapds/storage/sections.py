@@ -339,5 +339,5 @@ _COMPRESSION: dict[str, Rule] = {
     **dict.fromkeys(("size", "blocks", "largest", "points"), COUNT),
 }
 _VALUES = itemgetter(*IndexedSource._fields)
-_OPTIONAL = ("xxh3_128", "bad", "width", "compression")
+_OPTIONAL = ("xxh3_128", "bad", "width", "compression", "etag")
 """Keys of a source that an index stores only if they differ from their defaults."""
