@@ -40,7 +40,9 @@ def build_objects(paths: list[str], request: Request, out: StrPath | None) -> Bu
     for path in paths:
         if not is_url(path):
             raise SourceError(f"{path}: expected objects alone, as {paths[0]} is one, found a file")
-    sources = [Source(path, *objects.head(path)[1:3], etag=objects.head(path).etag) for path in paths]
+    objects.together(objects.head, paths)
+    heads = map(objects.head, paths)
+    sources = [Source(head.url, head.size, head.mtime_ns, etag=head.etag) for head in heads]
     with ExitStack() as stack:
         target = place
         if is_url(place):

@@ -1,21 +1,24 @@
 """The objects that a call of mmapds may read: their listing, and their files in a cache."""
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from braceexpand import braceexpand
 
 from ..digests import fingerprint_of
-from ..errors import Error, IndexMissingError, SourceError, StaleIndexError, either
+from ..errors import Error, IndexMissingError, SourceError, StaleIndexError, either, is_command
 from . import urls
 from .cache import Cache, Item, parse_bytes
 
 _INDEX = ".mmx"
-_INDEXES = 16  # fetched at a time: they are small
+_TOGETHER = 16  # small requests at a time
+_REPORTED = 10_000  # objects of a listing between two lines of a command
 
 
 class ObjectHead(NamedTuple):
@@ -109,14 +112,15 @@ class Objects:
 
     def listing(self, url: str) -> list[str]:
         """Return the URLs of all objects below one."""
-        heads = self._client.listing(url, self._given[2])
+        heads = self._client.listing(url, self._given[2], partial(_report, url))
         self._heads.update((head.url, head) for head in heads)
         return [head.url for head in heads]
 
     def head(self, url: str) -> ObjectHead:
         """Return what the store says of an object."""
-        head = self._heads.get(url)
-        return head or ObjectHead(*self._client.head(url, self._given[2]))
+        if url not in self._heads:
+            self._heads[url] = self._client.head(url, self._given[2])
+        return self._heads[url]
 
     # ---- files -------------------------------------------------------------------------------------------------
 
@@ -131,12 +135,18 @@ class Objects:
         """Fetch the indexes among some paths together; opening them reports what is wrong."""
         found = [path for path in paths if urls.is_url(path)]
         if len(found) > 1 and self.has_cache:
-            from concurrent.futures import ThreadPoolExecutor  # start-up time: as `_client`
+            self.together(self.index, found)
 
-            with ThreadPoolExecutor(_INDEXES) as pool:
-                for future in [pool.submit(self.index, url) for url in found]:
-                    with suppress(Error):
-                        future.result()
+    def together(self, work: Callable[[str], object], paths: Sequence[str]) -> None:
+        """Call `head` or `index` for URLs in threads; later calls report what is wrong."""
+        from concurrent.futures import ThreadPoolExecutor  # start-up time: as `_client`
+
+        def quietly(url: str) -> None:
+            with suppress(Error):
+                work(url)
+
+        with ThreadPoolExecutor(_TOGETHER) as pool:
+            list(pool.map(quietly, paths))
 
     def fetch(self, item: Item, gives_up: Callable[[], bool] | None = None) -> str:
         """Return the file of an object, downloaded if it is not in the cache; see `Cache.fetch` for `gives_up`.
@@ -179,6 +189,11 @@ class Objects:
         for item in list(self._waiting.values()):
             return f"waits for {item.url} ({self.cache.done(item) / 1e6:,.0f} of {item.size / 1e6:,.0f} MB)"
         return ""
+
+
+def _report(url: str, count: int) -> None:
+    if is_command() and count % _REPORTED == 0:
+        print(f"{url}: listed {count:,} objects", file=sys.stderr)
 
 
 def _preferred(names: list[str]) -> list[str]:
