@@ -139,7 +139,8 @@ from bench.support.memory import anonymous
 loader = {way}(*DATASETS[{kind!r}]())
 for number, _ in enumerate(loader):
     if number == 300:
-        print(sum(anonymous(pid) for pid in [os.getpid(), *(each.pid for each in multiprocessing.active_children())]))
+        pids = [os.getpid(), *(each.pid for each in multiprocessing.active_children())]
+        print(sum(anonymous(pid, "Pss_Anon") for pid in pids))
         break
 """
 
@@ -155,7 +156,7 @@ def test_memory(row, kind):
 
     ours, theirs = job("threads"), job("processes")
     row(
-        f"{kind}: anonymous memory of the job, 2 threads",
+        f"{kind}: own memory of the job (Pss_Anon), 2 threads",
         "torch's DataLoader, 2 processes",
         f"{ours / theirs:.2f}x ({ours / 1e6:.0f} MB of {theirs / 1e6:.0f} MB)",
         "<= 0.5x",

@@ -18,14 +18,8 @@ def render(facts):
 
 
 def brief(facts):
-    """Return the tables of the documentation: one for each contest."""
-    shown = {
-        "stores": ("Stores", _brief_stores),
-        "samplers": ("Samplers", _brief_samplers),
-        "budgets": ("Token budgets", lambda found: _epochs(found, "padding")),
-        "packers": ("Packs", lambda found: _epochs(found, None)),
-    }
-    return _joined(facts, shown, lambda _: [], "###")
+    """Return the table of the documentation."""
+    return _joined(facts, {"stores": ("Stores", _brief_stores)}, lambda _: [], "###")
 
 
 def _joined(facts, shown, ending, heading):
@@ -139,21 +133,6 @@ def _samplers(found):
     yield table(("", *heads), ((_name(each), *(_time(each, n) for n in sizes)) for each in rivals))
     yield "The most memory of its own that the process had meanwhile, beyond what it had before:"
     yield table(("", *heads), ((_name(each), *(_memory(each, n) for n in sizes)) for each in rivals))
-
-
-def _brief_samplers(found):
-    """Yield a table of the largest sizes."""
-    rivals = list(found["rivals"].values())
-    sizes = list(dict.fromkeys(n for each in rivals for n in each["sizes"]))[-3:]
-    yield "Time to the first index of an epoch of n records, and the most memory meanwhile, for one rank of 8:"
-    yield table(("", *(power(int(n)) for n in sizes)), ((_name(each), *_costs(each, sizes)) for each in rivals))
-
-
-def _costs(each, sizes):
-    """Yield time and memory at each size, or where it was stopped."""
-    for n in sizes:
-        found = dict.fromkeys((_time(each, n), _memory(each, n)))
-        yield ", ".join(found)
 
 
 def _epochs(found, column):

@@ -18,12 +18,15 @@ OPEN = mmapds.open
 """Loads what reads datasets in every worker, also where there is no data, so that modules are not counted as data."""
 
 
-def anonymous(pid: int | str = "self") -> int:
-    """Bytes of memory that are a process's own; mapped file pages are shared, and the kernel may take them back."""
+def anonymous(pid: int | str = "self", kind: str = "Anonymous") -> int:
+    """Bytes of memory that are a process's own; mapped file pages are shared, and the kernel may take them back.
+
+    To add up processes, take the kind "Pss_Anon": it counts a page that forked processes share once in all.
+    """
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Anonymous:"):
+        if line.startswith(f"{kind}:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("smaps_rollup has no Anonymous line")
+    raise RuntimeError(f"smaps_rollup has no {kind} line")
 
 
 def peak_of_indexing(*arguments):
