@@ -25,6 +25,7 @@ from tests.support.commands import run
 from tests.support.compressed import ZSTD
 from tests.support.docs import blocks, fenced, table
 from tests.support.files import ROOT
+from tests.support.objects import Server
 from tests.support.samples import npy, write_pair, write_tfrecords
 from tests.support.tars import archive
 
@@ -61,7 +62,7 @@ def files(tmp_path, write, monkeypatch):
 
 # ---- pages for users
 
-ELSEWHERE = {"clusters", "from-huggingface", "from-webdataset", "gallery"}
+ELSEWHERE = {"clusters", "from-huggingface", "from-webdataset", "gallery", "remote"}
 """Pages whose code other tests run, and look at what it leaves."""
 PAGES = sorted(path.stem for path in (ROOT / "docs").glob("*.md") if re.search("^```(py|sh)", path.read_text(), re.M))
 
@@ -123,6 +124,18 @@ def test_the_script_of_the_training_page_runs_and_resumes_with_other_ranks():
         sampler = mmapds.TokenBudgetBatchSampler(mmapds.open("train.jsonl"), max_tokens=4096, num_replicas=1, rank=0)
         sampler.load_state_dict(state)
         assert (sampler.epoch, sampler.first_step > 0) == ((1, True) if text == killed else (3, False))
+
+
+def test_the_page_of_object_stores_runs_with_credentials_of_the_environment(tmp_path):
+    """Each object is fetched once: to be indexed."""
+    (indexing,), (code,) = blocks("docs/remote.md", "sh"), blocks("docs/remote.md", "python")
+    shards = [f"bucket/part-{i}.jsonl" for i in range(4)]
+    with Server() as server:
+        server.data = dict.fromkeys(shards, b'{"id": 1}\n' * 100)
+        for words in (shlex.split(indexing)[1:], ["-c", f"train_step = len\n{code}"]):
+            ran = run(*(word.replace("/nvme", str(tmp_path)) for word in words), env=os.environ | server.environment)
+            assert ran.returncode == 0, ran.stderr
+    assert [server.downloads()[shard] for shard in shards] == [1] * 4
 
 
 def test_every_environment_variable_stands_in_a_table():
