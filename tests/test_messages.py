@@ -253,7 +253,7 @@ def test_what_a_message_advises_is_in_the_words_of_the_user_and_works(name, caps
     [
         ("seekable train.jsonl --long 99", "--long = 99, expected 10 to 31"),
         ("index train.jsonl --workers 0", "--workers = 0, expected 1 or more"),
-        ("index train.jsonl --column n", "--column n: expected NAME=EXPR, and every name once"),
+        ("index train.jsonl --column n", "--column n: expected NAME=EXPR, such as n=n, and every name once"),
         ("index train.jsonl --column a=b --column a=c", "--column "),
         ("index train.jsonl --missing few", "--missing = 'few', expected 'error', 'skip' or a number of up to 64 bits"),
         ("convert train.jsonl --format foo", "--format = 'foo', expected one of 'arrays', 'fixed', "),

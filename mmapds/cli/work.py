@@ -139,7 +139,7 @@ def _columns(options: argparse.Namespace) -> dict[str, str]:
     for given in options.column:
         name, _, text = given.partition("=")
         if not name or not text or name in columns:
-            raise ColumnError(f"--column {given}: expected NAME=EXPR, and every name once")
+            raise ColumnError(f"--column {given}: expected NAME=EXPR, such as {name}={name}, and every name once")
         columns[name] = text
     return columns
 

@@ -22,8 +22,10 @@ from ..errors import (
     counted,
     listed,
     option,
+    quoted,
     rebuilt_with,
     shortened,
+    tool,
     warn,
 )
 from ..executors import Engine
@@ -34,7 +36,7 @@ from ..storage import current
 from ..storage.index_file import NOTHING, Index, relative_to_index
 from ..storage.lock import locked
 from ..storage.numbers import F64, I64, U32, U64
-from ..storage.sections import IndexedSource, SavedViewFoundError
+from ..storage.sections import LARGEST_BLOCK, IndexedSource, SavedViewFoundError
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, compressed, index_path, inspect, named, open_regular
 from ..storage.workers import cores, in_threads
 from .write import Grown, Job, Plan, Report, Scan, Stored, written
@@ -98,6 +100,7 @@ class Summary(NamedTuple):
     bad: int  # how many of them are bad lines
     first_bad: str  # the place of the first one
     empty: tuple[str, ...]  # the sources that have no record
+    in_order: tuple[str, ...]  # compressed sources with a block so large that it is read in file order only
     text: str
 
     def __str__(self) -> str:
@@ -107,7 +110,7 @@ class Summary(NamedTuple):
 def summarise(index: Index) -> Summary:
     """Return what an index covers, from its metadata and the bounds at both ends of each source."""
     sources, expressions, skipped, bad = index.sources, index.expressions, 0, 0
-    first_bad, empty = "", []
+    first_bad, empty, in_order = "", [], []
     for number, source in enumerate(sources):
         skipped, bad = skipped + source.skipped, bad + source.bad.lines
         if source.bad.first and not first_bad:
@@ -115,6 +118,8 @@ def summarise(index: Index) -> Summary:
             first_bad = f"{index.source_path(number)}:{line} (byte {byte})"
         if not source.records:
             empty.append(index.source_path(number))
+        if source.compression is not None and source.compression.largest > max(LARGEST_BLOCK, source.largest):
+            in_order.append(index.source_path(number))
     size = sum(source.size for source in sources)
     content = sum((source.compression or source).size for source in sources)
     smallest = min((source.smallest for source in sources if source.records), default=0)
@@ -129,7 +134,8 @@ def summarise(index: Index) -> Summary:
     )
     if skipped:
         text += f"; {counted(skipped, 'record')} left out" + (f" ({bad:,} bad)" if bad else "")
-    return Summary(index.path, size, content, smallest, largest, skipped, bad, first_bad, tuple(empty), text)
+    places = tuple(empty), tuple(in_order)
+    return Summary(index.path, size, content, smallest, largest, skipped, bad, first_bad, *places, text)
 
 
 class BuildResult(NamedTuple):
@@ -151,11 +157,17 @@ def complaints(results: Sequence[BuildResult]) -> list[str]:
     ]
     remarks = [remark for result in results for remark in result.remarks]
     lines += [f"{remark} (and {len(remarks) - 1:,} more)" if remarks[1:] else remark for remark in remarks[:1]]
-    empty = [path for result in results for path in result.summary.empty]
-    if empty:
-        more = f" and {len(empty) - _NAMED:,} more" if len(empty) > _NAMED else ""
-        lines.append(f"{', '.join(empty[:_NAMED])}{more}: expected one record or more, found 0 records")
+    if empty := [path for result in results for path in result.summary.empty]:
+        lines.append(f"{_some(empty)}: expected one record or more, found 0 records")
+    if in_order := [path for result in results if result.fresh for path in result.summary.in_order]:
+        way = f"to shuffle, run: {tool('seekable')} {' '.join(map(quoted, in_order[:_NAMED]))}"
+        lines.append(f"{_some(in_order)}: a frame of over 8 MiB is read in file order only; {way}")
     return lines
+
+
+def _some(paths: Sequence[str]) -> str:
+    """Return the first paths, for a message."""
+    return ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else "")
 
 
 def build_and_warn(paths: list[str], request: Request, out: StrPath | None = None) -> list[BuildResult]:
