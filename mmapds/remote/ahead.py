@@ -91,7 +91,11 @@ class Ahead:
 
     def leave(self, position: int) -> None:
         """Note that the loop has read a record: nothing before it is needed any more."""
-        self._now = max(self._now, self._mix_of(position))
+        mix = self._mix_of(position)
+        if mix > self._now:
+            with self._lock:
+                self._now = mix
+                self._start()
 
     def end(self) -> None:
         """Fetch no more; transfers under way complete."""
@@ -104,11 +108,12 @@ class Ahead:
         return sum(self._uses.items[member].size for member in set(self._uses.members[first : self._next].tolist()))
 
     def _start(self) -> None:
-        """Start threads for the present mix and, once all of that is there, for later ones."""
+        """Start threads for the present mix and, once all of that is there, for later ones: the first batch is near."""
         uses = self._uses
         while self._next < len(uses.members) and self._running < _TRANSFERS and not self._has_ended:
-            item, is_urgent = uses.items[uses.members[self._next]], bool(uses.mixes[self._next] <= self._reached)
-            if not is_urgent and (self._urgent or self.bytes + item.size > self._most):
+            item, is_urgent = uses.items[uses.members[self._next]], bool(uses.mixes[self._next] <= self._now)
+            is_ahead = uses.mixes[self._next] > self._reached
+            if not is_urgent and (self._urgent or (is_ahead and self.bytes + item.size > self._most)):
                 return
             self._next += 1
             self._running += 1
