@@ -23,6 +23,7 @@ KEY = b64encode(SECRET.encode()).decode()
 BODY = b"<Error><Code>Refused</Code>\n<Message>said by the server</Message></Error>"
 """The body of every error."""
 _PIECE = 1 << 16
+_LATE = 0.02  # seconds
 _S3 = (
     "<Contents><Key>{}</Key><Size>{}</Size><ETag>{}</ETag>"
     "<LastModified>2020-09-13T12:26:40.000Z</LastModified></Contents>"
@@ -64,6 +65,7 @@ class Server:
       etags: ETags that are not the MD5 of the object; None: the server gives none.
       faults: what goes wrong, by object.
       requests: all that were answered.
+      bandwidth: bytes a second, of all answers together.
       page: objects in a page of a listing, at most.
       most: how many requests were answered at a time, at most.
     """
@@ -74,6 +76,7 @@ class Server:
         self.faults: dict[str, Fault] = {}
         self.requests: list[Request] = []
         self.page, self.most, self.active = 1000, 0, 0
+        self.bandwidth, self.sent_at = math.inf, 0.0  # the time at which the line has sent everything
         self.lock = threading.Lock()
 
     def __enter__(self):
@@ -132,6 +135,14 @@ class Server:
     def ended(self):
         with self.lock:
             self.active -= 1
+
+    def send(self, size):
+        """Wait while the line sends some bytes; a wait that lasts too long is made up for."""
+        with self.lock:
+            now = time.monotonic()
+            self.sent_at = max(self.sent_at, now - _LATE) + size / self.bandwidth
+            wait = self.sent_at - now
+        time.sleep(max(wait, 0))
 
     def downloads(self):
         """Count how often each object was sent, or its first part."""
@@ -201,6 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.request_.sent += len(piece)  # before a client that has all can ask for it
             self.wfile.write(piece)
             time.sleep(len(piece) / fault.rate)
+            self.store.send(len(piece))
         if fault.sent < 1:
             self.close_connection = True
 
