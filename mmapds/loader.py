@@ -147,7 +147,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _new_drawn(self, waits: Waits) -> Drawn:
         """Return the indices of one loop; as they are drawn, objects of the dataset are fetched ahead."""
-        if is_ours(self.dataset) and cast(Any, self.dataset)._indexed._objects() and self._resumable is not None:
+        objects = cast(Any, self.dataset)._indexed._objects() if is_ours(self.dataset) else None
+        if objects and objects.has_cache and self._resumable is not None:  # without a cache, the first read says so
             waits.fetching = Fetching(cast(Any, self.dataset)._indexed, self._resumable)
         return Drawn(self._index_sampler, self._resumable, self._owns_sampler, waits.fetching)
 
