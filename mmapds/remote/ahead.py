@@ -18,7 +18,7 @@ from .objects import Objects
 
 Int64s = NDArray[np.int64]
 _SHARDS, _BYTES = 4, 2 << 30  # the most to fetch ahead: whichever is less
-_TRANSFERS = 4  # objects fetched at a time
+_TRANSFERS, _FLIGHT = 16, 32 << 20  # objects, and bytes, under way; a larger object has the line for itself
 
 
 class Uses:
@@ -66,7 +66,7 @@ class Ahead:
         self._objects, self._uses, self._mix_of = objects, uses, mix_of
         self._now = self._reached = -1  # the mix whose batches the loop has, and the one that it is about to read
         self._next = 0  # the first use that no thread has fetched
-        self._running = self._urgent = 0  # threads; those that fetch for the present mix
+        self._running = self._urgent = self._flight = 0  # threads; those for the present mix; the bytes of all
         self._has_ended = False
         self._lock = threading.Lock()
         cache, largest = objects.cache, uses.largest_mix()
@@ -111,12 +111,15 @@ class Ahead:
         """Start threads for the present mix and, once all of that is there, for later ones: the first batch is near."""
         uses = self._uses
         while self._next < len(uses.members) and self._running < _TRANSFERS and not self._has_ended:
+            if self._running and self._flight + uses.items[uses.members[self._next]].size > _FLIGHT:
+                return
             item, is_urgent = uses.items[uses.members[self._next]], bool(uses.mixes[self._next] <= self._now)
             is_ahead = uses.mixes[self._next] > self._reached
             if not is_urgent and (self._urgent or (is_ahead and self.bytes + item.size > self._most)):
                 return
             self._next += 1
             self._running += 1
+            self._flight += item.size
             self._urgent += is_urgent
             threading.Thread(target=self._fetch, args=(item, is_urgent), name="mmapds-ahead", daemon=True).start()
 
@@ -127,5 +130,6 @@ class Ahead:
         finally:
             with self._lock:
                 self._running -= 1
+                self._flight -= item.size
                 self._urgent -= is_urgent
                 self._start()

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-PART = 64 << 20  # bytes of a request, at most: a broken or stalled one costs little
+PART = 8 << 20  # bytes of a request, at most: a broken one costs little, and several fetch one object
 _PIECE = 1 << 20  # bytes in memory at a time
 _TIMEOUT = 60.0  # seconds for a part of an object, or without a byte from plain HTTP
 _RETRIED = {408, 425, 429, 500, 502, 503, 504}

@@ -24,6 +24,7 @@ from .stores import PART, FailedError, Head, RefusedError, Store, store_of
 
 Result = TypeVar("Result")
 _TRANSFERS = 16  # requests at a time
+_PARTS = 4  # of an object, fetched at a time
 _ATTEMPTS = 6  # of a request
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0  # seconds between attempts: doubled each time, with jitter
 _PROGRESS = 1 << 20  # bytes after which attempts are counted anew
@@ -118,28 +119,44 @@ def _get(store: Store, url: str, path: str, size: int, etag: str, hash: str) -> 
         if found.size != size:
             raise RefusedError("stale", f"was {size:,} bytes when indexed and is {found.size:,} now")
         etag = found.etag
-    digest = xxh3_128()
-    done = attempt = 0
-    with open(path, "r+b", buffering=0) as file:
-        while done < size:
-            begin, end = done, min(done + PART, size)
-            try:
-                for piece in store.read(url, begin, end, etag):
-                    if len(piece) > end - done:
-                        raise RefusedError("failed", f"expected {end - done:,} bytes more, found {len(piece):,}")
-                    file.write(piece)
-                    digest.update(piece)
-                    done += len(piece)
-                if done < end:
-                    raise FailedError(f"the connection ended {end - done:,} bytes early")
-                attempt = 0
-            except FailedError as error:
-                attempt = 0 if done - begin >= _PROGRESS else attempt + 1
-                _wait(attempt, error)
+    with open(path, "r+b", buffering=0) as file, ThreadPoolExecutor(_PARTS) as pool:
+        parts = [pool.submit(_part, store, url, file.fileno(), begin, size, etag) for begin in range(0, size, PART)]
+        try:
+            for part in parts:
+                part.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
         os.fdatasync(file.fileno())  # after a power failure, a file of the right size must not have holes
-    if hash and digest.hexdigest() != hash:
-        raise RefusedError("stale", "has other bytes than when it was indexed")
-    yield [done]
+        if hash and _hash(file.fileno(), size) != hash:
+            raise RefusedError("stale", "has other bytes than when it was indexed")
+    yield [size]
+
+
+def _part(store: Store, url: str, file: int, begin: int, size: int, etag: str) -> None:
+    """Write the part of an object that begins at a byte; go on after a broken connection."""
+    done, end, attempt = begin, min(begin + PART, size), 0
+    while done < end:
+        before = done
+        try:
+            for piece in store.read(url, done, end, etag):
+                if len(piece) > end - done:
+                    raise RefusedError("failed", f"expected {end - done:,} bytes more, found {len(piece):,}")
+                left = memoryview(piece)
+                while left:
+                    written = os.pwrite(file, left, done)
+                    done, left = done + written, left[written:]
+            if done < end:
+                raise FailedError(f"the connection ended {end - done:,} bytes early")
+        except FailedError as error:
+            attempt = 0 if done - before >= _PROGRESS else attempt + 1
+            _wait(attempt, error)
+
+
+def _hash(file: int, size: int) -> str:
+    digest = xxh3_128()
+    for begin in range(0, size, _PROGRESS):
+        digest.update(os.pread(file, _PROGRESS, begin))
+    return digest.hexdigest()
 
 
 _OPERATIONS: dict[str, Callable[..., Iterator[list[Any]]]] = {"head": _head, "list": _list, "get": _get, "put": _put}
