@@ -281,7 +281,10 @@ static void measure_sum(scan *s, size_t i)
         i = measure_inside(s, i, s->field->segments, s->depth + 1, &e);
         if (e.found == MDS_JSON_TYPE && s->found != MDS_JSON_TYPE)
             s->value = e.value;
+        e.found = e.found == MDS_JSON_MISSING ? MDS_JSON_PARTIAL : e.found;
         s->found = e.found > s->found ? e.found : s->found;
+        if (e.found != MDS_JSON_OK) /* an equal key before may have left a number */
+            continue;
         if (e.number.type == MDS_F64) {
             is_double = 1;
             others += as_double(e.number);

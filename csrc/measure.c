@@ -100,6 +100,11 @@ static size_t payload_size(const uint8_t *record, size_t size)
     return newline ? (size_t)(newline - record) - (newline > record && newline[-1] == '\r') : size;
 }
 
+static int is_missing(mds_json_status status)
+{
+    return status == MDS_JSON_PARTIAL || status == MDS_JSON_MISSING;
+}
+
 /* Measure all columns of the record in [begin, end) as row `row` of the cells. */
 static mds_json_status measure_record(const mds_kernels *kernels, const mds_text *text, const mds_measuring *measuring,
                                       uint64_t begin, uint64_t end, size_t row, mds_measured *measured)
@@ -119,10 +124,10 @@ static mds_json_status measure_record(const mds_kernels *kernels, const mds_text
         } else {
             measured->column = c;
             status = mds_json_measure(kernels, record, size, readable, &measuring->fields[c], &number, &where);
-            if (status == MDS_JSON_MISSING && measuring->missing == MDS_MISSING_FILL) {
-                number = measuring->fill;
+            if (is_missing(status) && measuring->missing == MDS_MISSING_FILL) {
+                number = status == MDS_JSON_PARTIAL ? number : measuring->fill;
+                measured->filled[c] += status == MDS_JSON_MISSING || !number.bits;
                 status = MDS_JSON_OK;
-                measured->filled[c]++;
             }
         }
         numbers[c] = number;
@@ -149,7 +154,7 @@ static mds_json_status take_record(const mds_kernels *kernels, const mds_text *t
         measured->bad++;
         return MDS_JSON_OK;
     }
-    return status == MDS_JSON_MISSING && measuring->missing == MDS_MISSING_SKIP ? MDS_JSON_OK : status;
+    return is_missing(status) && measuring->missing == MDS_MISSING_SKIP ? MDS_JSON_OK : status;
 }
 
 /* Where the line that holds `at` begins, if only blanks or a byte order mark lie in between; else MDS_NONE. */

@@ -483,16 +483,16 @@ typedef struct {
 
 typedef enum {
     MDS_JSON_OK,
+    MDS_JSON_PARTIAL, /* of a sum: elements are null or lack the value; the number is the sum of the others */
     MDS_JSON_MISSING, /* the record has no such field, or it is null */
     MDS_JSON_TYPE,    /* the field has another type; `at` is where it begins */
     MDS_JSON_INVALID, /* the record is not JSON; `at` is the byte that shows it */
 } mds_json_status;
 
 /* Measure a field of the record data[0..n). May read up to data[0..readable), readable >= n, which saves a copy of the
- * last block. The last of duplicate keys counts, as in orjson. It reads only brackets, strings
- * and possible keys, so an invalid record may pass: see mds_json_valid.
- * In a sum, an element of another type is reported before one that lacks the value. Integers are added exactly, and are
- * rounded to a double if 64 bits do not hold their sum; others are added as doubles. */
+ * last block. The last of duplicate keys counts, as in orjson. It reads only brackets, strings and possible keys, so an
+ * invalid record may pass: see mds_json_valid. In a sum, an element of another type is reported before one that lacks
+ * the value. Integers are added exactly, and rounded to a double if 64 bits do not hold their sum; others as doubles. */
 mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t readable,
                                  const mds_field *field, mds_number *number, size_t *at);
 
@@ -510,7 +510,7 @@ typedef struct {
     const mds_field *fields; /* one for each column */
     size_t columns;          /* MDS_COLUMNS or fewer */
     mds_missing missing;     /* what to do with a record that lacks a field */
-    mds_number fill;         /* for MDS_MISSING_FILL */
+    mds_number fill;         /* for MDS_MISSING_FILL; an element of a sum counts 0 */
     int validate;            /* check every record with mds_json_valid */
     int skip_bad;            /* skip bad records: of another type, or, with `validate`, not JSON */
 } mds_measuring;
@@ -535,7 +535,7 @@ typedef struct {
 typedef struct {
     uint64_t *const *cells; /* cells[c] receives the numbers of column c */
     mds_number_type *types; /* the type of each column so far */
-    size_t *filled;         /* of each column, the number of records that got `fill` */
+    size_t *filled;         /* of each column, the number of records that got `fill`, or in whose sum nothing counted */
     uint64_t *rounded;      /* of each column, the first record whose integer was rounded to a double, or MDS_NONE */
     size_t records;         /* records that begin in the block */
     size_t kept;            /* number of kept records, before the first that cannot be measured */

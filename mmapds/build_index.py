@@ -68,6 +68,7 @@ def build(
         and returns a number. Callables run in other processes: see docs/datasets.md.
       version: of these callables. Numbers computed by the same module, name and version are reused.
       missing: for a record that lacks a field of an expression: "error" (the default), "skip", or a number to store.
+        With a number, an item of a summed list that lacks the field counts 0.
       validate: check that every record is valid JSON as a whole.
       bad: "skip" validates records, and skips lines that are not JSON or have a wrong type in a column, with a warning.
       max_record: largest size of a record in a compressed source, in bytes; 1 GiB by default.

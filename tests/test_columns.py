@@ -218,12 +218,12 @@ def test_a_wrong_type_is_always_an_error(write, line, expression, message):
     ("options", "expected"),
     [
         ({"missing": "skip", "bad": "skip"}, [3, 0]),
-        ({"missing": 9, "bad": "skip"}, [3, 0, 9, 9, 9]),
+        ({"missing": 9, "bad": "skip"}, [3, 0, 3, 9, 4]),
         ({"missing": "skip"}, f"expected a number {EVERY} `n[*].t`, found a string"),
-        ({"bad": "skip"}, "expected a number at `n[*].t`, found null or no field; leave such records out with miss"),
+        ({"bad": "skip"}, "at `n[*].t`, found null or no field; count such items as 0 with missing=0, or leave such"),
     ],
 )
-def test_a_sum_lacks_what_one_item_lacks(write, options, expected):
+def test_items_that_lack_a_number_count_0_where_missing_is_a_number(write, options, expected):
     lists = [[{"t": 1}, {"t": 2}], [], [{"t": 3}, {}], None, [{"t": 3}, {"t": "x"}, {}], [None, {"t": 4}]]
     path = write([{"n": each} for each in lists])
     if isinstance(expected, str):

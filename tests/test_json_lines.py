@@ -224,6 +224,7 @@ REFUSED = [
     (b'{"a": 1}\n{"b": 1}\n', {"columns": {"a": "a", "b": "b"}, "missing": "skip"}, f"{NONE}'a' and 'b', found 0 of 2"),
     (b'\n{"m": {"f": 3}}\n', {"length": "f", "missing": "skip"}, f"^/.*/train.jsonl: {NONE}'f', found 0 of 1"),
     (b'{"m": {"f": 3}}\nbad\n', {"length": "m.n", "missing": 0, "bad": "skip"}, f"{NONE}'m.n', found 0 of 1"),
+    (b'{"m": [{"f": 3}]}\n', {"length": "m[*].n", "missing": 0}, f"{NONE}'m\\[.*', found 0 of 1"),
 ]
 
 

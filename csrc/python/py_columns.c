@@ -416,6 +416,7 @@ static const mds_py_constant constants[] = {
     {"MISSING_SKIP", MDS_MISSING_SKIP},
     {"MISSING_FILL", MDS_MISSING_FILL},
     {"JSON_OK", MDS_JSON_OK},
+    {"JSON_PARTIAL", MDS_JSON_PARTIAL},
     {"JSON_MISSING", MDS_JSON_MISSING},
     {"JSON_TYPE", MDS_JSON_TYPE},
     {"JSON_INVALID", MDS_JSON_INVALID},

@@ -88,9 +88,10 @@ class Expression(NamedTuple):
         if status == ROUNDED:
             return f"expected {EXACT} found another at `{shown}`"
         expected = f"expected {_EXPECTED[self.measure]}"
-        if status == _native.JSON_MISSING:
-            skip = option("missing", "skip")
-            return f"{expected} at `{shown}`, found null or no field; leave such records out with {skip}"
+        if status in (_native.JSON_PARTIAL, _native.JSON_MISSING):
+            way = f"count such items as 0 with {option('missing', 0)}, or " * (status == _native.JSON_PARTIAL)
+            way += f"leave such records out with {option('missing', 'skip')}"
+            return f"{expected} at `{shown}`, found null or no field; {way}"
         inside = len(self.path) > 1 or not record.lstrip().startswith(b"{")
         where, place = " inside objects" * inside, ""
         if None in self.path:
@@ -150,7 +151,7 @@ class Measuring:
     Args:
       columns: name to expression.
       missing: for records that lack a field, or have null: "error", "skip" to skip them, or a number for the
-        column.
+        column; then items of a sum count 0.
       validate: check that every record is JSON from its first byte to its last.
       bad: "error", or "skip" to skip records that are not JSON, or whose field has another type. "skip" validates all
         records.

@@ -62,17 +62,18 @@ static void one_by_one(const mds_text *text, const mds_measuring *measuring, uin
                 *number = (mds_number){MDS_U64, newline ? payload(text->data, starts[k], starts[k] + size) : size};
             else
                 status = mds_json_measure(plain, record, size, size, &measuring->fields[c], number, &at);
-            if (status == MDS_JSON_MISSING && measuring->missing == MDS_MISSING_FILL) {
-                *number = measuring->fill;
+            const int lacks = status == MDS_JSON_MISSING, partly = status == MDS_JSON_PARTIAL;
+            if ((lacks || partly) && measuring->missing == MDS_MISSING_FILL) {
+                *number = lacks ? measuring->fill : *number;
                 status = MDS_JSON_OK;
-                all->filled[c]++;
+                all->filled[c] += lacks || !number->bits;
             }
         }
         if (status == MDS_JSON_OK) {
             all->starts[all->kept++] = starts[k];
         } else if ((status == MDS_JSON_INVALID || status == MDS_JSON_TYPE) && measuring->skip_bad) {
             all->bad[all->bad_count++] = starts[k];
-        } else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP) {
+        } else if (status > MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP) {
             all->status = status;
             all->failed = starts[k];
             all->failed_column = column;
