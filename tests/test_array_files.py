@@ -118,6 +118,15 @@ def test_files_whose_fields_lie_in_another_order_are_not_alike(tmp_path):
         verify(Index(f"{paths[0]}.mmx"))
 
 
+@pytest.mark.parametrize("decode", [None, "torch"])
+def test_an_error_of_concat_names_the_field_of_another_type(tmp_path, decode):
+    kinds = {"id": "int32", "x": ("float32", (None,))}, {"id": "int32", "x": ("float32", (None, 2))}
+    paths = [store(tmp_path, [], kind, f"{number}.mma") for number, kind in enumerate(kinds)]
+    message = r"datasets\[1\]: expected 'x' = \['float32', \[None\]\] as of datasets\[0\], found \['float32', \[None, 2"
+    with pytest.raises(mmapds.Error, match=message):
+        mmapds.concat([mmapds.open(path, decode=decode) for path in paths])
+
+
 # ---- the index of an array file ------------------------------------------------------------------------------
 
 

@@ -257,6 +257,16 @@ def array_columns(decode: Decoder) -> Any:
     return inner if isinstance(inner, Columns) and is_marked(inner, "takes_view") else None
 
 
+def shown_apart(name: str, one: Any, other: Any) -> tuple[str, str, str]:
+    """Return the name of an argument and its two unequal values as text: of arrays that look alike, a field's types."""
+    if (shown := decoder_name(one)) == (others := decoder_name(other)):
+        types, found = (getattr(array_columns(each), "schema", {}) for each in (one, other))
+        differing = (field for field, each in types.items() if each != found.get(field))
+        if (field := next(differing, None)) is not None:
+            return repr(field), repr(types[field]), repr(found.get(field))
+    return name, shown, others
+
+
 # ---- samples as text, without control characters for the terminal -----------------------------------------------
 
 _STRING, _TEXT = 240, 2_000  # most characters of a string, and of a record of text

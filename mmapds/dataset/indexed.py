@@ -32,6 +32,7 @@ from .decode import (
     printed,
     reason_of,
     resolve,
+    shown_apart,
     takes_view,
 )
 from .fields import Fields, StoredFields
@@ -366,10 +367,11 @@ class IndexedDataset(Samples, Dataset):
             for name, expected in first._opened_with.items():
                 found = part._opened_with[name]
                 if not (is_same_decoder(found, expected) if name == "decode" else found == expected):
-                    shown = f"expected {name} = {decoder_name(expected)} as of datasets[0], found {decoder_name(found)}"
+                    name, *shown = shown_apart(name, expected, found)
                     raise Error(
-                        f"datasets[{k}]: {shown}; use torch.utils.data.ConcatDataset, open them alike, or convert "
-                        "them to one kind with mmapds.convert"
+                        f"datasets[{k}]: expected {name} = {shown[0]} as of datasets[0], found {shown[1]}; use "
+                        "torch.utils.data.ConcatDataset, open them alike, or convert them to one kind with "
+                        "mmapds.convert"
                     )
         indexes = [index for part in parts for index in part._catalog.indexes]
         limit = max(part._catalog.blocks.limit for part in parts)
