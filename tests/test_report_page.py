@@ -106,6 +106,9 @@ def test_verdicts_say_what_is_good_and_what_is_bad(facts, made, path):
     chosen = "Batches of 8, chunks of 4: You chose chunks of 4 records. The cost: an epoch mixes records "
     assert grade(found, chosen) == CHOICE
     assert not [each for each in found if each.plan == 2 and each.section == "reads"], "the choice has both directions"
+    mixed = report(path, batch_size=8, chunk_size=4, compare="batch_size=8,chunk_size=4,mix_chunks=40")
+    few, many = (each["shuffle"]["density"]["dispersion"] for each in mixed["plans"])
+    assert few > many, "mixing more chunks is what the finding says"
     dropped = verdicts(report(path, max_tokens=200, samples=False), ["a"])
     assert grade(dropped, "of the records are left out: 200 over the budget.") == POOR
     facts = report(path, max_tokens=8192, ranks=1, samples=False)

@@ -106,7 +106,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "max-record": {"type": size, "metavar": "SIZE", "help": "largest record of a compressed source; default: 1G"},
     "max-tokens": _N | {"help": "batches under a budget of tokens"},
     "merge": _FLAG | {"help": "merge indexes into OUT, without reading records"},
-    "missing": {"type": number_or_word, "metavar": "skip|N|error", "help": "records that lack a field"},
+    "missing": {
+        "type": number_or_word,
+        "metavar": "skip|N|error",
+        "help": "records that lack a field; with N, such items of a sum count 0",
+    },
+    "mix-chunks": _N | {"help": "chunks that are shuffled together; default: 16"},
     "no-cold": _NOT | {"dest": "cold", "help": "keep pages in memory; warm passes only"},
     "no-index": _NOT | {"dest": "index", "help": "write no index; for files that one index will cover"},
     "no-processes": _NOT | {"dest": "processes", "help": "try threads only"},
@@ -155,8 +160,8 @@ _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
     ),
     "report": (
         "lengths, batches, shuffle and samples on an HTML page",
-        "out max-tokens pack batch-size chunk-size ranks seed compare loader waits no-samples decode root json force "
-        "quiet",
+        "out max-tokens pack batch-size chunk-size mix-chunks ranks seed compare loader waits no-samples decode root "
+        "json force quiet",
         ["corpus.mmx --max-tokens 16384", "train.jsonl --pack 4096 --ranks 64 -o p.html"],
     ),
     "seekable": (

@@ -47,6 +47,7 @@ def report(
     pack: int | None = None,
     batch_size: int | None = None,
     chunk_size: int | None = None,
+    mix_chunks: int = 16,
     ranks: int = 8,
     seed: int = 0,
     compare: Sequence[str] | str = (),
@@ -69,6 +70,7 @@ def report(
       batch_size: look at `DistributedBatchSampler`, which is the default, with 32.
       chunk_size: with an order of chunks of this size; budgets and packs then by the planner "window". By default all
         records are shuffled, or the blocks of compressed sources that are larger than their cache.
+      mix_chunks: how many chunks are shuffled together, as in `mmapds.orders.Chunked`.
       ranks, seed: how many processes share the epoch, and which order it has.
       compare: plans to show beside the first, such as `"pack=4096"` or `"max_tokens=8192,ranks=16"`.
       samples: False leaves samples out, and reads none.
@@ -86,7 +88,7 @@ def report(
       Error: an extra is missing, or the page is there or cannot be written; what `mmapds.open` and `bench` raise.
     """
     plan = {"max_tokens": max_tokens, "pack": pack, "batch_size": batch_size, "chunk_size": chunk_size}
-    wanted = wanted_plans(compare, **plan, ranks=ranks, seed=seed)
+    wanted = wanted_plans(compare, **plan, mix_chunks=mix_chunks, ranks=ranks, seed=seed)
     if out is not None:
         try:
             from .page import page  # needs an extra

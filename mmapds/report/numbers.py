@@ -47,6 +47,7 @@ class Wanted(NamedTuple):
     pack: int | None = None
     batch_size: int | None = None
     chunk_size: int | Literal["block"] | None = None  # shuffle chunks of this many neighbours, instead of all records
+    mix_chunks: int = 16
     ranks: int = 8
     seed: int = 0
 
@@ -96,11 +97,15 @@ def wanted_plans(compare: Iterable[str] | str, **options: Any) -> list[Wanted]:
 def plan_facts(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted, record_bytes: float | None) -> Facts:
     """Return what a plan makes of a dataset; without `record_bytes`, the mean of a record, nothing of reads."""
     epoch = plan_epoch(dataset, by_length, wanted)
+    shuffle = shuffle_facts(epoch, len(dataset))
+    if wanted.chunk_size is not None:  # batches planned by length are not even without chunks either
+        whole = plan_epoch(dataset, by_length, wanted._replace(chunk_size=None))
+        shuffle["density"]["expected"] = shuffle_facts(whole, len(dataset))["density"]["dispersion"]
     return {
         "title": wanted.title,
         "options": wanted._asdict(),
         "batches": batch_facts(epoch),
-        "shuffle": shuffle_facts(epoch, len(dataset)),
+        "shuffle": shuffle,
         "reads": None if record_bytes is None else read_facts(epoch, dataset, record_bytes),
     }
 
@@ -128,7 +133,9 @@ def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) 
     """
     ranks, limit, records = wanted.ranks, wanted.limit, len(dataset)
     left_out: dict[str, int] = {}
-    chunks = None if wanted.chunk_size is None else Chunked(dataset, wanted.chunk_size, seed=wanted.seed)
+    chunks = None
+    if wanted.chunk_size is not None:
+        chunks = Chunked(dataset, wanted.chunk_size, mix_chunks=wanted.mix_chunks, seed=wanted.seed)
     if wanted.kind == "fixed":
         selection = None if by_length is None else Selection(by_length, 0, slice(None))
         batches, steps = -(-records // (limit * ranks)) * ranks, records // (limit * ranks)
@@ -332,13 +339,15 @@ def shuffle_facts(epoch: Epoch, records: int) -> Facts:
 def density(positions: Array, records: Array, columns: int) -> Facts:
     """Return how many records each part of an epoch has from each part of the dataset, where a random order has 1.
 
-    `dispersion` is the variance of these counts over that of a random order. Positions are from 0 to 1.
+    `dispersion` is the variance of these counts over that of a random order, and `expected` that of the same plan
+    without chunks. Positions are from 0 to 1.
     """
     counts, _, _ = np.histogram2d(positions, records, (columns, _ROWS), ((0, 1), (0, 1)))
     expected = np.maximum(counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / len(records), 1e-300)
     free = (columns - 1) * (_ROWS - 1)
     dispersion = float(((counts - expected) ** 2 / expected).sum() / free) if free else 1.0
-    return {"columns": columns, "rows": _ROWS, "cells": (counts / expected).round(3).tolist(), "dispersion": dispersion}
+    cells = (counts / expected).round(3).tolist()
+    return {"columns": columns, "rows": _ROWS, "cells": cells, "dispersion": dispersion, "expected": 1.0}
 
 
 def gaps(window: Array, records: int) -> Facts:

@@ -61,8 +61,9 @@ def page(facts: Facts) -> str:
     environment.filters |= {"counted": counted, "number": number, "percent": percent}
     environment.filters |= {"name_of": name_of, "total": lambda counts: number(sum(counts.values()))}
     plans, charts = facts["plans"], count()
-    differ = [name for name in ("ranks", "seed") if len({plan["options"][name] for plan in plans}) > 1]
+    differ = [name for name in ("mix_chunks", "ranks", "seed") if len({plan["options"][name] for plan in plans}) > 1]
     labels = [", ".join([plan["title"], *(f"{name} {plan['options'][name]}" for name in differ)]) for plan in plans]
+    labels = [label.replace("_", " ") for label in labels]
     found = verdicts(facts, labels)
     draw = {each.__name__: each for each in (lengths, budgets, bars, costs, density, gaps)}
 
@@ -173,10 +174,14 @@ def _of_batches(plan: Facts) -> Iterator[Verdict]:
         text = f"{percent(facts['padding'])} of a batch is padding; {others}."
         do = "use a token budget" if facts["kind"] == "fixed" else _smaller_budget(facts)
         yield _small(facts["padding"], 0.02, 0.1, "batches", text, do)
+        if facts.get("fill", 1) < 0.9:
+            text = f"Batches hold {percent(facts['fill'])} of the budget; padding and ends too short for a record take"
+            yield Verdict(NOTE, "batches", f"{text} the rest. Do: nothing, or compare a larger budget.")
     if facts.get("cost"):
         share = facts["cost"]["waiting"]
         text = f"Ranks wait {percent(share)} of the time for the slowest one, if time follows cost."
         ways = {"fixed": "use a token budget", "packs": "choose shorter packs"}
+        ways["packs"] += ", though they leave out more records" * bool(left_out)
         do = ways.get(facts["kind"], "choose a larger budget") + (", or no chunks" if has_chunks else "")
         yield _small(share, 0.02, 0.1, "batches", text, do)
 
@@ -191,23 +196,24 @@ def _smaller_budget(facts: Facts) -> str:
 def _of_order(plan: Facts) -> Iterator[Verdict]:
     """Yield the verdicts on shuffle and reads."""
     density, chunk_size = plan["shuffle"]["density"], plan["options"]["chunk_size"]
+    uneven = density["dispersion"] / max(density["expected"], 1)
     gaps = [each for each in plan["shuffle"]["gaps"].values() if each["distance"] is not None]
     reads = plan["reads"]
     if gaps:
         text = "Every part of the epoch is as random as a shuffle of all records."
         found = _small(max(each["distance"] / each["bound"] for each in gaps), 1.5, 4, "shuffle", text)
         if density["columns"] >= _COLUMNS:
-            found = min(found, _small(density["dispersion"], 1.3, 3, "shuffle", text), key=_rank)
+            found = min(found, _small(uneven, 1.3, 3, "shuffle", text), key=_rank)
         if found.level == GOOD:
             yield found
         elif chunk_size is not None:
             cost = "neighbours are often read together"
-            if density["columns"] >= _COLUMNS and density["dispersion"] >= 2:
-                cost = f"an epoch mixes records {number(density['dispersion'])} times as unevenly as a full shuffle"
-            what, do = "Compressed sources are read in chunks of blocks", "give mix_chunks= a larger number to mix more"
+            if density["columns"] >= _COLUMNS and uneven >= 2:
+                cost = f"an epoch mixes records {number(uneven)} times as unevenly as without chunks"
+            what, do = "Compressed sources are read in chunks of blocks", "choose a larger mix_chunks to mix more"
             if chunk_size != "block":
                 what = f"You chose chunks of {counted(chunk_size, 'record')}"
-                do, reads = "choose smaller chunks to mix more, or larger ones to read fewer pages", None
+                do, reads = f"{do}, or larger chunks to read fewer pages", None
             yield Verdict(CHOICE, "shuffle", f"{what}. The cost: {cost}. Do: {do}.")
         elif plan["batches"]["kind"] != "fixed":
             text = "Batches are planned by length, so samples of equal length stay together. Do: nothing."
