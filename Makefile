@@ -88,6 +88,7 @@ test-ray: build/ray/installed
 
 build/rivals/installed: $(STAMP) bench/rivals/requirements.txt
 	$(environment)
+	$(PIP) --python $(@D) install -q --group trainers
 	$(PIP) --python $(@D) install -q --no-deps -r bench/rivals/requirements.txt
 	touch $@
 
