@@ -242,8 +242,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
           the last delivery, and `records_per_second` in that time; `wait`, the seconds that the trainer waited in all;
           `wait_p50`, `wait_p99` and `wait_max`, the seconds that it waited for one batch (percentiles of the last
           4,096); `stalls`, the number of stall warnings; `decoded_blocks`, the blocks of compressed sources that this
-          process decoded since the dataset was opened. For objects of a store also `fetched_bytes` in that time;
-          `fetch_wait`, the seconds that batches waited for objects; `ahead_bytes`, those fetched for later batches.
+          process decoded since the dataset was opened. For objects of a store also `fetched_bytes` in that time, and
+          `fetch_rate`, in bytes a second while downloads ran; `fetch_wait`, the seconds that batches waited for
+          objects; `ahead_bytes`, those fetched for later batches.
         """
         dataset: Any = self.dataset
         found = self._waits.report() | {"decoded_blocks": 0}
@@ -252,7 +253,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if objects := dataset._indexed._objects():
                 fetching = self._waits.fetching
                 ahead = fetching.ahead.bytes if fetching and fetching.ahead else 0
-                found |= {"fetched_bytes": objects.fetched, "fetch_wait": objects.waited, "ahead_bytes": ahead}
+                found |= {"fetched_bytes": objects.fetched, "fetch_rate": objects.rate}
+                found |= {"fetch_wait": objects.waited, "ahead_bytes": ahead}
         return found
 
     def __getstate__(self) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import pickle
 import re
 import sys
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import chdir
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,7 @@ def test_the_loader_downloads_as_little_as_can_be(server, shards, tmp_path, capa
     assert capacity == COUNT or found < misses(uses, capacity, is_lru=True)
     stats = loader.stats()
     assert stats["fetched_bytes"] == sum(server.sent().values())
+    assert stats["fetch_rate"] > 0
     assert stats["fetch_wait"] >= 0
 
 
@@ -285,6 +287,17 @@ def test_a_build_reads_each_object_once_and_keeps_it_in_the_cache(bucket, tmp_pa
     assert list(ds) == records
     assert ds.lengths.tolist() == [len(record["text"]) for record in records]
     once(server, *(["new.mmx"] if "//" in out else []), *([] if has_cache else SOURCES))
+
+
+def test_an_executor_builds_the_same_index(bucket, tmp_path):
+    server, _, _ = bucket
+    given = {"storage_options": server.options, "length": "chars(text)"}
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        out = mmapds.build("s3://b/part-*.jsonl", out=tmp_path / "new.mmx", executor=pool, **given)
+        once(server, *SOURCES)
+        with pytest.raises(mmapds.Error, match=r"expected a directory for the parts .*; give parts='DIR'"):
+            mmapds.build("s3://b/part-*.jsonl", out="s3://b/new.mmx", executor=pool, **given)
+    assert out.read_bytes() == mmapds.build("s3://b/part-*.jsonl", out=tmp_path / "same.mmx", **given).read_bytes()
 
 
 def test_the_command_indexes_objects_and_others_read_them_by_the_environment(bucket, tmp_path):

@@ -61,6 +61,7 @@ class Objects:
         """Bytes that this process has downloaded."""
         self.waited = 0.0
         """Seconds in which readers of this process waited for objects."""
+        self._active, self._since, self._spent = 0, 0.0, 0.0  # downloads, when the first began, seconds before that
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Objects, self._given
@@ -169,7 +170,29 @@ class Objects:
                 with self._lock:
                     self.waited += time.perf_counter() - begun
 
+    @property
+    def rate(self) -> float:
+        """Bytes a second of the downloads, while any ran."""
+        with self._lock:
+            spent = self._spent + (time.perf_counter() - self._since if self._active else 0.0)
+        return self.fetched / spent if spent else 0.0
+
+    def _count(self, change: int) -> None:
+        """Count a download that begins or ends."""
+        with self._lock:
+            now = time.perf_counter()
+            if self._active:
+                self._spent += now - self._since
+            self._active, self._since = self._active + change, now
+
     def _download(self, item: Item, path: str) -> None:
+        self._count(1)
+        try:
+            self._checked_download(item, path)
+        finally:
+            self._count(-1)
+
+    def _checked_download(self, item: Item, path: str) -> None:
         self._client.get(item.url, self._given[2], path=path, size=item.size, etag=item.etag, hash=item.hash)
         if item.fingerprint and not item.hash:
             with open(path, "rb") as file:
