@@ -456,7 +456,7 @@ def test_a_cache_never_removes_what_it_did_not_download(corpus, tmp_path):
 def test_a_limit_that_is_too_small_is_an_error_with_the_number(corpus, tmp_path):
     server, items = corpus
     objects = Objects(str(tmp_path), SIZE - 1, server.options)
-    with pytest.raises(Error, match=rf"cache_bytes = 299,999, expected 300,000 or more: {items[0].url}"):
+    with pytest.raises(Error, match=rf"cache_bytes = 299,999, expected 300,000 or more for {items[0].url}"):
         objects.fetch(items[0])
     assert not files(tmp_path)
 

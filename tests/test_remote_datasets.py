@@ -203,7 +203,8 @@ def test_the_loader_downloads_as_little_as_can_be(server, shards, tmp_path, capa
     assert misses(uses, capacity) <= found <= misses(uses, max(capacity - 4, 1))
     assert capacity == COUNT or found < misses(uses, capacity, is_lru=True)
     stats = loader.stats()
-    assert stats["fetched_bytes"] == sum(server.sent().values())
+    under_way = 4 * len(shards["b/00.jsonl"])  # of the next epoch, which the server has sent already
+    assert 0 <= sum(server.sent().values()) - stats["fetched_bytes"] <= under_way
     assert stats["fetch_rate"] > 0
     assert stats["fetch_wait"] >= 0
 

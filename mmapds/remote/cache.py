@@ -199,8 +199,8 @@ class Cache:
             if is_urgent and not any(entry.is_part for entry in entries):
                 needed = item.size + sum(entry.size for entry in entries if uses[entry] <= own)
                 raise Error(
-                    f"cache_bytes = {self.limit:,.0f}, expected {needed:,} or more: {item.url} has "
-                    f"{counted(item.size, 'byte')}, and others are needed then; give more, or mix fewer chunks"
+                    f"cache_bytes = {self.limit:,.0f}, expected {needed:,} or more for {item.url}, "
+                    f"{counted(item.size, 'byte')}, and what is needed with it; give more, or mix fewer chunks"
                 )
             return False
         self._remove(victims)
