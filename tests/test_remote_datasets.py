@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import sys
+import threading
 from collections import OrderedDict
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import chdir
@@ -191,7 +192,7 @@ def shards_of(loader, epochs):
 
 @pytest.mark.parametrize("capacity", [10, 20, 30, 40])
 def test_the_loader_downloads_as_little_as_can_be(server, shards, tmp_path, capacity):
-    """Objects fetched ahead take places: the optimum of a cache that is smaller by these four is the upper bound."""
+    """Objects fetched ahead take places. So the optimum of a cache that is smaller by two is the upper bound."""
     server.data |= shards
     limit = len(shards["b/corpus.mmx"]) + capacity * len(shards["b/00.jsonl"])
     ds = mmapds.open("s3://b/corpus.mmx", cache=tmp_path, cache_bytes=limit, storage_options=server.options)
@@ -200,11 +201,12 @@ def test_the_loader_downloads_as_little_as_can_be(server, shards, tmp_path, capa
     uses = shards_of(loader, epochs=3)
     assert sorted(uses) == sorted([*range(COUNT)] * 3)
     found = server.downloads().total() - server.downloads()["b/corpus.mmx"]
-    assert misses(uses, capacity) <= found <= misses(uses, max(capacity - 4, 1))
+    assert misses(uses, capacity) <= found <= misses(uses, max(capacity - 2, 1))
     assert capacity == COUNT or found < misses(uses, capacity, is_lru=True)
+    while ahead := [each for each in threading.enumerate() if each.name == "mmapds-ahead"]:  # one starts the next
+        ahead[0].join()
     stats = loader.stats()
-    under_way = 4 * len(shards["b/00.jsonl"])  # of the next epoch, which the server has sent already
-    assert 0 <= sum(server.sent().values()) - stats["fetched_bytes"] <= under_way
+    assert stats["fetched_bytes"] == sum(server.sent().values())
     assert stats["fetch_rate"] > 0
     assert stats["fetch_wait"] >= 0
 
