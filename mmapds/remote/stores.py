@@ -90,7 +90,7 @@ class Store:
 
 class _Obstore(Store):
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        import obstore.store
+        import obstore.store  # an extra, which plain HTTP does not need
 
         parts = urlsplit(url)
         scheme = _SCHEMES.get(parts.scheme, parts.scheme)
@@ -273,6 +273,7 @@ class _Fsspec(Store):
 
     def _found(self, url: str) -> tuple[Any, str]:
         try:
+            # Not at the top: most stores do without it, and it need not be installed.
             from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
             return url_to_fs(url, **self._options)  # type: ignore[no-any-return]
