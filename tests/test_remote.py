@@ -20,7 +20,7 @@ from mmapds.errors import Error, SourceError, StaleIndexError
 from mmapds.remote import client, urls
 from mmapds.remote.cache import Cache, Item
 from mmapds.remote.objects import Objects
-from mmapds.remote.stores import RefusedError, store_of
+from mmapds.remote.stores import RefusedError, _errors_of_obstore, store_of
 from tests.support.objects import KEY, SECRET, Fault, Server
 from tests.support.torture import HANGS, ends, forked
 
@@ -280,6 +280,14 @@ def test_other_protocols_are_read_by_fsspec(tmp_path, scheme):
     with pytest.raises(RefusedError, match="412") as error:
         list(store.read(f"{root}/d/a", 0, 5, "another"))
     assert error.value.kind == "stale"
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "metadata.google.internal"])
+def test_without_credentials_the_error_says_what_to_set(host):
+    """The client then asks for the role of the machine, which has none."""
+    with pytest.raises(RefusedError, match="AWS_SKIP_SIGNATURE") as error, _errors_of_obstore():
+        raise OSError(f"Generic S3 error: Error performing PUT http://{host}/latest/api/token in 1ms - HTTP error")
+    assert error.value.kind == "denied"
 
 
 REFUSED = {

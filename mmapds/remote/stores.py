@@ -19,6 +19,7 @@ PART = 8 << 20  # bytes of a request, at most: a broken one costs little, and se
 _PIECE = 1 << 20  # bytes in memory at a time
 _TIMEOUT = 60.0  # seconds for a part of an object, or without a byte from plain HTTP
 _RETRIED = {408, 425, 429, 500, 502, 503, 504}
+_ROLES = re.compile(r"//(169\.254\.169\.254|metadata\.google\.internal)\b")  # services that name a machine's role
 _SCHEMES = {"s3a": "s3", "gcs": "gs", "azure": "az"}  # names that obstore does not know, and those that it knows
 _NO_RETRIES = {
     "max_retries": 0,  # of obstore, which would resume without a check of the ETag
@@ -153,6 +154,12 @@ class _errors_of_obstore:  # noqa: N801 - used as a function
         name, text = type(error).__name__, _text(error)
         if isinstance(error, FileNotFoundError) or name == "NotFoundError":
             raise RefusedError("missing", MISSING) from None
+        if _ROLES.search(text):
+            raise RefusedError(
+                "denied",
+                f"expected credentials in the environment, found none, and no role of this machine ({text}); "
+                "public objects need AWS_SKIP_SIGNATURE=true, or so for GOOGLE_ and AZURE_",
+            ) from None
         if name in ("PermissionDeniedError", "UnauthenticatedError"):
             raise RefusedError("denied", f"permission denied (403): {text}") from None
         if name == "PreconditionError":
