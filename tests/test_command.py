@@ -13,7 +13,7 @@ import pytest
 import mmapds as package
 from mmapds import formats
 from mmapds.bench import bench
-from mmapds.cli.commands import new_parser
+from mmapds.cli.commands import main, new_parser
 from mmapds.convert import OPTIONS, convert
 from mmapds.index.build import Request
 from mmapds.report import report
@@ -98,6 +98,13 @@ def test_options_have_the_names_of_arguments():
     for name, function in functions.items():
         options = set(vars(new_parser("mmapds", [name]).parse_args([name, "SOURCE"])))
         assert options - of_commands <= set(signature(function).parameters), name
+
+
+@pytest.mark.parametrize("name", ["convert", "report", "seekable", "bench"])
+def test_a_command_without_a_cache_refuses_urls(name, capsys):
+    assert main([name, "s3://b/part-0.jsonl"]) == 2
+    message = f"s3://b/part-0.jsonl: expected local files for {name}, found a URL; copy the objects first\n"
+    assert capsys.readouterr().err == message
 
 
 # ---- how commands end

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import Error, printable
+from ..remote.urls import checked, is_url
 from . import UsageError, run
 
 _OTHER_NAMES = {"window_log": "long", "roots": "root"}  # options named unlike their arguments
@@ -222,6 +223,9 @@ def _work(given: Sequence[str]) -> int | None:
     if options.command is None:
         parser.print_help(sys.stderr)
         return 2
+    for url in filter(is_url, () if hasattr(options, "cache") else options.sources):
+        message = f"expected local files for {options.command}, found a URL; copy the objects first"
+        raise UsageError(f"{checked(url)}: {message}")
     module = import_module("." + ("inspect" if options.command in _OF_INSPECT else "work"), __package__)
     try:
         status: int | None = getattr(module, options.command)(options)
