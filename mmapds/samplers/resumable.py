@@ -214,7 +214,7 @@ def _warn_of_decoding(dataset: Any, records: Int64s) -> None:
     if _is_cheap(times, size):
         return
     enough = next((limit * n for n in _LARGER if _is_cheap(*dataset._decodes(records, limit * n))), None)
-    cache = "" if enough is None else f"give block_cache={enough} to mmapds.open, or "
+    cache = "" if enough is None else f"give block_cache={enough} or more to mmapds.open, or "
     warn(
         f"each block of the compressed sources would be decoded about {times:,.0f} times an epoch, expected about "
         f"once; {cache}read chunks, as in ChunkedSampler(ds, 'block'), or make smaller blocks: mmapds seekable SOURCE"

@@ -446,10 +446,10 @@ class SavedView(IndexFile):
         self.check_reach(path)
         index = Index(path, self.roots, self.io)
         if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
+            counts = f" ({base.records} records then, {index.records} now)" if index.records != base.records else ""
             raise StaleIndexError(
-                f"{self.path}: STALE: {path} has other records or columns than when the view was saved "
-                f"(records: {base.records} then, {index.records} now); save it again, "
-                f"with --where or ds[mask].save({self.path!r})"
+                f"{self.path}: STALE: {path} has other records or columns than when the view was saved{counts}; "
+                f"save it again, with --where or ds[mask].save({self.path!r})"
             )
         return index
 
