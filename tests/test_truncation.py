@@ -163,7 +163,7 @@ INDEXES = {
 
 def reads_of(ds):
     """How to learn where some records lie, what they are, and which record has a key."""
-    rows = range(0, len(ds), 1 + len(ds) // 200)
+    rows = range(0, len(ds), 1 + len(ds) // 60)
     reads = [lambda i=i: ds.where(i)[1:] for i in rows] + [lambda: list(ds.take([3, 5]))]
     return reads + [lambda key=key: ds.find(key) for key in ("7", "299")] * ds.sources[0].endswith("tar")
 
@@ -177,7 +177,7 @@ def test_an_index_or_a_view_that_is_cut_anywhere_gives_what_it_gave_or_an_error(
     ds, size = mmapds.open(path, io=io, decode="bytes"), os.path.getsize(index)
     reads, errors = reads_of(ds), []
     expected = [read() for read in reads]
-    for left in sorted({*range(max(size - 3000, 0), size, 9), *range(0, size, 1 + size // 50)}, reverse=True):
+    for left in sorted({*range(max(size - 3000, 0), size, 31), *range(0, size, 1 + size // 50)}, reverse=True):
         os.truncate(index, left)
         found = [value_or_error(read) for read in reads]
         errors += [one for one, wanted in zip(found, expected, strict=True) if one != wanted]
