@@ -133,6 +133,7 @@ def test_excluded_records_stay_out_and_a_loader_reads_the_concatenation(tmp_path
             lambda: of(budget([1]), budget([1], round_to=8)),
             r"samplers\[1\].round_to = 8, expected 1, as in samplers\[0",
         ),
+        (lambda: of(budget([1]), budget([1], group_size=2)), r"samplers\[1\].group_size = 2, expected None: a mixture"),
         (lambda: mixed(num_replicas=500, rank=0, drop_last=True), "give a smaller num_replicas"),
         (lambda: mixed().summary(), r"call summary\(\) of each of its samplers"),
     ],

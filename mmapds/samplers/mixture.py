@@ -27,7 +27,8 @@ class MixtureBatchSampler(PlannedBatchSampler):
         loader = mmapds.DataLoader(mmapds.concat([ds, more]), batch_sampler=batches)
 
     Each sampler plans batches of its own dataset, with its own arguments. A dataset that has been read whole starts
-    again, with other batches. At any position of the epoch, each dataset has its share of batches to within one.
+    again, with other batches. Batches are drawn one by one, so those of a step may differ in cost: a mixture
+    takes no `group_size`. At any position of the epoch, each dataset has its share of batches to within one.
     Indices count through the datasets in order, like those of `mmapds.concat`.
 
     Every epoch starts each dataset anew: records that `first` or `epoch_size` left unread are not carried over. To read
@@ -103,6 +104,8 @@ def _checked(samplers: Sequence[Any]) -> list[PlannedBatchSampler]:
             raise OrderError(
                 f"samplers[{d}]: expected a {type(parts[0]).__name__}, as samplers[0], found a {type(part).__name__}"
             )
+        if part._group_size is not None:
+            raise OrderError(f"samplers[{d}].group_size = {part._group_size}, expected None: a mixture has no groups")
         for name in (*_ALIKE, "packs_per_batch"):
             if (found := getattr(part, name, None)) != (expected := getattr(parts[0], name, None)):
                 raise OrderError(f"samplers[{d}].{name} = {found}, expected {expected}, as in samplers[0]")
