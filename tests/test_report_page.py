@@ -103,7 +103,8 @@ def test_verdicts_say_what_is_good_and_what_is_bad(facts, made, path):
     assert grade(found, "Every source is the same as when it was indexed.") == GOOD
     assert grade(found, "Packs of 512: Packs are 98.0 % full.") == FAIR
     # What the user chose has a cost, but is not poor.
-    chosen = "Batches of 8, chunks of 4: You chose chunks of 4 records. The cost: an epoch mixes records "
+    chosen = "Batches of 8, chunks of 4: You chose chunks of 4 records: "
+    chosen += "150 chunks, 16 mixed at a time. The cost: an epoch mixes records "
     assert grade(found, chosen) == CHOICE
     assert not [each for each in found if each.plan == 2 and each.section == "reads"], "the choice has both directions"
     mixed = report(path, batch_size=8, chunk_size=4, compare="batch_size=8,chunk_size=4,mix_chunks=40")

@@ -275,7 +275,8 @@ class Chunked(ComputedOrder):
         # Both are cut to the largest useful size, so that their product fits 64 bits.
         self._chunk_size = min(integer("chunk_size", chunk_size, 1), int(sizes.max()))
         chunks = -(-sizes // self._chunk_size)
-        self.mix_chunks = min(integer("mix_chunks", mix_chunks, 1), int(chunks.sum()))
+        self.number_of_chunks = int(chunks.sum())
+        self.mix_chunks = min(integer("mix_chunks", mix_chunks, 1), self.number_of_chunks)
         self._seed = integer("seed", seed)
         self._first_record = starts.astype(np.uint64)
         self._first_chunk = np.concatenate([[0], np.cumsum(chunks)]).astype(np.uint64)
@@ -293,9 +294,9 @@ class Chunked(ComputedOrder):
         self._set_lanes(lanes, lane_ranks)
 
     def _set_lanes(self, lanes: int, lane_ranks: int) -> None:
-        self.lanes, count = integer("lanes", lanes, 1), int(self._first_chunk[-1])
-        if self.lanes > count:
-            raise OrderError(f"lanes = {lanes}, expected at most {count}, the number of chunks")
+        self.lanes = integer("lanes", lanes, 1)
+        if self.lanes > self.number_of_chunks:
+            raise OrderError(f"lanes = {lanes}, expected at most {self.number_of_chunks}, the number of chunks")
         self.lane_ranks = min(integer("lane_ranks", lane_ranks, 1), self._n // self.lanes)
         turns, rest = divmod(self._n, self.lanes * self.lane_ranks)
         lane = np.arange(self.lanes + 1) * self.lane_ranks

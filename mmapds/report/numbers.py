@@ -118,6 +118,7 @@ class Epoch(NamedTuple):
     records: int
     left_out: dict[str, int]  # records that are not planned, by the reason
     selection: Selection | None  # the planned records in order of length
+    chunks: int | None  # of the order; None for one of single records
     whole_steps: int  # those with a batch on every rank; an epoch without any counts as one
     is_whole: bool  # whether all of these were read
     steps: Int64s  # of each batch that was read
@@ -155,7 +156,10 @@ def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) 
     blocks, ends = zip(*map(read, numbers), strict=True)
     sizes = [np.diff(each, prepend=0) for each in ends]
     steps_read, is_whole = np.concatenate(numbers) // ranks, count <= _BLOCKS
-    return Epoch(wanted, batches, records, left_out, selection, steps, is_whole, steps_read, sizes, list(blocks))
+    number = None if chunks is None else chunks.number_of_chunks
+    return Epoch(
+        wanted, batches, records, left_out, selection, number, steps, is_whole, steps_read, sizes, list(blocks)
+    )
 
 
 def _fixed(order: Order, size: int, ranks: int) -> Reader:
@@ -330,6 +334,7 @@ def shuffle_facts(epoch: Epoch, records: int) -> Facts:
     windows = {"start": blocks[0], "middle": blocks[len(blocks) // 2], "end": blocks[-1]}
     return {
         "measured": {"records": len(order), "is_whole": epoch.is_whole},
+        "chunks": epoch.chunks,
         "density": density(positions, (order + 0.5) / records, min(_COLUMNS, len(blocks))),
         "gaps": {name: gaps(window, records) for name, window in windows.items()},
         "jump": float(jumps.mean() / records) if len(jumps) else None,

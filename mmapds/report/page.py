@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from importlib.resources import files
 from itertools import count
@@ -24,6 +24,8 @@ from .numbers import Facts
 GOOD, FAIR, POOR, CHOICE, NOTE = "good", "fair", "poor", "choice", "note"
 """Grades of verdicts. A choice of the user, with its cost, and a note on what follows from data need no repair."""
 
+_BATCHES = 0.02, 0.1  # shares of waits, padding and gaps in packs that are good, and fair
+_FEW = 100  # steps
 _COLUMNS = 8  # fewer parts of an epoch do not tell clumps from chance
 _WIDTH, _HEIGHT = 330 / 72, 215 / 72  # inches: for a telephone; on wide screens the page makes the text smaller
 _COLOURS = {name: f"#0a0a0{at}" for at, name in enumerate(("ink", "soft", "line", "one", "two", "three"))}
@@ -62,7 +64,7 @@ def page(facts: Facts) -> str:
     environment.filters |= {"name_of": name_of, "total": lambda counts: number(sum(counts.values()))}
     plans, charts = facts["plans"], count()
     differ = [name for name in ("mix_chunks", "ranks", "seed") if len({plan["options"][name] for plan in plans}) > 1]
-    labels = [", ".join([plan["title"], *(f"{name} {plan['options'][name]}" for name in differ)]) for plan in plans]
+    labels = [", ".join([plan["title"], *_shown(plan["options"], differ)]) for plan in plans]
     labels = [label.replace("_", " ") for label in labels]
     found = verdicts(facts, labels)
     draw = {each.__name__: each for each in (lengths, budgets, bars, costs, density, gaps)}
@@ -89,6 +91,13 @@ def page(facts: Facts) -> str:
         of_plans=of_plans,
     )
     return made.lstrip() + "\n"  # the definitions before the page leave empty lines
+
+
+def _shown(options: Facts, names: Iterable[str]) -> Iterator[str]:
+    """Yield the options of a plan that have an effect, with their names."""
+    for name in names:
+        if name != "mix_chunks" or options["chunk_size"] is not None:
+            yield f"{name} {options[name]}"
 
 
 def number(value: float) -> str:
@@ -161,29 +170,35 @@ def _of_data(coverage: Facts, samples: Facts | None, training: Facts | None) -> 
 def _of_batches(plan: Facts) -> Iterator[Verdict]:
     facts, has_chunks = plan["batches"], plan["options"]["chunk_size"] is not None
     limit = "pack" if facts["kind"] == "packs" else "budget"
+    waiting = facts["cost"]["waiting"] if facts.get("cost") else 0.0
+    unused = 1 - facts["fill"] if facts["kind"] == "packs" else facts.get("padding", 0.0)
+    compare = ""
+    if facts["kind"] != "fixed" and min(waiting, unused) > _BATCHES[0]:  # a smaller limit mends one, a larger the other
+        compare = f"compare other {limit}s{' or no chunks' * has_chunks}"
+        if facts["steps"] < _FEW:
+            compare += f"; an epoch of {counted(facts['steps'], 'step')} may allow no better"
     if left_out := sum(facts["left_out"].values()):
         share = left_out / (left_out + facts["records"])
         what = " and ".join(f"{count:,} {why}" for why, count in facts["left_out"].items() if count)
         text = f"{percent(share)} of the records are left out: {what}."
         yield _small(share, 0.001, 0.02, "batches", text, f"choose a larger {limit}, or cut long records")
     if facts["kind"] == "packs":
-        do = f"choose {'larger chunks or none' if has_chunks else 'a longer pack'}"
-        yield _small(1 - facts["fill"], 0.02, 0.1, "batches", f"Packs are {percent(facts['fill'])} full.", do)
+        do = compare or f"choose {'larger chunks or none' if has_chunks else 'a longer pack'}"
+        yield _small(unused, *_BATCHES, "batches", f"Packs are {percent(facts['fill'])} full.", do)
     elif "padding" in facts:
         others = f"random batches with as many records have {percent(facts['random_padding'])}"
         text = f"{percent(facts['padding'])} of a batch is padding; {others}."
-        do = "use a token budget" if facts["kind"] == "fixed" else _smaller_budget(facts)
-        yield _small(facts["padding"], 0.02, 0.1, "batches", text, do)
+        do = compare or ("use a token budget" if facts["kind"] == "fixed" else _smaller_budget(facts))
+        yield _small(unused, *_BATCHES, "batches", text, do)
         if facts.get("fill", 1) < 0.9:
             text = f"Batches hold {percent(facts['fill'])} of the budget; padding and ends too short for a record take"
             yield Verdict(NOTE, "batches", f"{text} the rest. Do: nothing, or compare a larger budget.")
     if facts.get("cost"):
-        share = facts["cost"]["waiting"]
-        text = f"Ranks wait {percent(share)} of the time for the slowest one, if time follows cost."
+        text = f"Ranks wait {percent(waiting)} of the time for the slowest one, if time follows cost."
         ways = {"fixed": "use a token budget", "packs": "choose shorter packs"}
         ways["packs"] += ", though they leave out more records" * bool(left_out)
-        do = ways.get(facts["kind"], "choose a larger budget") + (", or no chunks" if has_chunks else "")
-        yield _small(share, 0.02, 0.1, "batches", text, do)
+        do = compare or ways.get(facts["kind"], "choose a larger budget") + (", or no chunks" if has_chunks else "")
+        yield _small(waiting, *_BATCHES, "batches", text, do)
 
 
 def _smaller_budget(facts: Facts) -> str:
@@ -195,8 +210,9 @@ def _smaller_budget(facts: Facts) -> str:
 
 def _of_order(plan: Facts) -> Iterator[Verdict]:
     """Yield the verdicts on shuffle and reads."""
-    density, chunk_size = plan["shuffle"]["density"], plan["options"]["chunk_size"]
+    density, chunk_size, chunks = plan["shuffle"]["density"], plan["options"]["chunk_size"], plan["shuffle"]["chunks"]
     uneven = density["dispersion"] / max(density["expected"], 1)
+    is_planned, mix = plan["batches"]["kind"] != "fixed", plan["options"]["mix_chunks"]
     gaps = [each for each in plan["shuffle"]["gaps"].values() if each["distance"] is not None]
     reads = plan["reads"]
     if gaps:
@@ -206,7 +222,7 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
             found = min(found, _small(uneven, 1.3, 3, "shuffle", text), key=_rank)
         if found.level == GOOD:
             yield found
-        elif chunk_size is not None:
+        elif chunks is not None and mix < chunks and (uneven > 1.3 or not is_planned):
             cost = "neighbours are often read together"
             if density["columns"] >= _COLUMNS and uneven >= 2:
                 cost = f"an epoch mixes records {number(uneven)} times as unevenly as without chunks"
@@ -214,8 +230,9 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
             if chunk_size != "block":
                 what = f"You chose chunks of {counted(chunk_size, 'record')}"
                 do, reads = f"{do}, or larger chunks to read fewer pages", None
-            yield Verdict(CHOICE, "shuffle", f"{what}. The cost: {cost}. Do: {do}.")
-        elif plan["batches"]["kind"] != "fixed":
+            how = f"{counted(chunks, 'chunk')}, {mix:,} mixed at a time"
+            yield Verdict(CHOICE, "shuffle", f"{what}: {how}. The cost: {cost}. Do: {do}.")
+        elif is_planned:
             text = "Batches are planned by length, so samples of equal length stay together. Do: nothing."
             yield Verdict(NOTE, "shuffle", text)
         else:
