@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, DataLoader
 
 import mmapds
 from mmapds.errors import Error
@@ -105,6 +105,29 @@ def test_a_loader_sets_the_epoch_of_the_samples_that_it_reads(ds, how):
         assert sorted(found) == list(expected)
         orders.append(found)
     assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_sets_the_epoch_of_its_samples(ds, workers):
+    mapped = ds.map(drawn, seed=7)
+    stream, expected = mapped.stream(batch_size=10), ds.map(drawn, seed=7)
+    for epoch in range(2):
+        stream.set_epoch(epoch)
+        expected.set_epoch(epoch)
+        batches = DataLoader(
+            stream, batch_size=None, num_workers=workers, multiprocessing_context="fork" if workers else None
+        )
+        assert sorted(map(tuple, itertools.chain(*batches))) == list(expected)
+
+
+def test_a_worker_warns_once_if_nobody_set_the_epoch(ds, monkeypatch):
+    """Otherwise every epoch would have the same random numbers."""
+    monkeypatch.setattr("mmapds.dataset.randomness.is_worker", lambda: True)
+    mapped, told = ds.map(drawn, seed=7), ds.map(drawn, seed=7)
+    with pytest.warns(UserWarning, match=r"map\(seed=7\): expected set_epoch before the workers start"):
+        mapped.take([1, 2])
+    told.set_epoch(0)
+    assert mapped.take([3]) == told.take([3]) == [told[3]]
 
 
 def test_a_loader_of_another_part_leaves_the_epoch_as_it_is(ds):

@@ -12,12 +12,13 @@ from xxhash import xxh3_64
 
 from ..errors import ColumnError, Error, add_note, shortened
 from ..index.lengths import LengthOrder
-from ..orders.basic import Randomness, integer
+from ..orders.basic import integer
 from ..orders.permutation import Permutation
 from ..storage.sources import StrPath
 from .batch import LazyBatch, ZippedBatch
 from .catalog import Location
 from .decode import decoder_name, is_same_decoder
+from .randomness import Randomness
 from .views import PermutedRows, Rows, is_position, rows_of
 
 if TYPE_CHECKING:
@@ -131,8 +132,8 @@ class Dataset(_Samples):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of functions of `map(seed=...)`, in all views, from the next loop on.
 
-        A `mmapds.DataLoader` with a sampler of mmapds uses the epoch of the sampler instead. With other samplers and
-        loaders, call this before each epoch; spawned workers must not persist.
+        A stream, and a `mmapds.DataLoader` with a sampler of mmapds, use the epoch of the sampler instead. With other
+        samplers and loaders, call this before each epoch; spawned workers must not persist.
         """
         self._inner.set_epoch(epoch)
 
@@ -344,14 +345,14 @@ class MappedDataset(Dataset):
         inner, randomness = self._inner._with_own_epoch(), self._randomness
         if inner is self._inner and randomness is None:
             return self
-        own = randomness and Randomness(randomness.seed, randomness.epoch)
-        return MappedDataset(inner, self._function, self._is_batched, own)
+        return MappedDataset(inner, self._function, self._is_batched, randomness and randomness.copy())
 
     def _function_at(self, positions: Any) -> Callable[[Any], Any]:
         """Return the function with the generators of `positions`; call it for each sample in turn, or for the batch."""
         function, randomness = self._function, self._randomness
         if randomness is None:
             return function
+        randomness.warn_unless_set()
         generators = [randomness.of(self._inner._record(position)) for position in positions]
         if self._is_batched:
             return lambda samples: function(samples, generators)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
-import mmap
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence, Sized
@@ -546,31 +545,3 @@ def _rounded(shares: list[Fraction], longest: int) -> list[int]:
     for d in by_remainder[: longest - sum(whole)]:
         whole[d] += 1
     return whole
-
-
-# ---- random numbers of a record ---------------------------------------------------------------------------------
-
-
-class Randomness:
-    """Makes a generator for each record of an epoch. Forked processes share the epoch."""
-
-    def __init__(self, seed: SupportsIndex, epoch: int = 0) -> None:
-        self.seed = integer("seed", seed)
-        self._shared = mmap.mmap(-1, mmap.PAGESIZE)
-        self.epoch = epoch
-
-    @property
-    def epoch(self) -> int:
-        return int.from_bytes(self._shared[:8], "little")
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self._shared[:8] = word(epoch).to_bytes(8, "little")
-
-    def of(self, record: int) -> np.random.Generator:
-        """Return the generator of a record in this epoch."""
-        key = np.array([word(self.seed), self.epoch], np.uint64)
-        return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, record]))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Randomness, (self.seed, self.epoch)

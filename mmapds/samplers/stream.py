@@ -24,7 +24,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
     """
 
     def __init__(self, dataset: Any, sampler: ResumableSampler) -> None:
-        self.dataset = dataset
+        self.dataset = dataset._with_own_epoch()
         self.sampler = sampler
         self._in_batches = isinstance(sampler, torch.utils.data.BatchSampler)
         self._is_fresh = True  # the last iterator has yielded nothing
@@ -37,6 +37,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         worker = torch.utils.data.get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         self._is_fresh = True
+        self.dataset.set_epoch(self.sampler.epoch)
         if workers > 1 and not self._is_loaded:
             self._begin, self._given = self.sampler._state_at(*self.sampler._cursor.next()), 0
         self._is_loaded = False
