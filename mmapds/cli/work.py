@@ -83,7 +83,7 @@ def index(options: argparse.Namespace) -> None:
             for done in build_each(paths, request._replace(report=progress.update), options.out):
                 results.append(done)
                 seconds, started = time.perf_counter() - started, time.perf_counter()
-                rate = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
+                rate = f"{seconds:.2f} s, {done.summary.size / seconds / 1e6:,.0f} MB/s"
                 how = ", ".join([str(done.summary), *filter(None, [done.reused]), rate])
                 progress.print(how if done.fresh else f"{done.summary}; up to date, --force builds it again")
         finally:
