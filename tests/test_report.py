@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds.dataset.catalog import Location
+from mmapds.errors import OrderError
 from mmapds.orders.basic import Chunked
 from mmapds.report import numbers as computed
 from mmapds.report import report
@@ -83,6 +84,12 @@ def test_batches_are_those_of_the_sampler(path, kind):
     if not is_pack:
         padded = sum(max(LENGTHS[batch]) * len(batch) for batch in used)
         assert facts["padding"] == pytest.approx(1 - sum(LENGTHS[batch].sum() for batch in used) / padded)
+
+
+@pytest.mark.parametrize("options", [{"mix_chunks": 4}, {"compare": "pack=512,mix_chunks=4"}])
+def test_mixed_chunks_without_chunks_are_refused(path, options):
+    with pytest.raises(OrderError, match="mix_chunks = 4, expected chunk_size with it"):
+        report(path, **options)
 
 
 def test_a_long_epoch_is_read_in_blocks_that_have_its_ends_and_its_middle():

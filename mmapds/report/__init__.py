@@ -47,7 +47,7 @@ def report(
     pack: int | None = None,
     batch_size: int | None = None,
     chunk_size: int | None = None,
-    mix_chunks: int = 16,
+    mix_chunks: int | None = None,
     ranks: int = 8,
     seed: int = 0,
     compare: Sequence[str] | str = (),
@@ -70,7 +70,7 @@ def report(
       batch_size: look at `DistributedBatchSampler`, which is the default, with 32.
       chunk_size: with an order of chunks of this size; budgets and packs then by the planner "window". By default all
         records are shuffled, or the blocks of compressed sources that are larger than their cache.
-      mix_chunks: how many chunks are shuffled together, as in `mmapds.orders.Chunked`.
+      mix_chunks: how many chunks are shuffled together, as in `mmapds.orders.Chunked`; by default 16.
       ranks, seed: how many processes share the epoch, and which order it has.
       compare: plans to show beside the first, such as `"pack=4096"` or `"max_tokens=8192,ranks=16"`.
       samples: False leaves samples out, and reads none.
@@ -129,6 +129,7 @@ def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wa
         by_length = read_lengths(dataset, None, None)
     if len(dataset) and block_chunks(dataset):
         wanted = [each._replace(chunk_size=each.chunk_size or "block") for each in wanted]
+    wanted = [each.with_defaults() for each in wanted]
     documents = [describe(index)[0] for index in indexes]
     covered, has_plans = coverage(indexes, documents, len(dataset), _LISTED), len(dataset) > 0
     record_bytes = covered["bytes"] / max(covered["records_of_indexes"], 1) if covered["is_current"] else None

@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
     pack: int | None = None
     batch_size: int | None = None
     chunk_size: int | Literal["block"] | None = None  # shuffle chunks of this many neighbours, instead of all records
-    mix_chunks: int = 16
+    mix_chunks: int | None = None  # for chunks alone; `with_defaults` makes it 16
     ranks: int = 8
     seed: int = 0
 
@@ -60,6 +60,12 @@ class Wanted(NamedTuple):
         if len(limits) > 1:
             raise OrderError(f"{limits[1]} = {checked[limits[1]]}, expected None beside {limits[0]}")
         return cls(**checked)
+
+    def with_defaults(self) -> Self:
+        """Return the same plan with a number of mixed chunks; raise OrderError if it has one without chunks."""
+        if self.chunk_size is None and self.mix_chunks is not None:
+            raise OrderError(f"mix_chunks = {self.mix_chunks}, expected chunk_size with it")
+        return self._replace(mix_chunks=self.mix_chunks or 16)
 
     @property
     def kind(self) -> str:
@@ -136,7 +142,7 @@ def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) 
     left_out: dict[str, int] = {}
     chunks = None
     if wanted.chunk_size is not None:
-        chunks = Chunked(dataset, wanted.chunk_size, mix_chunks=wanted.mix_chunks, seed=wanted.seed)
+        chunks = Chunked(dataset, wanted.chunk_size, mix_chunks=wanted.mix_chunks or 16, seed=wanted.seed)
     if wanted.kind == "fixed":
         selection = None if by_length is None else Selection(by_length, 0, slice(None))
         batches, steps = -(-records // (limit * ranks)) * ranks, records // (limit * ranks)

@@ -229,7 +229,7 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
             what, do = "Compressed sources are read in chunks of blocks", "choose a larger mix_chunks to mix more"
             if chunk_size != "block":
                 what = f"You chose chunks of {counted(chunk_size, 'record')}"
-                do, reads = f"{do}, or larger chunks to read fewer pages", None
+                do, reads = f"{do}, or a smaller one to read fewer pages", None
             how = f"{counted(chunks, 'chunk')}, {mix:,} mixed at a time"
             yield Verdict(CHOICE, "shuffle", f"{what}: {how}. The cost: {cost}. Do: {do}.")
         elif is_planned:

@@ -266,8 +266,8 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         print(batches.summary())
 
     With a length column in the index, it starts and resumes without a delay. Every sample comes exactly once an epoch;
-    no batch is empty or over the budget; `len()` is exact and the same in every epoch. The batches of a step cost about
-    the same on all ranks. docs/samplers.md describes both planners.
+    no batch is empty or over the budget; `len()` is exact and the same in every epoch. With the planner "bucket", the
+    batches of a step cost about the same on all ranks. docs/samplers.md describes both planners.
 
     Args:
       dataset_or_lengths: an mmapds dataset with a column "length", or the lengths: an array or list of integers.
