@@ -34,11 +34,11 @@ demo: $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.demo)
 	$(VENV)/bin/python examples/train_packed.py --out demo
 
 bench: build/trainers/installed
-	build/trainers/bin/python -m pytest -q -W ignore bench/bench_*.py
+	build/trainers/bin/python -m pytest -q -W ignore -o faulthandler_timeout=0 bench/bench_*.py
 
 # make bench-against COMMIT=... [PATHS=Sampler] : the hot paths with this tree and with another commit, in turn
 bench-against: $(STAMP)
-	COMMIT=$(COMMIT) PATHS='$(PATHS)' $(VENV)/bin/python -m pytest -q -s -W ignore bench/bench_against.py
+	COMMIT=$(COMMIT) PATHS='$(PATHS)' $(VENV)/bin/python -m pytest -q -s -W ignore -o faulthandler_timeout=0 bench/bench_against.py
 
 # make torture [SECONDS=3600] [MODULES="forks ..."] [SEED=1]
 torture: $(STAMP)
