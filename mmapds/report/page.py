@@ -192,7 +192,7 @@ def _of_batches(plan: Facts) -> Iterator[Verdict]:
         yield _small(unused, *_BATCHES, "batches", text, do)
         if facts.get("fill", 1) < 0.9:
             text = f"Batches hold {percent(facts['fill'])} of the budget; padding and ends too short for a record take"
-            yield Verdict(NOTE, "batches", f"{text} the rest. Do: nothing, or compare a larger budget.")
+            yield Verdict(NOTE, "batches", f"{text} the rest. Do: nothing, or compare other budgets.")
     if facts.get("cost"):
         text = f"Ranks wait {percent(waiting)} of the time for the slowest one, if time follows cost."
         ways = {"fixed": "use a token budget", "packs": "choose shorter packs"}
@@ -229,7 +229,7 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
             what, do = "Compressed sources are read in chunks of blocks", "choose a larger mix_chunks to mix more"
             if chunk_size != "block":
                 what = f"You chose chunks of {counted(chunk_size, 'record')}"
-                do, reads = f"{do}, or a smaller one to read fewer pages", None
+                do, reads = do + ", or a smaller one to read fewer pages" * (not is_planned), None
             how = f"{counted(chunks, 'chunk')}, {mix:,} mixed at a time"
             yield Verdict(CHOICE, "shuffle", f"{what}: {how}. The cost: {cost}. Do: {do}.")
         elif is_planned:

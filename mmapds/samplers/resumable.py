@@ -504,7 +504,7 @@ class ResumableSampler(ABC):
             raise StateError(
                 f"state: of another dataset: expected {own}, found {shortened(saved, _SHOWN)}; make the sampler of the "
                 "same files, in the same order, and of the same view or lengths (a file that grew is another; "
-                "loader.set_epoch(state['epoch'] + 1) begins the next epoch on it)"
+                "load no state and call loader.set_epoch(state['epoch'] + 1) for the next epoch on it)"
             )
 
 
