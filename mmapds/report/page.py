@@ -174,7 +174,7 @@ def _of_batches(plan: Facts) -> Iterator[Verdict]:
     unused = 1 - facts["fill"] if facts["kind"] == "packs" else facts.get("padding", 0.0)
     compare = ""
     if facts["kind"] != "fixed" and min(waiting, unused) > _BATCHES[0]:  # a smaller limit mends one, a larger the other
-        compare = f"compare other {limit}s{' or no chunks' * has_chunks}"
+        compare = f"compare other {limit}s{', larger chunks or none' * has_chunks}"
         if facts["steps"] < _FEW:
             compare += f"; an epoch of {counted(facts['steps'], 'step')} may allow no better"
     if left_out := sum(facts["left_out"].values()):

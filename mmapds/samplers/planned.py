@@ -194,7 +194,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._load(state_dict, plan)
 
     def summary(self) -> PlanSummary:
-        """Return statistics of this epoch of budgets or packs; `print` shows them.
+        """Return statistics of this epoch of budgets or packs, not of mixtures; `print` shows them.
 
         In a long epoch, some are measured over the first steps only.
         """
