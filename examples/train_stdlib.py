@@ -48,6 +48,8 @@ def write_jsonl(path: Path, most: int = LARGE) -> None:
     sources = sorted(library.glob("*.py"))
     with path.open("w", encoding="utf-8") as out:
         for source in track(sources, "Writing the standard library as JSONL", console=console):
+            if count == most:
+                break
             try:
                 text = source.read_text(encoding="utf-8")
                 tree = ast.parse(text)
