@@ -5,14 +5,17 @@ VENV   := .venv
 PYTHON ?= python3
 STAMP  := $(VENV)/.built
 PIP     = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip --disable-pip-version-check
+# Tests start hundreds of processes, which load what the first one has compiled.
+export PYTHONDONTWRITEBYTECODE :=
+# Run files of tests in at most 8 processes, as many of them load torch; in the order of names, so that short files end it.
+PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
 .PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-trainers test-asan test-tsan test-ray test-report coverage clean
 
-# Run files of tests in one process for each core, but at most 8: many of them load torch.
 test: $(STAMP)
 	$(MAKE) --no-print-directory -j 2 --output-sync lint
-	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
+	$(VENV)/bin/python -m pytest -q $(PARALLEL)
 
 lint: lint-text lint-types lint-stubs
 
@@ -81,7 +84,7 @@ OLDEST_EXTRAS = ("torch", "images", "parquet", "hdf5", "gzip")
 
 # Lightning, transformers, accelerate, grain and others: each in several processes, resuming from checkpoints
 test-trainers: build/trainers/installed
-	build/trainers/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile tests/trainers
+	build/trainers/bin/python -m pytest -q $(PARALLEL) tests/trainers
 
 test-ray: build/ray/installed
 	build/ray/bin/python -m pytest -q -n0 -m ray tests/test_ray.py
@@ -140,7 +143,7 @@ build/gcov/installed: FLAGS = --coverage
 # All tests, in hours: every test with many examples, sanitizers, trainers, clusters, a browser, fuzzing, torture
 test-all: $(STAMP)
 	$(MAKE) --no-print-directory lint
-	HYPOTHESIS_PROFILE=thorough $(VENV)/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile -m "not ray and not browser"
+	HYPOTHESIS_PROFILE=thorough $(VENV)/bin/python -m pytest -q $(PARALLEL) -m "not ray and not browser"
 	$(MAKE) --no-print-directory test-trainers test-ray test-report test-tsan test-asan
 	$(MAKE) --no-print-directory fuzz RUNS=$(or $(RUNS),1000000)
 	$(MAKE) --no-print-directory torture SECONDS=$(or $(SECONDS),1800)
@@ -148,7 +151,7 @@ test-all: $(STAMP)
 # make test-asan [TESTS="tests/test_json.py ..."]. The allocator of the sanitizer can hang in a child that is forked while other
 # threads allocate, which stateful loaders do, so their tests are skipped.
 test-asan: build/asan/installed
-	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" build/asan/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile \
+	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" build/asan/bin/python -m pytest -q $(PARALLEL) \
 	  -k "not stateful and not torchdata" $(TESTS)
 
 test-tsan: build/tsan/installed
@@ -160,7 +163,7 @@ coverage: build/gcov/installed
 	$(PIP) --python build/gcov install -q --group coverage
 	find build/gcov/cmake -name '*.gcda' -delete
 	build/gcov/bin/python -m coverage erase
-	-build/gcov/bin/python -m coverage run -m pytest -q -n auto --maxprocesses 8 --dist loadfile
+	-build/gcov/bin/python -m coverage run -m pytest -q $(PARALLEL)
 	build/gcov/bin/python -m coverage combine -q
 	build/gcov/bin/python -m coverage html -q
 	build/gcov/bin/python -m coverage report --skip-covered | tee build/coverage/python.txt

@@ -8,7 +8,9 @@ from hypothesis import settings
 
 import mmapds
 from mmapds.cli.commands import index_main, main
+from mmapds.storage.workers import cores
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: the test processes already use the cores
 pytest.register_assert_rewrite("tests.support")
 from tests.support import wheel  # noqa: E402 - its assertions are rewritten
 
@@ -17,6 +19,11 @@ from tests.support import wheel  # noqa: E402 - its assertions are rewritten
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("thorough", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_xdist_auto_num_workers():
+    """Run one process more than there are cores: some tests wait."""
+    return cores() + 1
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 import mmapds
 from mmapds import _native
@@ -26,6 +25,7 @@ from tests.support.compressed import ZSTD
 from tests.support.docs import blocks, fenced, table
 from tests.support.files import ROOT
 from tests.support.objects import Server
+from tests.support.reports import measure_in_this_process
 from tests.support.samples import npy, write_pair, write_tfrecords
 from tests.support.tars import archive
 
@@ -69,8 +69,9 @@ PAGES = sorted(path.stem for path in (ROOT / "docs").glob("*.md") if re.search("
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
-def test_the_commands_and_the_code_of_a_page_run(page, write, capsys):
+def test_the_commands_and_the_code_of_a_page_run(page, write, capsys, monkeypatch):
     """From top to bottom. What they print or hold is asserted there, where it is worth it."""
+    measure_in_this_process(monkeypatch)
     names = {"train_step": len, "mmapds": mmapds, "ds": mmapds.open("train.jsonl")}
     if page == "command-line":
         write([{"id": i, "text": "x" * (i % 20 * (i % 17))} for i in range(20_000)], "train.jsonl")
@@ -108,24 +109,6 @@ def test_the_readme_runs_from_top_to_bottom_is_killed_and_resumes_with_the_next_
         assert sorted(ids) == sorted(sample["id"] for sample in train)
 
 
-@pytest.mark.usefixtures("files")
-def test_the_script_of_the_training_page_runs_and_resumes_with_other_ranks():
-    code = blocks("docs/training.md", "python")[0]
-    killed = code.replace(
-        "                save()\n", "                save()\n                epoch == 1 and os._exit(9)\n"
-    )
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-    for ranks, text in ((2, killed), (1, code)):  # the second one resumes from the last checkpoint of the first
-        Path("train.py").write_text(text)
-        torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        ran = run("-m", *torchrun, "train.py", env=environment)
-        assert (ran.returncode == 0) == (text == code), ran.stderr
-        state = torch.load("last.pt", weights_only=True)["loader"]
-        sampler = mmapds.TokenBudgetBatchSampler(mmapds.open("train.jsonl"), max_tokens=4096, num_replicas=1, rank=0)
-        sampler.load_state_dict(state)
-        assert (sampler.epoch, sampler.first_step > 0) == ((1, True) if text == killed else (3, False))
-
-
 def test_the_page_of_object_stores_runs_with_credentials_of_the_environment(tmp_path):
     """Each object is fetched once: to be indexed."""
     (indexing,), (code,) = blocks("docs/remote.md", "sh"), blocks("docs/remote.md", "python")
@@ -156,6 +139,13 @@ def test_the_page_of_public_names_is_that_of_the_code():
     assert not [name for name, text in named if not re.fullmatch(r"[A-Z`].*\.", text)]
     assert not [name for name, _, rest in entries if "```python\n" not in rest]
     assert {f"mmapds.{name}" for name in api.public_names()} < {name for name, _ in named}
+
+
+def test_the_picture_of_packs_is_what_its_script_draws():
+    pictures = ROOT / "docs" / "pictures"
+    ran = run(pictures / "draw_packs.py", cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == (pictures / "packs.svg").read_text()
 
 
 def test_every_path_that_contributing_names_exists():

@@ -12,6 +12,7 @@ import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -340,7 +341,7 @@ def test_a_process_that_dies_is_an_error_that_names_its_signal():
 # ---- the first thing that workers do -------------------------------------------------------------------------
 
 
-def test_threads_begin_with_a_function_whose_seeds_are_not_the_trainers():
+def test_threads_begin_with_a_function_whose_seeds_are_not_the_trainers(request):
     def seed(number):
         random.seed(number), np.random.seed(number), torch.manual_seed(number)
         numbers.append(number)
@@ -350,11 +351,13 @@ def test_threads_begin_with_a_function_whose_seeds_are_not_the_trainers():
         assert list(ours(Numbers(9), num_workers=3, worker_init_fn=function)) == [[i] for i in range(9)]
         return random.random(), np.random.random(), torch.rand(1).item()
 
-    numbers, threads = [], torch.get_num_threads()
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(3)
+    numbers = []
     assert drawn_after(seed) == drawn_after(None)
     assert sorted(numbers) == [0, 1, 2, 9, 9]
     assert list(DataLoader(Numbers(4), num_workers=2, collate_fn=lambda _: torch.get_num_threads())) == [1] * 4
-    assert [torch.get_num_threads(), ThreadPoolExecutor(1).submit(torch.get_num_threads).result()] == [threads] * 2
+    assert [torch.get_num_threads(), ThreadPoolExecutor(1).submit(torch.get_num_threads).result()] == [3] * 2
 
 
 # ---- the end of a loop, and of the process -------------------------------------------------------------------

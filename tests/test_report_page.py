@@ -15,7 +15,7 @@ from mmapds.report import report
 from mmapds.report.page import CHOICE, FAIR, GOOD, NOTE, POOR, page, percent, verdicts
 from tests.support.commands import run
 from tests.support.messages import check
-from tests.support.reports import Page, words
+from tests.support.reports import Page, measure_in_this_process, words
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -229,6 +229,7 @@ def test_a_training_run_adds_what_its_ranks_waited_for(path, tmp_path):
 
 
 def test_loaders_are_measured_where_that_is_asked_for(path, monkeypatch):
+    measure_in_this_process(monkeypatch)
     short = partial(report_room.bench, workers=[1], processes=False, cold=False, seconds=0.02)
     monkeypatch.setattr(report_room, "bench", short)
     facts = report(path, batch_size=16, ranks=2, loader=True)

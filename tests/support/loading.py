@@ -5,9 +5,13 @@ import threading
 from functools import partial
 
 import pytest
+from torch.utils.data import _utils
 
 import mmapds
 from mmapds.prefetch import THREAD_NAME
+
+_utils.MP_STATUS_CHECK_INTERVAL = 0.5
+"""How long torch's loader waits for a worker when it is collected with the error of a sample; 5 seconds by default."""
 
 KINDS = {"alone": {}, "threads": {"num_workers": 2}, "processes": {"num_workers": 2, "workers": "processes"}}
 every_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)

@@ -4,9 +4,12 @@ import html.parser
 import itertools
 import json
 import math
+import pickle
 from fractions import Fraction
+from types import SimpleNamespace
 
 import mmapds
+import mmapds.bench
 
 VOID = {"meta", "path", "use", "rect", "image", "br", "link"}
 """Elements that end by themselves, in HTML or in the SVG of charts, where they are written so."""
@@ -21,6 +24,16 @@ def words(path, lengths, texts=None):
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     mmapds.build(path, length="n")
     return str(path)
+
+
+def measure_in_this_process(monkeypatch):
+    """Run the trials of `mmapds.bench` here: each new process loads torch, and test_bench.py starts such processes."""
+
+    def run(*_, input, **__):  # noqa: A002 - of subprocess.run
+        found = mmapds.bench.measure(pickle.loads(input))
+        return SimpleNamespace(returncode=0, stdout=pickle.dumps(found))
+
+    monkeypatch.setattr(mmapds.bench, "subprocess", SimpleNamespace(run=run))
 
 
 def all_batches(sampler):
