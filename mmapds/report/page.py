@@ -172,40 +172,44 @@ def _of_batches(plan: Facts) -> Iterator[Verdict]:
     limit = "pack" if facts["kind"] == "packs" else "budget"
     waiting = facts["cost"]["waiting"] if facts.get("cost") else 0.0
     unused = 1 - facts["fill"] if facts["kind"] == "packs" else facts.get("padding", 0.0)
-    compare = ""
+    pad_less, wait_less = _ways(facts, has_chunks)
     if facts["kind"] != "fixed" and min(waiting, unused) > _BATCHES[0]:  # a smaller limit mends one, a larger the other
-        compare = f"compare other {limit}s{', larger chunks or none' * has_chunks}"
-        if facts["steps"] < _FEW:
-            compare += f"; an epoch of {counted(facts['steps'], 'step')} may allow no better"
+        pad_less = wait_less = f"compare other {limit}s{', larger chunks or none' * has_chunks}"
+    few = ""
+    if facts["kind"] != "fixed" and facts["steps"] < _FEW:
+        few = f"; an epoch of {counted(facts['steps'], 'step')} may allow no better"
     if left_out := sum(facts["left_out"].values()):
         share = left_out / (left_out + facts["records"])
         what = " and ".join(f"{count:,} {why}" for why, count in facts["left_out"].items() if count)
         text = f"{percent(share)} of the records are left out: {what}."
         yield _small(share, 0.001, 0.02, "batches", text, f"choose a larger {limit}, or cut long records")
     if facts["kind"] == "packs":
-        do = compare or f"choose {'larger chunks or none' if has_chunks else 'a longer pack'}"
-        yield _small(unused, *_BATCHES, "batches", f"Packs are {percent(facts['fill'])} full.", do)
+        yield _small(unused, *_BATCHES, "batches", f"Packs are {percent(facts['fill'])} full.", pad_less + few)
     elif "padding" in facts:
         others = f"random batches with as many records have {percent(facts['random_padding'])}"
         text = f"{percent(facts['padding'])} of a batch is padding; {others}."
-        do = compare or ("use a token budget" if facts["kind"] == "fixed" else _smaller_budget(facts))
-        yield _small(unused, *_BATCHES, "batches", text, do)
+        yield _small(unused, *_BATCHES, "batches", text, pad_less + few)
         if facts.get("fill", 1) < 0.9:
             text = f"Batches hold {percent(facts['fill'])} of the budget; padding and ends too short for a record take"
             yield Verdict(NOTE, "batches", f"{text} the rest. Do: nothing, or compare other budgets.")
     if facts.get("cost"):
         text = f"Ranks wait {percent(waiting)} of the time for the slowest one, if time follows cost."
-        ways = {"fixed": "use a token budget", "packs": "choose shorter packs"}
-        ways["packs"] += ", though they leave out more records" * bool(left_out)
-        do = compare or ways.get(facts["kind"], "choose a larger budget") + (", or no chunks" if has_chunks else "")
-        yield _small(waiting, *_BATCHES, "batches", text, do)
+        yield _small(waiting, *_BATCHES, "batches", text, wait_less + few)
 
 
-def _smaller_budget(facts: Facts) -> str:
-    """Return what lessens padding, which is about proportional to the budget; that must hold the longest record."""
-    wanted = int(facts["limit"] * 0.02 / max(facts["padding"], 0.02))
+def _ways(facts: Facts, has_chunks: bool) -> tuple[str, str]:
+    """Return what lessens padding or room in packs, and what lessens waits of ranks."""
+    if facts["kind"] == "fixed":
+        return "use a token budget", "use a token budget"
+    if facts["kind"] == "packs":
+        leaves_out = ", though they leave out more records" * bool(sum(facts["left_out"].values()))
+        fuller = "larger chunks or none" if has_chunks else "a longer pack"
+        return f"choose {fuller}", f"choose shorter packs{leaves_out}{', or no chunks' * has_chunks}"
+    # Padding is about proportional to the budget, which must hold the longest record.
+    wanted = int(facts["limit"] * 0.02 / max(facts.get("padding", 0), 0.02))
     smaller = max(1 << max(wanted, 1).bit_length() - 1, 1 << (facts["longest"] - 1).bit_length())
-    return f"choose a smaller budget, {smaller:,}" if smaller < facts["limit"] else "cut long records"
+    less = f"choose a smaller budget, {smaller:,}" if smaller < facts["limit"] else "cut long records"
+    return less, f"choose a larger budget{', or no chunks' * has_chunks}"
 
 
 def _of_order(plan: Facts) -> Iterator[Verdict]:
