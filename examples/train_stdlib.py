@@ -190,19 +190,15 @@ def show_result(source: Path, checkpoint: Path) -> None:
 
 def next_steps(source: Path) -> list[str]:
     """Return commands to try on the file that is left, and on its index."""
-    scripts = Path(sysconfig.get_path("scripts"))
-    found = shutil.which("mmapds")
-    mmapds_, python = (
-        ("mmapds", "python")
-        if found and Path(found).parent == scripts
-        else (shlex.quote(os.path.relpath(scripts / name)) for name in ("mmapds", "python"))
-    )
+    found = shutil.which("python")
+    is_first = found is not None and Path(found).parent == Path(sys.executable).parent
+    python = "python" if is_first else shlex.quote(os.path.relpath(sys.executable))
     path = shlex.quote(str(source))
     return [
-        f"{mmapds_} info {path}",
-        f"{mmapds_} head -n 2 {path}",
-        f"{mmapds_} show {path} -1 1000:1003",
-        f"{mmapds_} verify {path}",
+        f"{python} -m mmapds info {path}",
+        f"{python} -m mmapds head -n 2 {path}",
+        f"{python} -m mmapds show {path} -1 1000:1003",
+        f"{python} -m mmapds verify {path}",
         f'{python} -c \'import mmapds; print(mmapds.open("{source}")[1000]["name"])\'',
     ]
 
