@@ -40,7 +40,7 @@ class Randomness:
         return Randomness(self.seed, self.epoch if self.is_set else None)
 
     def warn_unless_set(self) -> None:
-        """Warn in a worker whose loader set no epoch; one of the workers warns."""
+        """Warn in a worker whose loader set no epoch; of forked workers one warns."""
         if not self.is_set and is_worker():
             self.epoch = 0
             warn(
