@@ -53,7 +53,7 @@ def build(
     storage_options: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Path | list[Path] | str:
-    """Index sources in place; unchanged sources are not scanned again.
+    """Index sources in place; what `out` has of unchanged sources is not scanned again.
 
         mmapds.build("train.jsonl", length="items(tokens)", columns={"characters": "chars(text)"})
         mmapds.build("part-*.jsonl", out="corpus.mmx")
