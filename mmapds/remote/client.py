@@ -78,8 +78,10 @@ class _Child:
     def __init__(self) -> None:
         self.environment = _environment()
         work = f"import sys; sys.path[:] = {sys.path!r}; from {__package__}.transfer import main; main()"
+        command = [sys.executable, "-P", "-c", work]
+        environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}  # glibc keeps megabytes in the arena of each thread
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
         )
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Future[dict[str, Any]], Callable[[list[Any]], object]]] = {}
