@@ -103,11 +103,11 @@ rivals: build/rivals/installed
 
 build/docs/installed: $(STAMP)
 	$(environment)
-	$(PIP) --python $(@D) install -q --group docs
+	$(PIP) --python $(@D) install -q --group docs --group trainers
 	touch $@
 
-# The docs as a site, with a reference of all public names from their docstrings. Warnings and dead links are errors. Only
-# the environment needs a network.
+# The docs as a site, with a reference of all public names from their docstrings; it loads integrations with trainers.
+# Warnings and dead links are errors. Only the environment needs a network.
 docs: build/docs/installed
 	PYTHONPATH=. build/docs/bin/python docs/site/assemble.py sources build/docs/source
 	build/docs/bin/python -m sphinx -W --keep-going -n -q -E -c docs/site build/docs/source build/docs/html
