@@ -29,8 +29,8 @@ def words(path, lengths, texts=None):
 def measure_in_this_process(monkeypatch):
     """Run the trials of `mmapds.bench` here: each new process loads torch, and test_bench.py starts such processes."""
 
-    def run(*_, input, **__):  # noqa: A002 - of subprocess.run
-        found = mmapds.bench.measure(pickle.loads(input))
+    def run(*_, **given):
+        found = mmapds.bench.measure(pickle.loads(given["input"]))
         return SimpleNamespace(returncode=0, stdout=pickle.dumps(found))
 
     monkeypatch.setattr(mmapds.bench, "subprocess", SimpleNamespace(run=run))
