@@ -23,6 +23,8 @@ from mmapds import orders
 from mmapds.compression import blocks, content, reader, zstd
 from mmapds.compression import gzip as gzip_codec
 from mmapds.compression.reader import BlockReader
+from mmapds.dataset import catalog
+from mmapds.samplers import resumable
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import LARGEST_BLOCK
 from tests.support import oracle
@@ -224,8 +226,9 @@ LONG = text(400)[:80_000].split(b"\n")
 @pytest.fixture
 def large(write, monkeypatch):
     """Files of one block that is too large, of 19 pieces and a smaller one."""
-    monkeypatch.setattr(reader, "PIECE", 4096)
-    for module in (zstd, content, reader):
+    for module in (reader, catalog):
+        monkeypatch.setattr(module, "PIECE", 4096)
+    for module in (zstd, content, reader, catalog):
         monkeypatch.setattr(module, "LARGEST_BLOCK", 20_000)
     made = {"one.jsonl.zst": one_frame, "streamed.jsonl.zst": streamed, "block.jsonl.gz": one_block}
     paths = [write(make(b"\n".join(LONG)), name) for name, make in made.items()]
@@ -252,6 +255,20 @@ def test_a_large_block_is_read_forward_and_from_its_beginning(large, rows, is_ke
             message = r"expected records in the order of the file, as block 0 has 80000 bytes .*run: .*seekable "
             with pytest.raises(mmapds.Error, match=message):
                 ds[row]
+
+
+def test_large_blocks_that_fit_the_cache_one_by_one_are_decoded_again(large, monkeypatch):
+    """Where a mix of chunks ends and the next one begins, more blocks are in use than a mix has."""
+    monkeypatch.setattr(resumable, "_MUCH", 5000)
+    ds = mmapds.open(large, decode="bytes", block_cache=100_000)
+    sampler = mmapds.ChunkedSampler(ds, 10**9, mix_chunks=2)
+    loader = mmapds.DataLoader(ds, 8, sampler=sampler, num_workers=2, collate_fn=list)
+    with pytest.warns(match="would be decoded about .*; give block_cache=200000 or more to mmapds.open, or read chu"):
+        lines = [line for batch in loader for line in batch]
+    assert sorted(lines) == sorted(LONG * len(large))
+    ds = mmapds.open(large, decode="bytes", block_cache=79_999)
+    with pytest.raises(mmapds.Error, match=r"80000 bytes .* more than block_cache = 79999, .*; give block_cache=80000"):
+        next(iter(mmapds.ChunkedSampler(ds, 10**9, mix_chunks=2)))
 
 
 @pytest.mark.parametrize("writer", ["many", "one", "gzip"])

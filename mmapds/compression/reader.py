@@ -119,40 +119,47 @@ def _memory_of(block: Block) -> int:
     return block.room if isinstance(block, _native.Block) else len(block)
 
 
-def out_of_order(path: str, block: int, size: int) -> Error:
-    """Return the error for a record of a large block that lies before the decoder's position."""
+def out_of_order(path: str, block: int, size: int, limit: int) -> Error:
+    """Return the error for a record of a block larger than the cache that lies before the decoder's position."""
     return Error(
-        f"{path}: expected records in the order of the file, as block {block} has {size} bytes of content, found an "
-        f"earlier one; run: {tool('seekable')} {quoted(path)}"
+        f"{path}: expected records in the order of the file, as block {block} has {size} bytes of content, more than "
+        f"block_cache = {limit}, found an earlier one; give block_cache={size} or more to mmapds.open, or make "
+        f"smaller blocks; run: {tool('seekable')} {quoted(path)}"
     )
 
 
 class Forward:
-    """A large block, read in order by one process.
+    """A large block, decoded from its begin by one process.
 
     Args:
       begin: starts to decode the block.
+      size: bytes of its content.
       cache: keeps its pieces, by `key` and piece number.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[bytes]], cache: BlockCache, key: tuple[int, int]) -> None:
+    def __init__(
+        self, begin: Callable[[], Iterator[bytes]], size: int, cache: BlockCache, key: tuple[int, int]
+    ) -> None:
         self._begin, self._cache, self._key = begin, cache, key
+        self._fits = size <= cache.limit
         self._lock = threading.Lock()
         self._pieces: Iterator[bytes] | None = None
         self._next, self._last = 0, b""  # number of the next piece; the last piece, even if no longer cached
 
     def piece(self, number: int) -> Block | None:
-        """Return a piece, empty after the end; None if it is before the decoder's position and no longer cached.
+        """Return a piece, empty after the end.
 
-        Piece 0 is always available: decoding starts again.
+        For a piece before the decoder's position that is no longer cached, decoding starts again if the block fits the
+        cache. In a larger block only piece 0 starts it again, and None is returned for others.
         """
         with self._lock:
             (kept,) = self._cache.find([(*self._key, number)])
             if kept is not None:
                 return kept
-            if self._pieces is None or (number == 0 and self._next):
+            is_passed = number < self._next - 1
+            if self._pieces is None or (is_passed and (self._fits or number == 0)):
                 self._next, self._pieces = 0, _of_one_size(self._begin())
-            if number < self._next - 1:
+            elif is_passed:
                 return None
             while self._next <= number:
                 pieces, self._pieces = self._pieces, None  # after an error, or a handler that raises, start again
@@ -273,7 +280,8 @@ class BlockReader:
         known = self._forward
         forward = known.get(block)
         if forward is None:
-            forward = Forward(partial(self._decoding, block, place), self._cache, (self._key, block))
+            decoding = partial(self._decoding, block, place)
+            forward = Forward(decoding, place.size, self._cache, (self._key, block))
             forward = known.setdefault(block, forward)
             for old in list(known)[:-_MOST_FORWARD]:
                 known.pop(old, None)
@@ -286,7 +294,7 @@ class BlockReader:
             with self._naming(block, place):
                 piece = forward.piece(number)
             if piece is None:
-                raise out_of_order(self._path, block, place.size)
+                raise out_of_order(self._path, block, place.size, self._cache.limit)
             yield place.content + number * PIECE, piece
 
     def _get(self, wanted: tuple[int, Place], _: Any) -> tuple[int, Block]:

@@ -182,15 +182,16 @@ class Catalog:
           numbers: the first records of an epoch; the first half of them fills the cache.
           limit: bytes of the cache.
         Raises:
-          Error: a record of a large block comes after later ones, and the cache no longer holds it.
+          Error: a record of a block larger than the cache comes after later ones, which may have replaced it there.
         """
         cached, cached_bytes, decoded, decoded_bytes = OrderedDict[tuple[int, int], int](), 0, 0, 0
-        reached: dict[tuple[int, int], int] = {}  # decoded up to this byte of the content, for large blocks
+        reached: dict[tuple[int, int], int] = {}  # decoded up to this byte of the content, for blocks read in order
         for k, (block, place, begin) in enumerate(self._blocks_of(numbers)):
             size = place.size
-            if size > LARGEST_BLOCK:
-                if place.content + PIECE <= begin < reached.get(block, 0) - limit - 2 * PIECE:
-                    raise out_of_order(self.source_path(block[0]), block[1], size)
+            if size > max(LARGEST_BLOCK, limit):
+                # Half of the cache: other sources, and threads that read ahead, use it too.
+                if place.content + PIECE <= begin < reached.get(block, 0) - limit // 2:
+                    raise out_of_order(self.source_path(block[0]), block[1], size, limit)
                 reached[block] = max(begin, reached.get(block, 0) if begin >= place.content + PIECE else 0)
             if block in cached:
                 cached.move_to_end(block)
