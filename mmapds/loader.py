@@ -85,8 +85,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             prefetch_factor = integer("prefetch_factor", prefetch_factor, 1)
         _check_samplers(dataset, sampler, batch_sampler, is_batched=batch_size is not None)
         check_plan(batch_sampler, collate_fn)
-        self._shuffles, self._owns_sampler = bool(shuffle), sampler is None and batch_sampler is None
-        if self._owns_sampler:
+        self._shuffles = bool(shuffle)
+        if sampler is None and batch_sampler is None:
             sampler, shuffle = (_Shuffled if shuffle else _InOrder)(dataset, generator), None
         if collate_fn is None and (batch_size is not None or batch_sampler is not None):
             collate_fn = default_collate
@@ -150,7 +150,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         objects = cast(Any, self.dataset)._indexed._objects() if is_ours(self.dataset) else None
         if objects and objects.has_cache and self._resumable is not None:  # without a cache, the first read says so
             waits.fetching = Fetching(cast(Any, self.dataset)._indexed, self._resumable)
-        return Drawn(self._index_sampler, self._resumable, self._owns_sampler, waits.fetching)
+        return Drawn(self._index_sampler, self._resumable, waits.fetching)
 
     def _begin_epoch(self) -> None:
         """Set the epoch of the dataset, for the random numbers of `map(seed=...)`."""
@@ -175,9 +175,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         After `load_state_dict`, the first one is the epoch of the state.
         """
-        sampler = self._stateful()
-        current, position = sampler._place()
-        for epoch in range(current + (position >= len(sampler._contents)), end):
+        for epoch in range(self._stateful().epoch, end):
             self.set_epoch(epoch)
             yield epoch
 
@@ -269,7 +267,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
 
 class _OwnSampler(OrderSampler):
-    """The default sampler of a loader. A loop that reads a whole epoch is followed by the next epoch."""
+    """The default sampler of a loader."""
 
     def __init__(self, dataset: Any, generator: torch.Generator | None) -> None:
         if isinstance(self, torch.utils.data.RandomSampler):  # trainers read its attributes

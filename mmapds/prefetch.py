@@ -78,8 +78,8 @@ class Drawn(Iterator[Any]):
 
     latest: "Drawn"
 
-    def __init__(self, indices: Any, sampler: Any, owned: bool, fetching: "Fetching | None") -> None:
-        self._indices, self._sampler, self._owned = indices, sampler, owned  # keeping the loader would make a cycle
+    def __init__(self, indices: Any, sampler: Any, fetching: "Fetching | None") -> None:
+        self._indices, self._sampler = indices, sampler  # keeping the loader would make a cycle
         self._fetching = fetching
         self._in_batches = sampler is indices  # otherwise a step is one sample, and the loader makes batches
         self._source: Iterator[Any] | None = None
@@ -90,7 +90,7 @@ class Drawn(Iterator[Any]):
         """Whether the sampler raised an error."""
 
     def __iter__(self) -> "Drawn":
-        self.latest = Drawn(self._indices, self._sampler, self._owned, self._fetching)
+        self.latest = Drawn(self._indices, self._sampler, self._fetching)
         return self.latest
 
     def __next__(self) -> Any:
@@ -127,8 +127,6 @@ class Drawn(Iterator[Any]):
         """Mark the epoch as finished, once the trainer got StopIteration."""
         if self._iteration is not None and self._iteration.span is not None:
             self._count(self._iteration.span.steps)
-            if self._owned:
-                self._sampler.set_epoch(self._iteration.span.epoch + 1)
 
     def _count(self, steps: int) -> None:
         if self._iteration is not None and self._iteration.span is not None:

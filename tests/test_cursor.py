@@ -4,7 +4,6 @@ import copy
 import functools
 import json
 import pickle
-import warnings
 from itertools import islice
 
 import hypothesis
@@ -17,10 +16,6 @@ from mmapds import DistributedBatchSampler, DistributedSampler, StateError, Toke
 from tests.support.messages import check
 from tests.support.sampler_kinds import KINDS, LENGTHS, WORLD, N, epoch_of, every_kind, records_in
 
-# Tests read passes of one epoch again, on purpose.
-pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")
-
-
 whole = functools.cache(lambda make, epoch: epoch_of(make, epoch, **WORLD))
 
 
@@ -32,12 +27,21 @@ def taken(sampler, steps):
 @every_kind
 def test_an_iterator_takes_its_epoch_and_position_with_its_first_step(make):
     sampler = make(**WORLD)
-    first, second = iter(sampler), iter(sampler)
+    first, second, third = iter(sampler), iter(sampler), iter(sampler)
     sampler.set_epoch(3)
-    assert list(first) == list(second) == whole(make, 3)
-    third, state = iter(sampler), sampler.state_dict(step=2)
-    sampler.load_state_dict(state)
+    assert list(zip(first, second, strict=True)) == [(each, each) for each in whole(make, 3)]
+    sampler.load_state_dict(sampler.state_dict(step=2))
     assert list(third) == whole(make, 3)[2:]
+
+
+@every_kind
+def test_an_epoch_follows_a_whole_one_without_set_epoch(make):
+    sampler = make(**WORLD)
+    sampler.load_state_dict(sampler.state_dict(step=2))
+    numbered = [list(enumerate(sampler, sampler.first_step)) for _ in range(3)]
+    first, *later = ([*enumerate(whole(make, epoch))] for epoch in range(3))
+    assert numbered == [first[2:], *later]
+    assert (sampler.epoch, sampler.state_dict()["epoch"]) == (3, 2), "the state is the end of the last loop"
 
 
 class Rules:
@@ -45,24 +49,21 @@ class Rules:
 
     def __init__(self, steps, start):
         self.steps = steps
-        self.epoch, self.step, self.following = 0, start, 0
+        self.epoch, self.step = 0, start
         self.is_known = False  # the epoch was set, loaded or begun; else the first one that is set has `start`
         self.chosen = None  # by set_epoch, since an iterator began
         self.over = None  # the epoch of a state of its end
 
     def set_epoch(self, epoch):
-        if epoch != self.epoch or not self.is_known:
-            if self.is_known:
-                self.step = self.steps if epoch == self.over else 0
-            self.epoch = self.following = epoch
-        if epoch != self.over:
-            self.over = None
-        self.chosen, self.is_known = epoch, True
+        if epoch != self.epoch and self.is_known:
+            self.step, self.over = self.steps if epoch == self.over else 0, None
+        self.epoch = self.chosen = epoch
+        self.is_known = True
 
     def load(self, epoch, step):
-        self.is_known, self.following = True, max(epoch + 1, self.chosen or 0)
+        self.is_known = True
         if step == self.steps and epoch != self.chosen:
-            self.epoch, self.step, self.over = self.following, 0, epoch
+            self.epoch, self.step, self.over = epoch + 1, 0, epoch
         else:
             self.epoch, self.step, self.over = epoch, step, None
 
@@ -71,9 +72,9 @@ class Rules:
 
     def take(self, steps):
         if steps and self.step < self.steps:
-            self.chosen = None
+            self.chosen = self.over = None
             if steps >= self.steps - self.step:  # an iterator that is dropped before its last step changes nothing
-                self.epoch, self.step = self.following, 0
+                self.epoch, self.step = self.epoch + 1, 0
         self.is_known |= steps > 0
 
 
@@ -118,19 +119,6 @@ def test_any_calls_in_any_order_follow_the_rules(make, start, calls):
     assert list(sampler) == whole(make, rules.epoch)[rules.step :]
 
 
-def test_a_second_pass_without_set_epoch_warns_once_where_the_order_would_change():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        in_order, sampler = DistributedSampler(range(9), shuffle=False), DistributedSampler(range(9))
-        list(in_order), list(in_order), taken(sampler, 3)
-        for epoch in (0, 1):
-            sampler.set_epoch(epoch)
-            list(sampler)
-        with pytest.raises(UserWarning, match="epoch = 1, expected a new one in a second pass; set it with set_epoch"):
-            list(sampler)
-        list(sampler)
-
-
 @pytest.mark.parametrize(("step", "expected"), [(3, 2), (9, 3)])
 def test_a_loop_that_starts_over_before_the_loaded_epoch_is_warned(step, expected):
     saved, sampler = DistributedSampler(range(9)), DistributedSampler(range(9))
@@ -139,8 +127,6 @@ def test_a_loop_that_starts_over_before_the_loaded_epoch_is_warned(step, expecte
     with pytest.warns(UserWarning, match=f"epoch = 0, expected {expected}, that of the loaded state"):
         sampler.set_epoch(0)
     assert sampler.epoch == 0
-    sampler.load_state_dict(saved.state_dict(step=0))
-    sampler.set_epoch(0)
     with pytest.warns(UserWarning, match=f"epoch = 0, expected {expected}, that of the loaded state; begin the loop"):
         iter(sampler).load_state_dict(saved.state_dict(step=step))  # as torchdata does, after `set_epoch`
     assert sampler.epoch == expected

@@ -19,9 +19,6 @@ from tests.support.files import patched
 from tests.support.messages import check
 from tests.support.packs import best_fit_decreasing, bimodal, flat, in_chunks, problems, steps_of
 
-# Tests read passes of one epoch again, on purpose.
-pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")
-
 ALONE = {"num_replicas": 1, "rank": 0}
 
 

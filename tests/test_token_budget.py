@@ -15,9 +15,6 @@ from mmapds import OrderError, StateError, TokenBudgetBatchSampler, orders
 from tests.support import messages
 from tests.support.budgets import check, flat, hard, log_normal, ranks
 
-# Tests read passes of one epoch again, on purpose.
-pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")
-
 ALONE = {"num_replicas": 1, "rank": 0}
 PLANNERS = ["bucket", "window"]
 OPTIONS = {

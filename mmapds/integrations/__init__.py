@@ -1,7 +1,6 @@
 """Support for trainers and loaders of other libraries, one file for each.
 
-This file has accelerate, whose prepared loaders shard batches themselves, so that a sampler must not shard them too;
-and Fabric, whose loaders count epochs themselves.
+This file has accelerate, whose prepared loaders shard batches themselves, so that a sampler must not shard them too.
 """
 
 import sys
@@ -34,20 +33,3 @@ def refuse_second_sharding(sampler: Any, num_replicas: int, *, cuts: bool) -> No
         )
     if isinstance(loader, sys.modules["accelerate.data_loader"].DataLoaderDispatcher):
         raise OrderError("dispatch_batches = True, expected False with batches of different sizes, which it cuts")
-
-
-def refuse_counted_epochs(epoch: int, expected: int) -> None:
-    """Raise OrderError if a loader of Fabric's `setup_dataloaders` sets the epoch: it counts from 0 in every job.
-
-    Args:
-      epoch: the epoch that Fabric sets.
-      expected: the epoch of the loaded state.
-    """
-    frame = sys._getframe().f_back
-    while frame is not None:
-        if frame.f_globals.get("__name__") in ("lightning.fabric.wrappers", "lightning_fabric.wrappers"):
-            raise OrderError(
-                f"epoch = {epoch}, expected {expected}, that of the loaded state; a loader of Fabric's "
-                "setup_dataloaders counts epochs from 0: use the loader as it is, and fabric.to_device(batch)"
-            )
-        frame = frame.f_back

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import warn
-from ..integrations import refuse_counted_epochs
 from ..orders.basic import Int64s
 
 
@@ -145,9 +144,21 @@ class Iteration(Iterator[Iterator[Any]]):
         return self._block_end - length_hint(self._block) if self.delivered is None else self.delivered
 
     @property
+    def at(self) -> tuple[int, int]:
+        """The epoch and the position after the finished steps."""
+        if self.span is None:
+            return self.sampler._cursor.next()  # type: ignore[no-any-return]
+        return self.span.epoch, self.span.position_after(self.done)
+
+    @property
     def is_over(self) -> bool:
         """Whether all steps are finished."""
-        return self.done >= (0 if self.span is None else self.span.steps)
+        return self.span is not None and self.done >= self.span.steps
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the trainer may have finished fewer steps, since a loader prefetches and does not count."""
+        return self.is_drawn_ahead and self.delivered is None
 
 
 class Steps(chain[Any]):
@@ -165,14 +176,12 @@ class Steps(chain[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the steps of this iterator; torchdata calls this."""
-        span, sampler = self._iteration.span, self._iteration.sampler
-        at = sampler._place() if span is None else (span.epoch, span.position_after(self._iteration.done))
-        return sampler._state_at(*at)  # type: ignore[no-any-return]
+        return self._iteration.sampler._state_at(*self._iteration.at)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state into the sampler. torchdata calls this in `iter(loader)`, so the state wins over `set_epoch`."""
         sampler = self._iteration.sampler
-        epoch = sampler._cursor._epoch_set
+        epoch = sampler._cursor.chosen
         sampler.load_state_dict(state_dict)
         if epoch not in (None, sampler.epoch):
             warn(f"epoch = {epoch}, expected {sampler.epoch}, that of the loaded state; begin the loop with that epoch")
@@ -186,23 +195,21 @@ class Cursor:
       position: where the first iterator begins, in its epoch.
     Attributes:
       latest: the iterator that started last; None after another epoch is set or a state is loaded.
+      chosen: the epoch of `set_epoch`, until an iterator starts.
     """
 
     def __init__(self, total: int, position: int = 0) -> None:
         self.total = total
         self.latest: Iteration | None = None
-        self._epoch: int | None = None  # None until an epoch is set or an iterator starts
+        self.chosen: int | None = None
+        self._epoch: int | None = None  # None until an epoch is set, or an iterator begins
         self._position = position
-        self._epoch_after = 0  # the epoch after this one, without set_epoch
-        self._epoch_set: int | None = None  # by set_epoch, since the last iterator started
         self._loaded: int | None = None  # the epoch of a loaded state, until an iterator starts or another epoch is set
-        self._loaded_end: int | None = None  # the same, for a state at the end of an epoch
-        self._has_warned = False
 
     def next(self) -> tuple[int, int]:
         """Return the epoch and the position where the next iterator begins."""
-        if self.latest is not None and self.latest.is_over:
-            return self._epoch_after, 0
+        if self.latest is not None and self.latest.span is not None and self.latest.is_over:
+            return self.latest.span.epoch + 1, 0
         return self._epoch or 0, self._position
 
     def span(self, sharding: Sharding) -> Span:
@@ -215,46 +222,27 @@ class Cursor:
         current, position = self.next()
         if self._epoch is not None and epoch != current:
             if self._loaded is not None and epoch < self._loaded:
-                refuse_counted_epochs(epoch, current)
                 warn(
                     f"epoch = {epoch}, expected {current}, that of the loaded state, whose position is dropped; make "
                     "the loop range(sampler.epoch, ...)"
                 )
-            position = self.total if epoch == self._loaded_end else 0
+            position = self.total if epoch == self._loaded else 0  # a loaded epoch before the current one is over
             self._loaded = None
-        if epoch != self._loaded_end:
-            self._loaded_end = None
-        if (self.latest is not None and self.latest.is_over) or (epoch, position) != (self._epoch, self._position):
-            self.latest, self._epoch_after = None, epoch
-        self._epoch, self._position, self._epoch_set = epoch, position, epoch
+        if epoch != current or (self.latest is not None and self.latest.is_over):
+            self.latest = None
+        self._epoch, self._position, self.chosen = epoch, position, epoch
 
     def load(self, epoch: int, position: int) -> None:
-        """Set the epoch and the position of the next iterator."""
-        self.latest, self._loaded, self._loaded_end, self._has_warned = None, epoch if position else None, None, False
-        self._epoch_after = max(epoch + 1, epoch if self._epoch_set is None else self._epoch_set)
-        self._epoch, self._position = epoch, position
-        if position >= self.total and self._epoch_set != epoch:
-            self._epoch, self._position, self._loaded_end = self._epoch_after, 0, epoch
+        """Set the epoch and the position of the next iterator; the end of an epoch is the beginning of the next one."""
+        self.latest, self._loaded = None, epoch
+        is_over = position >= self.total and self.chosen != epoch
+        self._epoch, self._position = (epoch + 1, 0) if is_over else (epoch, position)
 
-    def note_first_step(self, iteration: Iteration, steps: int, changes_after: Callable[[int], bool]) -> None:
-        """Record that an iterator starts; warn if it repeats the epoch of the last one.
-
-        Args:
-          steps: number of steps of the iterator.
-          changes_after: tells whether the epoch after a given one has another order.
-        """
-        (epoch, position), before = self.next(), self.latest
-        if not steps:
-            self._epoch = epoch
-            return
-        is_again = before is not None and before.is_over and before.span is not None and before.span.epoch == epoch
-        if is_again and not self._has_warned and changes_after(epoch):
-            self._has_warned = True
-            warn(
-                f"epoch = {epoch}, expected a new one in a second pass; set it with set_epoch() before each pass (the "
-                "same order comes again)"
-            )
-        self._epoch, self._position, self._epoch_set, self._loaded, self.latest = epoch, position, None, None, iteration
+    def begin(self, iteration: Iteration, steps: int) -> None:
+        """Record that an iterator of `steps` steps starts; an empty one changes nothing."""
+        self._epoch, self._position = self.next()
+        if steps:
+            self.chosen, self._loaded, self.latest = None, None, iteration
 
     def __getstate__(self) -> dict[str, Any]:
         epoch, position = self.next()

@@ -167,10 +167,6 @@ class _MixedPlan:
 
         return read
 
-    def changes_after(self, epoch: int) -> bool:
-        """Return whether the next epoch has other batches."""
-        return any(plan.changes_after(epoch) for plan in self._plans)
-
     def describe(self) -> dict[str, Any]:
         """Return the identity of this plan for states."""
         described: dict[str, Any] = {"order": "mixture of batches", "version": VERSION}

@@ -237,10 +237,6 @@ class PackWindowPlan(_Packed):
     def _shape(self) -> dict[str, Any]:
         return {**super()._shape(), "of": self.chunks.order.describe()}
 
-    def changes_after(self, epoch: int) -> bool:
-        """Return whether the next epoch has other packs: the order of chunks always changes."""
-        return True
-
     def reader(self, epoch: int) -> Reader:
         """Return a reader of the packs of an epoch, in any order; it plans each window that it reads."""
         chunks, mix = self.chunks.order.chunks(epoch), self.chunks.order.mix_chunks

@@ -171,10 +171,6 @@ class Plan(ABC):
           begins, sizes: where each batch begins, and how many samples it has.
         """
 
-    def changes_after(self, epoch: int) -> bool:
-        """Return whether the next epoch has other batches."""
-        return self.shuffle
-
     @property
     def records(self) -> int:
         """Number of records in the dataset, planned or not."""

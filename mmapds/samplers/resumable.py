@@ -118,12 +118,6 @@ class OrderedRecords:
             begin, count = begin + count, min(2 * count, _SEARCH)
         raise OrderError(f"exclude: expected records to read in epoch {epoch}, found all excluded")
 
-    def changes_after(self, epoch: int) -> bool:
-        """Return whether the next epoch has another order."""
-        first = np.arange(min(self._size, _COMPARED), dtype=np.int64)
-        one, other = (records_at(self.order, each, first) for each in (epoch, epoch + 1))
-        return not np.array_equal(one, other)
-
 
 def is_ours(dataset: Any) -> bool:
     """Whether a dataset belongs to mmapds; a `fingerprint` alone does not tell, as other libraries have one."""
@@ -205,7 +199,7 @@ _LOOKED_AT = 4096
 """Records at the beginning of an epoch that serve to estimate its cost."""
 _MANY = 3  # acceptable decodes of a block in an epoch
 _MUCH = 256 << 10  # acceptable decoded bytes for a record: a quarter of a millisecond
-_LARGER = (2, 4, 8, 16)  # factors of the cache size to suggest
+_LARGER = tuple(2**k for k in range(1, 7))  # factors of the cache size to suggest
 
 
 def _warn_of_decoding(dataset: Any, records: Int64s) -> None:
@@ -278,9 +272,20 @@ class ResumableSampler(ABC):
             self._warn_of_decoding()
         span = self._next_span()
         make = self._maker(span)
-        self._cursor.note_first_step(iteration, span.steps, self._contents.changes_after)
+        self._warn_of_unknown_position()
+        self._cursor.begin(iteration, span.steps)
         iteration.is_drawn_ahead = _is_drawn_ahead()
         return span, span.blocks(self._block), make
+
+    def _warn_of_unknown_position(self) -> None:
+        """Warn if an iterator follows a broken loop of torch's workers, which have drawn more than the trainer got."""
+        latest = self._cursor.latest
+        if latest is not None and latest.is_ahead and not latest.is_over and self._cursor.chosen is None:
+            warn(
+                f"epoch = {self.epoch}, expected set_epoch(), load_state_dict() or a whole loop before this one, found "
+                "a broken loop of torch's workers, which prefetch; to resume behind it, load "
+                "sampler.state_dict(step=...)"
+            )
 
     def _next_span(self) -> Span:
         """Return the span of the next iterator."""
@@ -359,7 +364,7 @@ class ResumableSampler(ABC):
 
     def __repr__(self) -> str:
         world = f"rank {self._sharding.rank} of {self._sharding.num_replicas}"
-        epoch, position = self._place()
+        epoch, position = self._cursor.next()
         where = f"epoch {epoch}, position {position:,} of {len(self._contents):,}"
         return f"<{type(self).__name__}: {self._what()}, {world}, {where}, {counted(len(self), 'step')}>"
 
@@ -369,12 +374,14 @@ class ResumableSampler(ABC):
 
     @property
     def first_step(self) -> int:
-        """The step where the current iterator began, or where the next one begins.
+        """The step where the current iterator began; between two iterators, where the next one begins.
 
         It is 0 without a resume. Count steps from here, as in `enumerate(loader, sampler.first_step)`, for the numbers
         that `state_dict(step=...)` takes.
         """
-        return self._cursor.span(self._sharding).first_step
+        latest = self._cursor.latest
+        is_between = latest is not None and latest.is_over and not latest.is_ahead
+        return (self._next_span() if is_between else self._cursor.span(self._sharding)).first_step
 
     def _span_at(self, step: int) -> Span:
         """Return the span that contains a step: the iterator's, or the whole epoch for an earlier step."""
@@ -386,13 +393,6 @@ class ResumableSampler(ABC):
 
     # ---- states ------------------------------------------------------------------------------------------------
 
-    def _place(self) -> tuple[int, int]:
-        """Return the epoch and the position after the last finished step."""
-        latest = self._cursor.latest
-        if latest is None or latest.span is None:
-            return self._cursor.next()
-        return latest.span.epoch, latest.span.position_after(latest.done)
-
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Return the state after some steps: a small dict for JSON, the same on every rank.
 
@@ -403,12 +403,12 @@ class ResumableSampler(ABC):
         """
         if step is None:
             latest = self._cursor.latest
-            if latest is not None and latest.is_drawn_ahead and latest.delivered is None and not latest.is_over:
+            if latest is not None and latest.is_ahead and not latest.is_over:
                 warn(
                     "step = None, expected the steps that the trainer finished, as torch's workers prefetch; call "
                     "state_dict(step=...), or use mmapds.DataLoader, which counts them"
                 )
-            return self._state_at(*self._place())
+            return self._state_at(*(self._cursor.next() if latest is None else latest.at))
         span = self._cursor.span(self._sharding)
         done = integer("step", step) - span.first_step
         if not 0 <= done <= span.steps:

@@ -85,7 +85,7 @@ class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedS
         ranks may differ by one sample; `len()` counts the samples of this rank.
     Warns:
       UserWarning: the sampler serves one process, but SLURM runs several tasks, or torch.distributed was initialised
-        after it was made; or a second pass begins in the same epoch.
+        after it was made; or an iterator follows a broken loop of torch's workers, which had drawn ahead.
     Raises:
       OrderError: an argument is out of range; or, before the first sample, a rank of torch.distributed is missing or
         has another sampler; it is also a ValueError.

@@ -90,7 +90,10 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         return self.sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iterator, as with a sampler; it does not reach persistent workers."""
+        """Set the epoch of the next iterator, as with a sampler.
+
+        It does not reach persistent workers of torch's DataLoader; after a whole epoch, these go on to the next one.
+        """
         self.sampler.set_epoch(epoch)
 
     @property

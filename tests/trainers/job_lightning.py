@@ -109,7 +109,7 @@ def fabric(job):
             state = {"model": model, "optimizer": optimizer, "loader": loader}
             if part:
                 fabric.load(before, state)
-                with job.refused(f"{name}, set up", mmapds.OrderError):
+                with job.refused(f"{name}, set up", UserWarning):
                     for ids in fabric.setup_dataloaders(loader, use_distributed_sampler=False):
                         job.read(f"{name}, set up", 0, ids)
             train(job, name, model, optimizer, loader, sampler, backward=fabric.backward, part=part, stop=stop)
