@@ -8,6 +8,7 @@ from functools import partial
 from numbers import Real
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch.utils.data
 
 from .dataset.collate import default_collate
@@ -16,6 +17,7 @@ from .errors import OrderError, StateError, counted, shortened
 from .orders.basic import integer
 from .prefetch import Drawn, Fetching, ProcessLoop, ThreadLoop, Waits, start_process
 from .samplers.cursor import Sharding
+from .samplers.planned import PlannedBatchSampler
 from .samplers.ranks import World, process_group
 from .samplers.resumable import OrderedRecords, ResumableSampler, check_same_samples, is_ours
 from .samplers.samplers import OrderSampler, order_of
@@ -112,6 +114,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             # After a resume, Hugging Face's Trainer looks for `set_epoch` only here.
             self.batch_sampler.set_epoch = sampler.set_epoch  # type: ignore[union-attr]
         self._waits = Waits()
+        self._checked_plan = batch_sampler if isinstance(batch_sampler, PlannedBatchSampler) else None
+        """The sampler whose plan batches are compared with; None after a warning."""
 
     @property
     def _resumable(self) -> ResumableSampler | None:
@@ -185,11 +189,47 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         After `load_state_dict`, the first number is the step at which the state was saved.
         """
         span = self._stateful()._next_span()
-        whole, left = span._replace(start=0).steps, span.steps
-        if (batches := cast(Any, self._index_sampler)) is not self._resumable:  # torch's, of single samples
-            more = 0 if batches.drop_last else batches.batch_size - 1
-            whole, left = ((n + more) // batches.batch_size for n in (whole, left))
-        return enumerate(self, whole - left)
+        return enumerate(self, self._batches_in(span._replace(start=0).steps) - self._batches_in(span.steps))
+
+    def indices_at(self, step: int) -> Any:
+        """Return the records of a step that `steps` numbers: a batch for each rank.
+
+            print(loader.indices_at(137))
+
+        The step is one of the loop that began last, or else of the next one. A loader numbers batches, even if its
+        sampler numbers single samples.
+
+        Returns:
+          An array of shape (num_replicas, batch), or a list of arrays if batches may differ in size.
+        Raises:
+          IndexError: the epoch does not have so many steps.
+        """
+        sampler, size = self._stateful(), self._samples_of_a_batch
+        if size is None:
+            return sampler.indices_at(step)
+        step, span = integer("step", step), sampler._cursor.span(sampler._sharding)
+        whole = span._replace(start=0).steps
+        if not 0 <= step < (batches := self._batches_in(whole)):
+            raise IndexError(f"step {step} is out of range for the {batches} steps of an epoch")
+        first = batches - self._batches_in(span.steps)
+        begin = span.first_step + (step - first) * size if step >= first else step * size
+        samples: list[Any] = [sampler.indices_at(each) for each in range(begin, min(begin + size, whole))]
+        if all(len(each) == len(samples[0]) for each in samples):
+            return np.stack(samples, axis=1)
+        rows = [[int(each[rank]) for each in samples if rank < len(each)] for rank in range(len(samples[0]))]
+        return list(map(np.array, rows))
+
+    @property
+    def _samples_of_a_batch(self) -> int | None:
+        """The samples that torch puts into a batch; None if the sampler makes the batches, or there are none."""
+        return None if self._index_sampler is self._resumable else cast(Any, self._index_sampler).batch_size
+
+    def _batches_in(self, steps: int) -> int:
+        """Return the batches of this loader in some steps of the sampler."""
+        size = self._samples_of_a_batch
+        if size is None:
+            return steps
+        return steps // size if cast(Any, self._index_sampler).drop_last else -(-steps // size)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next loop: the current one keeps its position."""

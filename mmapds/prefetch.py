@@ -24,6 +24,7 @@ from .remote.ahead import Ahead
 from .samplers.cursor import Iteration
 from .samplers.ranks import World
 from .samplers.resumable import is_ours
+from .samplers.stored_lengths import exceeds_plan
 from .samplers.uses import ahead_of
 from .storage.workers import Makers, end_with_parent, fulfil
 
@@ -118,7 +119,12 @@ class Drawn(Iterator[Any]):
         indices = self._waiting.popleft()
         if self._fetching is not None:
             self._fetching.delivered(indices)
-        self._settled += 1 if self._in_batches or not isinstance(indices, list) else len(indices)
+        if self._in_batches or not isinstance(indices, list):
+            self._settled += 1
+        elif len(indices) == self._indices.batch_size or self._iteration is None or self._iteration.span is None:
+            self._settled += len(indices)
+        else:  # without padding, a short batch is the last one on every rank
+            self._settled = self._iteration.span.steps
         if is_delivered:
             self._count(self._settled)
         return indices
@@ -194,6 +200,8 @@ class Loop(Iterator[Any]):
             )
         begin, indices, batch = self._next()
         self._waits.add(begin, time.perf_counter(), len(indices) if isinstance(indices, list | tuple) else 1)
+        if (plan := self._loader._checked_plan) is not None and exceeds_plan(batch, indices, plan):
+            self._loader._checked_plan = None  # one warning is enough
         return batch
 
     @abstractmethod

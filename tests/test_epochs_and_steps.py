@@ -57,6 +57,41 @@ def test_a_loop_that_was_killed_goes_on_with_the_numbers_it_had(ds, sampler):
         assert first + run(state=state)[0] == whole
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("sampler", [*SAMPLERS, lambda ds: {"sampler": mixture(ds), "batch_size": 7}])
+def test_the_records_of_a_step_are_those_of_its_batch(ds, sampler, drop_last):
+    options = sampler(ds) | ({"drop_last": drop_last} if "batch_size" in sampler(ds) else {})
+    loader = mmapds.DataLoader(ds, **options, collate_fn=lambda batch: [each["n"] for each in batch])
+    for position in (0, 33, 40):
+        loader.load_state_dict({**loader.state_dict(), "position": position, "epoch": 1})
+        for step, batch in loader.steps():
+            assert [each.tolist() for each in loader.indices_at(step)] == [batch]
+        assert len(loader.indices_at(0)[0]) == len(loader.indices_at(1)[0]) == len(loader.indices_at(2)[0]) > 6
+        with pytest.raises(IndexError, match=f"^step {step + 1} is out of range for the {step + 1} steps of an epoch$"):
+            loader.indices_at(step + 1)
+
+
+def mixture(ds, **options):
+    return mmapds.MixtureSampler([ds[:60], ds[60:]], [2, 1], seed=3, **options)
+
+
+@pytest.mark.parametrize(("records", "size"), [(18, 5), (18, 4), (17, 4), (16, 4)])
+def test_the_records_of_a_step_are_those_of_all_ranks(records, size):
+    """Without padding, after the last batch of a rank nothing is read again."""
+    samplers = [mmapds.DistributedSampler(range(records), 4, rank, pad=False) for rank in range(4)]
+    loaders = [mmapds.DataLoader(range(records), size, sampler=each, collate_fn=list) for each in samplers]
+    for step in range(-(-records // (4 * size))):
+        found = [list(each) for each in loaders[0].indices_at(step)]
+        loops = [itertools.islice(loader.steps(), step, step + 1) for loader in loaders]
+        read = [batch for loop in loops for _, batch in loop]
+        assert found == read
+        for loader in loaders:
+            loader.set_epoch(0)
+    for loader in loaders:
+        assert list(loader)
+    assert {str(loader.state_dict()) for loader in loaders} == {str(loaders[0].state_dict())}
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_epochs_that_are_over_are_not_read_again(ds, sampler):
     loader = mmapds.DataLoader(ds, **sampler(ds), collate_fn=list)

@@ -226,6 +226,55 @@ def test_a_sampler_of_other_samples_is_refused_and_one_of_the_same_is_taken(open
             loader_of(sampler, dataset)
 
 
+LONGER = np.where(np.arange(40) % 8 == 5, 9, 5)
+"""Lengths of samples whose stored length is 5."""
+
+
+def packs(**options):
+    return mmapds.PackingBatchSampler([5] * 40, 20, seed=3, **options)
+
+
+def budget(**options):
+    return mmapds.TokenBudgetBatchSampler([5] * 40, 20, seed=3, **options)
+
+
+PLANS = {
+    "flash": (packs, {"layout": "flash"}),
+    "hf": (packs, {"layout": "hf"}),
+    "megatron": (partial(packs, packs_per_batch=2), {"layout": "megatron"}),
+    "segments": (packs, {"layout": "segments"}),
+    "packed budget": (partial(budget, cost="sum"), {"layout": "flash"}),
+    "padded": (budget, {}),
+    "masked": (budget, {"mask": "attention_mask", "lengths": False}),
+    "mixture": (lambda: mmapds.MixtureBatchSampler([budget(), budget()], [1, 1]), {}),
+}
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 1, "workers": "processes"}])
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_batch_over_the_limit_of_its_plan_is_warned_of_once(plan, options):
+    make, how = PLANS[plan]
+    texts = [{"input_ids": np.zeros(n, int)} for n in LONGER]
+    collate = partial(mmapds.pack_collate if "layout" in how else mmapds.pad_collate, **how)
+    loader = DataLoader(texts * (1 + (plan == "mixture")), batch_sampler=make(), collate_fn=collate, **options)
+    with pytest.warns(match=r"^record \d+: expected 5 tokens, its stored length, found 9; .* version=") as caught:
+        assert [*loader, *loader]
+    (warned,) = caught
+    assert LONGER[int(re.findall(r"^record (\d+)", str(warned.message))[0]) % 40] == 9
+
+
+def test_a_batch_within_its_plan_or_that_does_not_tell_is_not_warned_of():
+    plain = [{"input_ids": np.full(5, i), "vector": np.zeros(99, np.float32)} for i in range(40)]
+    for batches, collate in (
+        (packs(), partial(mmapds.pack_collate, pad_to=24, lists=["vector"])),
+        (packs(), list),
+        (budget(), partial(mmapds.pad_collate, pad_to_multiple_of=8)),
+        (budget(), lambda samples: {"vector": torch.zeros(len(samples), 99)}),
+        (budget(), lambda samples: torch.zeros(len(samples), 99)),
+    ):
+        assert list(DataLoader(plain, batch_sampler=batches, collate_fn=collate))
+
+
 # ---- figures -------------------------------------------------------------------------------------------------
 
 

@@ -120,6 +120,29 @@ def test_excluded_records_stay_out_and_a_loader_reads_the_concatenation(tmp_path
         MixtureBatchSampler([TokenBudgetBatchSampler(opened[0], 299, seed=5), parts[1]], [1, 1]).load_state_dict(saved)
 
 
+@pytest.mark.parametrize("make", [budget, window, packs])
+def test_a_summary_is_of_all_batches_of_the_mixture(make):
+    batches, lengths = mixed(make, stop="longest", num_replicas=2, rank=0), np.concatenate(LENGTHS)
+    found, steps = batches.summary(), [batches.indices_at(step) for step in range(len(batches))]
+    read = [lengths[batch] for step in steps for batch in step]
+    sizes, tokens, limit = list(map(len, read)), sum(map(sum, read)), 128 if make is packs else 300
+    assert (found.steps, found.batches, found.largest) == (len(steps), len(read), max(sizes))
+    assert found.samples + found.repeated == pytest.approx(sum(sizes), rel=0.02)
+    assert found.fill == pytest.approx(tokens / limit / len(read), rel=0.03)
+    spaces = [limit if make is packs else len(each) * max(each) for each in read]
+    assert found.padding == pytest.approx(1 - tokens / sum(spaces), abs=0.01)
+
+
+@pytest.mark.parametrize("make", [budget, packs])
+def test_records_are_excluded_by_their_numbers_in_the_mixture(make):
+    batches, numbers = list(mixed(make, stop="longest")), {5, *range(390, 440)}
+    others = list(mixed(make, stop="longest", exclude=[5, (390, 440)]))
+    assert {record for batch in others for record in batch} == set(range(550)) - numbers
+    assert len(others) == len(batches)
+    kept = [batch for batch in batches if not numbers & set(batch)]
+    assert [batch for batch in others if batch in kept] == kept
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -135,7 +158,6 @@ def test_excluded_records_stay_out_and_a_loader_reads_the_concatenation(tmp_path
         ),
         (lambda: of(budget([1]), budget([1], group_size=2)), r"samplers\[1\].group_size = 2, expected None: a mixture"),
         (lambda: mixed(num_replicas=500, rank=0, drop_last=True), "give a smaller num_replicas"),
-        (lambda: mixed().summary(), r"call summary\(\) of each of its samplers"),
     ],
 )
 def test_what_is_no_mixture_is_refused(make, expected):

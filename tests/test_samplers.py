@@ -172,6 +172,33 @@ def test_a_loop_after_a_broken_one_of_torchs_workers_is_warned():
     assert list(loader) == whole[1]
 
 
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}])
+@every_kind
+def test_a_summary_counts_what_all_ranks_get(make, options):
+    samplers = [make(num_replicas=3, rank=rank, **options) for rank in range(3)]
+    steps = list(zip(*samplers, strict=True))
+    batches = [np.atleast_1d(batch) for step in steps for batch in step]
+    samplers[0].set_epoch(0)
+    found, sizes = samplers[0].summary(), [len(batch) for batch in batches]
+    assert (found.samples + found.repeated, found.steps, found.batches) == (sum(sizes), len(steps), len(sizes))
+    assert (found.largest, found.dropped) == (max(sizes), (N - found.samples) if options else 0)
+    assert f"{found.samples} samples in {len(sizes)} batches, {len(steps)} steps\n" in str(found)
+
+
+def test_a_summary_of_fixed_batches_shows_what_a_budget_would_save(write):
+    path = write([{"n": [0] * (1 + i * 7 % 50)} for i in range(400)])
+    mmapds.build(path, length="items(n)")
+    ds = mmapds.open(path)
+    sampler = DistributedBatchSampler(ds, 8, 2, 0)
+    of_ranks = [[ds.lengths[batch] for batch in sampler.indices_at(step)] for step in range(len(sampler))]
+    padded = np.array([[8 * max(batch) for batch in step] for step in of_ranks])
+    summary = sampler.summary()
+    assert summary.padding == pytest.approx(1 - ds.lengths.sum() / padded.sum())
+    assert summary.imbalance == pytest.approx(np.mean(padded.max(1) / padded.mean(1)))
+    assert summary.padding > 5 * TokenBudgetBatchSampler(ds, 400).summary().padding
+    assert DistributedSampler(ds).summary().padding is DistributedBatchSampler(range(9), 2).summary().padding is None
+
+
 # ---- torch's own rules -----------------------------------------------------------------------------------------
 
 

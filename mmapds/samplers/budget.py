@@ -61,8 +61,9 @@ class BudgetPlan(Plan):
         found = _native.plan_buckets((budget or self.limits)[:4], values, counts, cut, between)
         return np.frombuffer(found, np.uint64).reshape(-1, 4)
 
-    def measured(self, lengths: NDArray[Any], begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
+    def measured(self, records: Int64s, begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
         """Measure batches; see `Plan.measured`. The cost of a batch is its padded size."""
+        lengths = self.selection.by_length.lengths.at(records)
         widths = rounded_up(np.maximum.reduceat(lengths, begins).astype(np.uint64), self.limits.round_to)
         spaces = widths.astype(np.int64) * sizes
         return np.add.reduceat(lengths.astype(np.int64), begins), spaces, spaces

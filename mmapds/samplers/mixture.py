@@ -2,18 +2,20 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import lcm
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import OrderError, counted, shortened
 from ..orders.basic import VERSION, Int64s, Mixture
-from .plan import Reader
+from .plan import Reader, Totals
 from .planned import PlannedBatchSampler, cut, one_of
-from .resumable import Excluded, is_ours, joined
+from .resumable import Exclude, Excluded, is_ours, joined
 
 _ALIKE = ("round_to", "cut_length", "max_sequences")
 """Attributes that collate functions read; all samplers of a mixture must have equal ones."""
@@ -44,6 +46,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
       stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
       epoch_size: batches in an epoch over all ranks, instead of `stop`.
       start_step: where the first iterator begins, in batches.
+      exclude: numbers and ranges of records to skip, counted through the datasets; as in `samplers`.
     The warnings and the errors are those of `TokenBudgetBatchSampler`.
     """
 
@@ -62,6 +65,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         stop: str = "first",
         epoch_size: int | None = None,
         start_step: int = 0,
+        exclude: Exclude | None = None,
         sampler: None = None,
     ) -> None:
         one_of("share", share, "tokens", "samples", "batches")
@@ -69,9 +73,10 @@ class MixtureBatchSampler(PlannedBatchSampler):
         for name in _ALIKE:
             setattr(self, name, getattr(parts[0], name, None))
         self._share(num_replicas, rank, any(part.shuffle for part in parts), parts[0].seed, drop_last, sampler)
-        self._parts, self._group_size, self._exclude = parts, None, Excluded(None, None)
+        self._parts, self._group_size, self._refills = parts, None, parts[0]._refills
         self._multiple = lcm(*(part._multiple for part in parts))
         self._contents = plan = _MixedPlan(parts, weights, share, stop, epoch_size)
+        self._exclude = Excluded(exclude, plan.records)
         self.sampled = range(plan.records)
         if all(is_ours(part.sampled) for part in parts):
             self.sampled = joined([part.sampled for part in parts])
@@ -80,12 +85,24 @@ class MixtureBatchSampler(PlannedBatchSampler):
     def _new_plan(self, group_size: int, ranks: int) -> Any:
         return self._contents  # which has no ranks
 
-    def _shared_by_ranks(self) -> dict[str, Any]:
-        return {**super()._shared_by_ranks(), "exclude": [part._exclude.describe() for part in self._parts]}
+    def limit_of(self, records: Sequence[int]) -> tuple[str, int]:
+        """Return the argument that limits the batch of these records, and its most tokens."""
+        return self._part_of(records)[0].limit_of(records)
 
-    def summary(self) -> NoReturn:
-        """Raise OrderError: only the samplers of the mixture have summaries."""
-        raise OrderError("summary: expected a single sampler, found a mixture; call summary() of each of its samplers")
+    def lengths_of(self, records: Sequence[int]) -> NDArray[Any]:
+        """Return the lengths of the records of a batch, as planned."""
+        part, first = self._part_of(records)
+        return part.lengths_of([record - first for record in records])
+
+    def _part_of(self, records: Sequence[int]) -> tuple[PlannedBatchSampler, int]:
+        """Return the sampler of a batch, and the number of its first record."""
+        firsts = self._contents.firsts
+        part = bisect_right(firsts, records[0]) - 1
+        return self._parts[part], firsts[part]
+
+    def _shared_by_ranks(self) -> dict[str, Any]:
+        own = super()._shared_by_ranks()
+        return {**own, "exclude": [*(part._exclude.describe() for part in self._parts), own["exclude"]]}
 
     def _what(self) -> str:
         return f"{counted(len(self._parts), 'sampler')}, weights {shortened(self._contents.weights.tolist())}"
@@ -137,9 +154,9 @@ class _MixedPlan:
         self._before = np.empty_like(self._members)  # earlier positions of the same plan in a period
         self._before[np.argsort(self._members, kind="stable")] = np.concatenate([np.arange(n) for n in order.weights])
         periods, rest = divmod(len(order), self._period)
-        read = periods * self.weights + np.bincount(self._members[:rest], minlength=len(sizes))
+        self._read = read = periods * self.weights + np.bincount(self._members[:rest], minlength=len(sizes))
         self._epochs = np.maximum(-(-read // self._sizes), 1)
-        *self._firsts, self.records = accumulate((plan.records for plan in self._plans), initial=0)
+        *self.firsts, self.records = accumulate((plan.records for plan in self._plans), initial=0)
 
     def __len__(self) -> int:
         return len(self._order)
@@ -151,7 +168,7 @@ class _MixedPlan:
         def read_of(member: int, part_epoch: int, batches: Int64s) -> Iterable[Int64s]:
             if readers.get(member, (None,))[0] != part_epoch:
                 readers[member] = part_epoch, self._parts[member].reader(part_epoch, self._plans[member])
-            return (batch + self._firsts[member] for batch in cut(*readers[member][1](batches)))
+            return (batch + self.firsts[member] for batch in cut(*readers[member][1](batches)))
 
         def read(positions: Int64s) -> tuple[Int64s, Int64s]:
             members = self._members[positions % self._period]
@@ -166,6 +183,31 @@ class _MixedPlan:
             return np.concatenate(found), np.cumsum([len(batch) for batch in found])
 
         return read
+
+    def measured(self, records: Int64s, begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
+        """Measure batches; see `Plan.measured`."""
+        members = np.searchsorted(self.firsts, records[begins], side="right") - 1
+        found = np.empty((3, len(sizes)))
+        for member in np.unique(members).tolist():
+            is_own = members == member
+            own = records[np.repeat(is_own, sizes)] - self.firsts[member]
+            firsts = np.cumsum(sizes[is_own]) - sizes[is_own]
+            found[:, is_own] = self._plans[member].measured(own, firsts, sizes[is_own])
+        return found[0], found[1], found[2]
+
+    def totals(self) -> Totals:
+        """Return what an epoch reads, and what a pass over each dataset leaves out."""
+        found = [plan.totals() for plan in self._plans]
+        passes, rooms = self._read / self._sizes, self._read * [plan.limits[0] for plan in self._plans]
+        return Totals(
+            samples=round(passes @ [each.samples for each in found]),
+            too_short=sum(each.too_short for each in found),
+            too_long=sum(each.too_long for each in found),
+            too_long_tokens=sum(each.too_long_tokens for each in found),
+            over=sum(each.over for each in found),
+            cut_tokens=sum(each.cut_tokens for each in found),
+            fill=float(rooms @ [each.fill for each in found] / rooms.sum()),
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the identity of this plan for states."""

@@ -139,8 +139,9 @@ class _Packed(Plan):
     cuts = True
     limits: PackLimits
 
-    def measured(self, lengths: NDArray[Any], begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
+    def measured(self, records: Int64s, begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
         """Measure packs; see `Plan.measured`. The cost of a pack is the sum of the squares of its lengths."""
+        lengths = self.selection.by_length.lengths.at(records)
         taken = self.limits.taken(lengths.astype(np.uint64))
         real = np.minimum(lengths, self.limits.pack_length).astype(np.int64)
         spaces = np.full(len(begins), self.limits.pack_length, np.int64)

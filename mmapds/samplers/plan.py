@@ -18,7 +18,6 @@ from ..errors import OrderError, counted
 from ..index.lengths import LengthOrder
 from ..orders.basic import Int64s
 from ..orders.permutation import Permutation, word
-from .cursor import Sharding
 
 Uint64s = NDArray[np.uint64]
 
@@ -128,6 +127,18 @@ Reader = Callable[[Int64s], tuple[Int64s, Int64s]]
 """Maps ascending positions of an epoch to the records of the batches there, concatenated, and the end of each batch."""
 
 
+class Totals(NamedTuple):
+    """What an epoch reads and leaves out; `summary.Summary` explains the fields."""
+
+    samples: int
+    too_short: int
+    too_long: int
+    too_long_tokens: int
+    over: int
+    cut_tokens: int
+    fill: float
+
+
 @dataclass(eq=False)
 class Plan(ABC):
     """The base of all planners. A plan is the contents of an epoch (see `resumable.Contents`), in batches.
@@ -163,13 +174,31 @@ class Plan(ABC):
         """Return a reader of the batches of an epoch."""
 
     @abstractmethod
-    def measured(self, lengths: NDArray[Any], begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
+    def measured(self, records: Int64s, begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
         """Return the tokens, the tokens with padding, and the cost of each batch; shape (batches,) each.
 
         Args:
-          lengths: of the samples of all batches, concatenated.
+          records: of all batches, concatenated.
           begins, sizes: where each batch begins, and how many samples it has.
         """
+
+    def totals(self) -> Totals:
+        """Return what an epoch reads and leaves out."""
+        selection, limit = self.selection, self.limits[0]
+        begin, end, over = selection.kept.start, selection.kept.stop, _over(selection.values, self.limits)
+        counts = selection.by_length.counts.astype(object)  # Python's integers, as sums may exceed 64 bits
+        tokens = selection.by_length.values.astype(object) * counts
+        samples_over = int(counts[begin : begin + over].sum())
+        cut_tokens = int(tokens[begin : begin + over].sum()) - samples_over * limit if self.cuts else 0
+        return Totals(
+            selection.records,
+            selection.too_short,
+            selection.first,
+            int(tokens[:begin].sum()),
+            samples_over,
+            cut_tokens,
+            (int(tokens[begin:end].sum()) - cut_tokens) / len(self) / limit,
+        )
 
     @property
     def records(self) -> int:
@@ -242,117 +271,3 @@ def pieces(batch: Int64s, parts: int, multiple: int) -> list[Int64s]:
         return np.array_split(batch, parts)
     units = np.array_split(np.arange(0, len(batch), multiple), parts)
     return [batch[unit[0] : unit[-1] + multiple] for unit in units]
-
-
-# ---- statistics -----------------------------------------------------------------------------------------------------
-
-
-_BLOCK = 256  # batches read at a time
-_MEASURED = 100_000  # batches measured at most
-
-
-class PlanSummary(NamedTuple):
-    """Statistics of an epoch, over all ranks. A plan consists of batches or packs; a batch may have several packs.
-
-    Attributes:
-      samples: distinct samples in an epoch.
-      too_short: samples skipped because they are shorter than `min_length`.
-      too_long: samples skipped because they exceed `max_length`, or the limit with `oversize="drop"`.
-      too_long_tokens: tokens of the samples in `too_long`.
-      over: samples that exceed the limit, with `oversize="single"` or `"truncate"`.
-      cut_tokens: tokens that `pack_collate(max_length=pack_length)` cuts off with `oversize="truncate"`.
-      dropped: samples that `drop_last` drops at the end of the epoch.
-      repeated: samples that come twice, so that every rank has a last batch.
-      planned: batches or packs in the plan.
-      batches: batches of all ranks.
-      steps: steps of the epoch.
-      mean_size: mean number of samples in a batch or pack of the plan.
-      largest: most samples in a measured batch or pack.
-      fill: tokens of samples divided by the limit of all batches or packs.
-      padding: share of a padded batch that is padding; for packs, the unfilled share.
-      imbalance: largest cost of a batch in a step, divided by the mean cost; averaged over the measured steps.
-    """
-
-    samples: int
-    too_short: int
-    too_long: int
-    too_long_tokens: int
-    over: int
-    cut_tokens: int
-    dropped: int
-    repeated: int
-    planned: int
-    batches: int
-    steps: int
-    mean_size: float
-    largest: int
-    fill: float
-    padding: float
-    imbalance: float
-
-    def __str__(self) -> str:
-        skipped = self.too_short + self.too_long + self.dropped
-        batches = f"{self.batches:,} batch{'es' * (self.batches != 1)}"
-        return (
-            f"{counted(self.samples, 'sample')} in {batches}, {counted(self.steps, 'step')}\n"
-            f"{self.fill:.2%} full with {self.mean_size:.1f} samples on average of {self.planned:,} planned, "
-            f"{self.largest:,} at most; {self.padding:.2%} padding, imbalance {self.imbalance:.4f}\n"
-            f"skipped {skipped:,}: too short {self.too_short:,}, too long {self.too_long:,} "
-            f"({counted(self.too_long_tokens, 'token')}), last step {self.dropped:,}; over the limit {self.over:,} "
-            f"({counted(self.cut_tokens, 'token')} to cut); repeated {self.repeated:,}"
-        )
-
-
-def summarise(plan: Plan, sharding: Sharding, epoch: int, dropped: int, repeated: int) -> PlanSummary:
-    """Return the statistics of an epoch of a plan.
-
-    Args:
-      dropped, repeated: samples of the last step.
-    """
-    selection, limit = plan.selection, plan.limits[0]
-    begin, end, over = selection.kept.start, selection.kept.stop, _over(selection.values, plan.limits)
-    counts = selection.by_length.counts.astype(object)  # Python's integers, as sums may exceed 64 bits
-    tokens = selection.by_length.values.astype(object) * counts
-    samples_over = int(counts[begin : begin + over].sum())
-    cut_tokens = int(tokens[begin : begin + over].sum()) - samples_over * limit if plan.cuts else 0
-    steps = sharding.steps(len(plan))
-    largest, padding, imbalance = _measured(plan, sharding, epoch)
-    return PlanSummary(
-        samples=selection.records - dropped,
-        too_short=selection.too_short,
-        too_long=selection.first,
-        too_long_tokens=int(tokens[:begin].sum()),
-        over=samples_over,
-        cut_tokens=cut_tokens,
-        dropped=dropped,
-        repeated=repeated,
-        planned=len(plan),
-        batches=steps * sharding.num_replicas,
-        steps=steps,
-        mean_size=selection.records / len(plan),
-        largest=largest,
-        fill=(int(tokens[begin:end].sum()) - cut_tokens) / len(plan) / limit,
-        padding=padding,
-        imbalance=imbalance,
-    )
-
-
-def _measured(plan: Plan, sharding: Sharding, epoch: int) -> tuple[int, float, float]:
-    """Measure the full steps of an epoch: most samples in a batch, padding, imbalance.
-
-    In a long epoch it measures the first steps only. Without a full step, it measures all batches; imbalance is then 1.
-    """
-    read, stride = plan.reader(epoch), sharding.stride
-    steps = min(len(plan) // stride, max(_MEASURED // stride, 1))
-    count = steps * stride or len(plan)
-    largest, costs, real, space = 0, [], 0, 0
-    for begin in range(0, count, _BLOCK):
-        out, ends = read(np.arange(begin, min(begin + _BLOCK, count)))
-        sizes = np.diff(ends, prepend=0)
-        tokens, places, cost = plan.measured(plan.selection.by_length.lengths.at(out), ends - sizes, sizes)
-        costs.append(cost)
-        largest, real, space = max(largest, int(sizes.max())), real + int(tokens.sum()), space + int(places.sum())
-    if not steps:
-        return largest, 1 - real / space, 1.0
-    of_ranks = np.concatenate(costs).reshape(-1, sharding.batch_size, sharding.num_replicas).sum(axis=1)
-    return largest, 1 - real / space, float((of_ranks.max(axis=1) / of_ranks.mean(axis=1)).mean())

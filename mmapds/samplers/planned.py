@@ -3,7 +3,7 @@
 from __future__ import annotations  # help() shows them as they are written
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from itertools import pairwise
 from typing import Any
 
@@ -18,9 +18,10 @@ from ..storage.sources import StrPath
 from .budget import BucketPlan, Budget, WindowPlan
 from .cursor import Make, Sharding, Span
 from .packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
-from .plan import Plan, PlanSummary, Reader, pieces, select, summarise
+from .plan import Plan, Reader, pieces, select
 from .ranks import World
 from .resumable import Exclude, Excluded, ResumableSampler, refuse_injected, refuse_path
+from .summary import Summary, of_plan
 
 _MOST = 2**31  # samples in a batch without a limit
 
@@ -177,6 +178,15 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             positions = span.positions(at, 1, range(self.num_replicas)).ravel()
         return _dealt(cut(*self.reader(span.epoch, self._contents)(positions)), self.num_replicas, self._multiple)
 
+    def limit_of(self, records: Sequence[int]) -> tuple[str, int]:
+        """Return the argument that limits the batch of these records, and its most tokens."""
+        limits = self._contents.limits
+        return limits._fields[0], limits[0] * self.packs_per_batch
+
+    def lengths_of(self, records: Sequence[int]) -> NDArray[Any]:
+        """Return the lengths of records, as planned."""
+        return self._by_length.lengths.at(np.array(records, np.int64))
+
     # ---- states and statistics ---------------------------------------------------------------------------------
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -193,11 +203,8 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             plan = self._new_plan(group_size, ranks)
         self._load(state_dict, plan)
 
-    def summary(self) -> PlanSummary:
-        """Return statistics of this epoch of budgets or packs, not of mixtures; `print` shows them.
-
-        In a long epoch, some are measured over the first steps only.
-        """
+    def summary(self) -> Summary:
+        """Return statistics of this epoch; `print` shows them. In a long epoch, some are those of the first steps."""
         plan, stride = self._contents, self._sharding.stride
         dropped = repeated = 0
         if len(plan) % stride:
@@ -207,7 +214,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
                 dropped = samples
             else:
                 repeated = sum(map(len, _dealt(last, self.num_replicas, self._multiple))) - samples
-        return summarise(plan, self._sharding, self.epoch, dropped, repeated)
+        return of_plan(plan, self._sharding, self.epoch, dropped, repeated)
 
 
 class _Epochs(torch.utils.data.Sampler[int]):

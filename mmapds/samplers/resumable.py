@@ -383,6 +383,14 @@ class ResumableSampler(ABC):
         is_between = latest is not None and latest.is_over and not latest.is_ahead
         return (self._next_span() if is_between else self._cursor.span(self._sharding)).first_step
 
+    @abstractmethod
+    def indices_at(self, step: int) -> Any:
+        """Return the records of a step of this epoch, for each rank."""
+
+    @abstractmethod
+    def summary(self) -> Any:
+        """Return statistics of this epoch."""
+
     def _span_at(self, step: int) -> Span:
         """Return the span that contains a step: the iterator's, or the whole epoch for an earlier step."""
         step, span = integer("step", step), self._cursor.span(self._sharding)

@@ -17,6 +17,7 @@ from ..orders.basic import Chunked, Mixture, Order, Sequential, Shuffled, check_
 from .cursor import Make, Sharding, Span
 from .ranks import World
 from .resumable import Exclude, OrderedRecords, ResumableSampler, is_ours, joined, refuse_injected, refuse_path
+from .summary import Summary, of_order
 
 
 class OrderSampler(ResumableSampler):
@@ -58,6 +59,17 @@ class OrderSampler(ResumableSampler):
         if (positions >= 0).all():
             return self._contents.at(span.epoch, positions)
         return [self._contents.at(span.epoch, row[row >= 0]) for row in positions]
+
+    def summary(self) -> Summary:
+        """Return statistics of this epoch; `print` shows them.
+
+        Padding and imbalance, of batches, need the lengths in an index. In a long epoch, they are those of the first
+        steps.
+        """
+        is_batched = isinstance(self, torch.utils.data.BatchSampler)
+        order = getattr(self.sampled, "length_order", None) if is_batched else None
+        span = Span(self._sharding, len(self._contents), self.epoch, 0)
+        return of_order(self._contents, span, order and order.lengths)
 
 
 class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedSampler[Any]):
