@@ -97,23 +97,25 @@ def bench(
     counts = dict.fromkeys(workers or [0, *(count for count in (1, 2, 4, 8, 16) if count <= max(2 * cores(), 4))])
     ways = [("single", 0), ("batched", 0), *(("threads", count) for count in counts)]
     ways += [("processes", count) for count in counts if count and processes]
-    sampled = [dataset.where(at).size for at in range(0, len(dataset), max(len(dataset) // _SAMPLED, 1))]
-    trials: list[dict[str, Any]] = []
+    records, size = len(dataset), sum(map(os.path.getsize, dataset.sources))
+    record_bytes = fmean(dataset.where(at).size for at in range(0, records, max(records // _SAMPLED, 1)))
+    is_by_block, trials = block_chunks(dataset) is not None, list[dict[str, Any]]()
+    del dataset  # the system keeps pages that are mapped
     for kind, count in ways:
         way = {"kind": kind, "workers": count}
-        trials.append(way | _run(way | how, fmean(sampled)))
+        trials.append(way | _run(way | how, record_bytes, size / records))
         progress(trials[-1])
-    size, free = sum(map(os.path.getsize, dataset.sources)), _number_in("/proc/meminfo", "MemAvailable:")
+    free = _number_in("/proc/meminfo", "MemAvailable:")
     available = None if free is None else free * 1024
     fits = available is None or size < _SPARE * available
     return {
         "mmapds": __version__,
         "title": ", ".join(os.path.basename(each) or each for each in sources[:3]),
         "plan": (f"batches of {batch_size:,}" if max_tokens is None else f"token budget {max_tokens:,}")
-        + (", chunks of blocks" if block_chunks(dataset) else ""),
+        + (", chunks of blocks" if is_by_block else ""),
         "seconds": seconds,
-        "record_bytes": fmean(sampled),
-        "records": len(dataset),
+        "record_bytes": record_bytes,
+        "records": records,
         "bytes": size,
         "cores": cores(),
         "available_memory": available,
@@ -123,8 +125,14 @@ def bench(
     }
 
 
-def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
-    """Run a trial in a new process; return both passes, or raise its error."""
+def _run(trial: dict[str, Any], record_bytes: float, stored_bytes: float) -> dict[str, Any]:
+    """Run a trial in a new process; return both passes, or raise its error.
+
+    A cold pass that read less than half of its bytes from a disk was warm, so it is None.
+
+    Args:
+      record_bytes, stored_bytes: mean size of a record, and of its share of the files.
+    """
     try:
         given = pickle.dumps(trial)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
@@ -138,6 +146,9 @@ def _run(trial: dict[str, Any], record_bytes: float) -> dict[str, Any]:
     for each in found.values():
         if each is not None:
             each["bytes_per_second"] = each["records_per_second"] * record_bytes
+    cold = found["cold"]
+    if cold is not None and cold["from_disk"] is not None and 2 * cold["from_disk"] < cold["records"] * stored_bytes:
+        found["cold"] = None
     return found
 
 

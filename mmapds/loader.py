@@ -194,7 +194,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def indices_at(self, step: int) -> Any:
         """Return the records of a step that `steps` numbers: a batch for each rank.
 
-            print(loader.indices_at(137))
+            print(loader.indices_at(2))
 
         The step is one of the loop that began last, or else of the next one. A loader numbers batches, even if its
         sampler numbers single samples.

@@ -119,12 +119,13 @@ class Drawn(Iterator[Any]):
         indices = self._waiting.popleft()
         if self._fetching is not None:
             self._fetching.delivered(indices)
+        span = None if self._iteration is None else self._iteration.span
         if self._in_batches or not isinstance(indices, list):
             self._settled += 1
-        elif len(indices) == self._indices.batch_size or self._iteration is None or self._iteration.span is None:
+        elif span is None or len(indices) == self._indices.batch_size:
             self._settled += len(indices)
         else:  # without padding, a short batch is the last one on every rank
-            self._settled = self._iteration.span.steps
+            self._settled = span.steps
         if is_delivered:
             self._count(self._settled)
         return indices

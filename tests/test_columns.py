@@ -180,7 +180,7 @@ def test_missing_fields(write, tmp_path, index):
     with pytest.raises(mmapds.ColumnError) as missing:
         mmapds.build(path, length="n")
     assert str(missing.value) == (
-        f"{path}:2 (byte 8): expected a number at `n`, found null or no field; leave such records out with "
+        f"{path}:2 (byte 8): expected a number at `n`, found null or no field (fields: m); leave such records out with "
         "missing='skip' (record 1 of the index)"
     )
     assert names(tmp_path) == ["train.jsonl"]

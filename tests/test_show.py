@@ -56,7 +56,7 @@ def test_numbers_and_ranges_are_those_of_python(ten, shown):
 
 def test_what_is_out_of_range_is_an_error_and_nothing_is_printed(ten, ran):
     for asked in (["10"], ["0", "-11"], ["1:9:0"], ["5:2"]):
-        assert ran("show", ten, *asked) == (1, "", f"position {asked[-1]}: expected one of 10 records, found none\n")
+        assert ran("show", ten, *asked) == (1, "", f"position {asked[-1]}: expected 0 to 9, found no record\n")
 
 
 def test_several_sources_and_a_saved_view_are_shown_by_their_own_places(write, tmp_path, shown):
@@ -76,7 +76,7 @@ def test_head_prints_the_first_records(ten, write, shown, ran):
     empty = write(b"\n\n", "empty.jsonl")
     package.build(empty)
     assert shown("head", empty) == f"{empty}: 0 records\n"
-    assert ran("show", empty, "0")[2] == "position 0: expected one of 0 records, found none\n"
+    assert ran("show", empty, "0")[2] == "position 0: expected a record, found 0 records\n"
 
 
 def test_what_is_not_indexed_or_stale_names_the_command_or_is_built(write, shown, ran):

@@ -210,8 +210,9 @@ def _work(given: Sequence[str]) -> int | None:
     prog = "mmapds" if os.path.basename(sys.argv[0]) == "mmapds" else "python -m mmapds"
     parser = new_parser(prog, given)
     if given and not given[0].startswith("-") and given[0] not in _COMMANDS:
-        near = get_close_matches(given[0], _COMMANDS, 1, 0)[0]
-        parser.error(f"COMMAND = {given[0]!r}, expected {', '.join(_COMMANDS)}; the nearest is {near}")
+        near = get_close_matches(given[0], _COMMANDS, 1)
+        way = f"; the nearest is {near[0]}" if near else ""
+        parser.error(f"COMMAND = {given[0]!r}, expected {', '.join(_COMMANDS)}{way}")
     options = parser.parse_args(given)
     if options.print_completion:
         try:

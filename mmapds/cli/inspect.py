@@ -15,7 +15,7 @@ from ..dataset.indexed import IndexedDataset, shown, undecoded
 from ..dataset.opening import open as open_dataset
 from ..dataset.opening import refuse_missing
 from ..dataset.saving import examine_view
-from ..errors import ColumnError, Error, IndexMissingError, counted, plain_counted
+from ..errors import ColumnError, Error, IndexMissingError, counted
 from ..index.build import check_workers, summarise
 from ..index.inspect import CALLED, SIZES, Number, coverage, describe, format_of, histogram
 from ..index.verify import examine, work
@@ -219,7 +219,8 @@ def _records_at(position: str, records: int) -> Sequence[int]:
     except (IndexError, ValueError):  # out of range, or a step of 0
         found = range(0)
     if not found:
-        raise Error(f"position {position}: expected one of {plain_counted(records, 'record')}, found none")
+        expected = f"0 to {records - 1}, found no record" if records else "a record, found 0 records"
+        raise Error(f"position {position}: expected {expected}")
     return found
 
 

@@ -18,6 +18,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from ..storage.sources import Source
 LARGEST_RECORD = 1 << 30
 """Default limit for a record of a compressed source, in bytes: a small file may decompress to any size."""
 _LONGEST = 64 << 20  # bytes of a line that are copied for an error message
+_NAMED = 8  # fields that a message names
 
 MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
 """The quantities that an expression can measure, by name."""
@@ -91,7 +93,7 @@ class Expression(NamedTuple):
         if status in (_native.JSON_PARTIAL, _native.JSON_MISSING):
             way = f"count such items as 0 with {option('missing', 0)}, or " * (status == _native.JSON_PARTIAL)
             way += f"leave such records out with {option('missing', 'skip')}"
-            return f"{expected} at `{shown}`, found null or no field; {way}"
+            return f"{expected} at `{shown}`, found null or no field{self._beside(record)}; {way}"
         inside = len(self.path) > 1 or not record.lstrip().startswith(b"{")
         where, place = " inside objects" * inside, ""
         if None in self.path:
@@ -101,6 +103,19 @@ class Expression(NamedTuple):
         way = "compute numbers by mmapds.add_column(path, NAME, FUNCTION), or " * to_number
         way += f"leave such lines out with {option('bad', 'skip')}"
         return f"{expected}{where} at `{shown}`, found {found}{place}; {way}"
+
+    def _beside(self, record: bytes) -> str:
+        """Return the fields of a record where this one is missing, the nearest first, as text for a message."""
+        try:
+            value = json.loads(record)
+        except (ValueError, RecursionError):  # a long record is cut
+            return ""
+        for key in (None if key is None else key.decode() for key in self.path):
+            if isinstance(value, dict) and value.get(key) is None:
+                near = get_close_matches(str(key), value, _NAMED, 0)
+                return f" (fields: {', '.join(near)}{', ...' if len(value) > len(near) else ''})" if near else ""
+            value = value.get(key) if isinstance(value, dict) else next(iter(value or [None]))
+        return ""
 
 
 def keys_of(path: str) -> tuple[bytes, ...]:

@@ -98,7 +98,9 @@ def _state_of_base(view: SavedView, number: int) -> State:
 
 def format_of(document: dict[str, Any]) -> str:
     """Return a line with the format and the parameters of an index, from the result of `describe`."""
-    return ", ".join([document["format"], *(f"{name} {each}" for name, each in document["parameters"].items())])
+    given = {name: each for name, each in document["parameters"].items() if name != "truncated"}
+    drops = ["an incomplete last record is dropped"] if document["parameters"].get("truncated") == "drop" else []
+    return ", ".join([document["format"], *(f"{name} {each}" for name, each in given.items()), *drops])
 
 
 # ---- statistics --------------------------------------------------------------------------------------------------
