@@ -191,7 +191,9 @@ def test_reads_are_those_of_the_records_of_steps(tmp_path):
     steps = [[ds.where(int(record)) for batch in step for record in batch] for step in all_batches(sampler)]
     assert facts["sources"] == 3
     assert facts["steps"] == [computed.step_facts(step) for step in steps[: facts["measured"]["steps"]]]
-    assert facts["mean"]["bytes"] == pytest.approx(np.mean([step["bytes"] for step in facts["steps"]]))
+    assert facts["mean"]["records"] == pytest.approx(900 / len(sampler))
+    of_a_record = [sum(step[name] for step in facts["steps"]) for name in ("bytes", "records")]
+    assert facts["mean"]["bytes"] == pytest.approx(of_a_record[0] / of_a_record[1] * 900 / len(sampler))
 
 
 def test_sizes_of_records_stand_for_lengths_where_there_are_none(write):

@@ -32,22 +32,29 @@ _POSITIONS = 64  # positions of a period for each dataset, for more datasets
 class Order(Protocol):
     """The protocol of an order of your own.
 
-        class Backwards:
+        import hashlib
+
+
+        class ByScore:
+            def __init__(self, scores):
+                self.ranked = np.argsort(-scores.astype(np.int64), kind="stable")
+
             def __len__(self):
-                return len(ds)
+                return len(self.ranked)
 
             def at(self, epoch, positions):
-                return len(ds) - 1 - positions
+                return self.ranked[positions]
 
             def describe(self):
-                return {"order": "backwards"}
+                return {"order": "by score", "ranked": hashlib.sha256(self.ranked).hexdigest()}
 
 
-        sampler = mmapds.DistributedSampler(ds, order=Backwards())
+        sampler = mmapds.DistributedSampler(ds, order=ByScore(ds.lengths))
 
-    Positions and records are int64 arrays of the same shape. Different orders need different descriptions. An order may
-    have an attribute `records`, the number of records of its dataset: samplers refuse datasets of another length. An
-    order that repeats records may have `is_bijection = False`: planners that read every record once refuse it.
+    Positions and records are int64 arrays of the same shape. A state holds the description alone: without the hash, a
+    job with other scores would resume from it, and repeat and lose samples. An order may have an attribute `records`,
+    the number of records of its dataset: samplers refuse datasets of another length. An order that repeats records may
+    have `is_bijection = False`: planners that read every record once refuse it.
     """
 
     def __len__(self) -> int: ...

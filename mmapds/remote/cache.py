@@ -84,11 +84,11 @@ class Cache:
         return os.path.join(self.directory, item.name)
 
     def fetch(self, item: Item, download: Callable[[str], object], gives_up: Callable[[], bool] | None = None) -> str:
-        """Return the path of an object's file, after its download by this or another process.
+        """Return the path of an object's file, once this or another process has downloaded it.
 
         Args:
           download: writes the object into an existing file.
-          gives_up: whether to stop waiting for room; None for a reader, whose object must find room at once.
+          gives_up: whether to return early, instead of waiting for room; None for a reader, which cannot wait.
         Raises:
           Error: the limit has no room for the object beside those that are needed before it.
         """

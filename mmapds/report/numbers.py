@@ -392,7 +392,10 @@ def read_facts(epoch: Epoch, dataset: Dataset, record_bytes: float) -> Facts:
     for at in np.linspace(0, len(blocks) - 1, count).astype(np.int64).tolist():
         first = blocks[at][: epoch.sizes[at][: epoch.wanted.ranks].sum()]
         steps.append(step_facts([dataset.where(record) for record in first.tolist()]))
-    mean = {name: float(np.mean([each[name] for each in steps])) for name in steps[0]}
+    # The shares of a record are measured, and the records of a step are counted.
+    measured, of_a_step = sum(each["records"] for each in steps), epoch.records * epoch.wanted.ranks / epoch.batches
+    mean = {name: sum(each[name] for each in steps) * of_a_step / measured for name in ("records", "bytes", "pages")}
+    mean["sources"] = float(np.mean([each["sources"] for each in steps]))
     return {
         "measured": {"steps": len(steps)},
         "steps": steps,

@@ -346,8 +346,8 @@ class ResumableSampler(ABC):
     def skip(self, steps: int) -> None:
         """Skip steps of the epoch, on every rank.
 
-        It stops at the end of the epoch. After a loss spike, load the checkpoint before it and skip the steps that
-        caused it:
+        Beyond the last step, the next epoch follows. After a loss spike, load the checkpoint before it and skip the
+        steps that caused it:
 
             sampler.load_state_dict(checkpoint)
             sampler.skip(100)
@@ -359,7 +359,7 @@ class ResumableSampler(ABC):
         self._cursor.load(span.epoch, span.position_after(steps))
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch: the same on every rank and in every epoch, even after a resume."""
+        """Return the steps of a whole epoch, even after a resume: the same on every rank, unless `pad` is False."""
         return self._sharding.own_steps(len(self._contents))
 
     def __repr__(self) -> str:
