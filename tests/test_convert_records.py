@@ -170,12 +170,36 @@ def test_groups_of_hdf5(tmp_path):
     with h5py.File(path, "a") as file:
         file["late"].attrs["empty"] = h5py.Empty("f4")
     done = samples(convert(path, records="groups", fields=["__key__", "x", "a", "empty"]).path)
-    found = [("first", 0, None), ("late", 1, None), ("train/deep", 7, None), ("train", None, [3])]
+    found = [("first", 0, None), ("late", 1, None), ("train", None, [3])]
     assert [tuple(sample.values()) for sample in done] == [(*values, None) for values in found]
     with pytest.raises(mmapds.FormatError, match=r"record 1: expected fields among .*, found 'empty'"):
-        convert(path, records="groups", infer=1)
+        convert(path, records="members", infer=1)
     done = samples(convert(stored(path, b=[1, 2], a=[3]), records="groups").path)
     assert done == [{"__key__": "a", "data": [3]}, {"__key__": "b", "data": [1, 2]}]
+
+
+def test_nested_groups_of_hdf5_are_fields_of_a_record(tmp_path):
+    path, demos = tmp_path / "a.h5", [f"demo_{i}" for i in range(12)]
+    held = {f"data/{demo}/actions": [i, i] for i, demo in enumerate(demos)}
+    held |= {f"data/{demo}/obs/eef": [[i]] for i, demo in enumerate(demos)}
+    stored(path, **held)
+    for options, prefix in (({}, "data/"), ({"group": "data"}, ""), ({"group": "data", "records": "members"}, "")):
+        done = samples(convert(path, force=True, **{"records": "groups", **options}).path)
+        wanted = [{"__key__": prefix + demo, "actions": [i, i], "obs.eef": [[i]]} for i, demo in enumerate(demos)]
+        assert done == wanted, "in natural order"
+
+
+def test_groups_of_hdf5_that_may_be_records_or_fields_are_refused_with_both_readings(tmp_path):
+    path = stored(tmp_path / "a.h5", **{"e/1/act/x": [1], "e/1/obs/y": [2], "e/2/act/x": [3], "e/2/obs/y": [4]})
+    for options in ({}, {"group": "e"}):
+        with pytest.raises(
+            mmapds.FormatError, match=r"share a field, found '.*1/act' with 'x' and '.*1/obs' with 'y';"
+        ):
+            convert(path, records="groups", **options)
+    whole = samples(convert(path, records="members", group="e").path)
+    assert whole == [{"__key__": str(i), "act.x": [2 * i - 1], "obs.y": [2 * i]} for i in (1, 2)]
+    parts = samples(convert(path, records="groups", fields=["__key__", "x", "y"], force=True).path)
+    assert [each["__key__"] for each in parts] == ["e/1/act", "e/1/obs", "e/2/act", "e/2/obs"]
 
 
 def test_rows_of_hdf5(tmp_path):
@@ -203,7 +227,7 @@ BAD = [  # what a file holds, options, and the message
     ({"a": 5, "b": [1]}, {}, "dataset 'a': expected rows, found a single value"),
     ({"a": [1]}, {"group": "no"}, r"a.h5: expected a group 'no', found none among \['a'\]"),
     ({"a": [1]}, {"group": "a"}, "expected a group 'a', found none among"),
-    ({"a": [1]}, {"records": "columns"}, "records = 'columns', expected 'rows' or 'groups'"),
+    ({"a": [1]}, {"records": "columns"}, "records = 'columns', expected 'rows', 'groups' or 'members'"),
     ({"a": h5py.SoftLink("/nowhere")}, {}, "expected data in this group, found a link to '/nowhere'"),
     ({"g/t": np.array([b"gr\xfcn"])}, {}, r"a\.h5: dataset '/g/t': expected text in UTF-8, found b'gr"),
     ({"g/__key__": 1}, {"records": "groups"}, "expected fields of different names, found two '__key__'"),

@@ -4,6 +4,7 @@ Imported only to read HDF5, because h5py is optional.
 """
 
 import math
+import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +14,7 @@ import h5py
 import numpy as np
 
 from ..arrays.schema import ITEM_BYTES
-from ..errors import FormatError
+from ..errors import FormatError, either, option
 from .reader import Batch, Reader, Rules, unsupported
 
 _BYTES, _ROWS = 8 << 20, 1024  # the most to read at a time, unless a chunk has more
@@ -21,13 +22,13 @@ _MOST_BYTES, _MOST_TIMES = 1 << 30, 100  # limits against decompression bombs: b
 
 
 class Hdf5Reader(Reader):
-    """Reads HDF5 files: a record is a row of all datasets in a group, or each dataset or group in it."""
+    """Reads HDF5 files: a record is a row of all datasets in a group, or a group or dataset in it; see `_groups`."""
 
     def __init__(self, paths: Sequence[str], records: str = "rows", group: str = "/") -> None:
         super().__init__(paths, "HDF5")
-        if records not in ("rows", "groups"):
-            raise FormatError(f"records = {records!r}, expected 'rows' or 'groups'")
-        self._group, self._are_rows = group, records == "rows"
+        if records not in ("rows", "groups", "members"):
+            raise FormatError(f"records = {records!r}, expected 'rows', 'groups' or 'members'")
+        self._group, self._are_rows, self._are_members = group, records == "rows", records == "members"
         if self._are_rows:
             self.total = 0
             for path in paths:
@@ -50,7 +51,8 @@ class Hdf5Reader(Reader):
 
     def _read(self, path: str, wanted: Container[str] | None, rules: Rules | None) -> Iterator[Batch]:
         with self._reading(path) as root:
-            for records in _rows(path, root, wanted) if self._are_rows else _groups(root, wanted):
+            groups = partial(_groups, are_members=self._are_members)
+            for records in _rows(path, root, wanted) if self._are_rows else groups(root, wanted):
                 yield Batch(len(records), records)
 
 
@@ -60,18 +62,23 @@ class Hdf5Reader(Reader):
 def _walk(group: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
     """Yield the path and object of every dataset and group below a group; a group comes after its members."""
     seen = set() if seen is None else seen
-    address = h5py.h5o.get_info(group.id).addr
-    if address in seen:  # hard links to groups make cycles, or exponentially many paths
-        raise FormatError(
-            f"{group.file.filename}: expected groups that have one name each, found another, {group.name!r}"
-        )
-    seen.add(address)
+    _enter(group, seen)
     for name in group:
         found = _member(group, name)
         if isinstance(found, h5py.Group):
             yield from _walk(found, f"{prefix}{name}/", seen)
         if isinstance(found, h5py.Group | h5py.Dataset):
             yield prefix + name, found
+
+
+def _enter(group: Any, seen: set[int]) -> None:
+    """Raise FormatError for a group that was entered before: hard links make cycles, or exponentially many paths."""
+    address = h5py.h5o.get_info(group.id).addr
+    if address in seen:
+        raise FormatError(
+            f"{group.file.filename}: expected groups that have one name each, found another, {group.name!r}"
+        )
+    seen.add(address)
 
 
 def _datasets(root: Any) -> Iterator[tuple[str, Any]]:
@@ -250,30 +257,75 @@ def _step(datasets: Sequence[Any], count: int) -> int:
 # ---- groups ---------------------------------------------------------------------------------------------------------
 
 
-def _groups(root: Any, wanted: Container[str] | None) -> Iterator[list[dict[str, Any]]]:
-    """Yield each dataset of a group as a record, and each subgroup that has datasets; innermost groups first."""
-    datasets: dict[str, dict[str, Any]] = {}  # of the enclosing groups, by path
-    for path, found in _walk(root):
-        above, _, name = path.rpartition("/")
-        if isinstance(found, h5py.Group):
-            if path in datasets:
-                yield [_record(path, found, datasets.pop(path), wanted)]
-        elif above:
-            datasets.setdefault(above, {})[name] = found
-        else:
-            yield [_record(name, found, {"data": found}, wanted)]
+class _Found(NamedTuple):
+    """A record that was found: a dataset in the root, or a group with all below it."""
+
+    path: str
+    holder: Any
+    datasets: dict[str, Any]  # by the name of the field
+    groups: dict[str, Any]  # that hold attributes, by the prefix of their names
 
 
-def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: Container[str] | None) -> dict[str, Any]:
-    """Return a record of datasets and the attributes of `found`; unwanted fields are None."""
-    record: dict[str, Any] = {"__key__": path}
-    where = f"{found.file.filename}: {found.name!r}"
+def _groups(root: Any, wanted: Container[str] | None, *, are_members: bool) -> Iterator[list[dict[str, Any]]]:
+    """Yield each record of a group: a dataset in it; and each outermost group with a dataset of its own.
+
+    Groups inside a record are its fields, such as "obs.eef".
+
+    Args:
+      wanted: the fields that the user chose; without a choice, records must share a field with the first.
+      are_members: whether every group in `root` is a record, even without a dataset of its own.
+    """
+    first: _Found | None = None
+    for found in _found(root, "", set(), are_members=are_members):
+        first = first or found
+        if wanted is None and not are_members and not found.datasets.keys() & first.datasets.keys():
+            one, other = (f"{each.path!r} with {next(iter(each.datasets))!r}" for each in (first, found))
+            raise FormatError(
+                f"{root.file.filename}: expected records that share a field, found {one} and {other}; give "
+                f"{option('records', 'members')} for a record of each group in {root.name!r}, such as "
+                f"{found.path.partition('/')[0]!r}, with all below it; {either('--group', 'group=')} for those in "
+                f"another group; or {either('--fields', 'fields=')} for both as they are"
+            )
+        yield [_record(found, wanted)]
+
+
+def _found(group: Any, prefix: str, seen: set[int], *, are_members: bool) -> Iterator[_Found]:
+    """Yield the records below a group, in natural order of their names: "demo_2" before "demo_10"."""
+    for name in sorted(group, key=_natural):
+        member, path = _member(group, name), prefix + name
+        if isinstance(member, h5py.Dataset):
+            yield _Found(path, member, {"data": member}, {"": member})
+        elif isinstance(member, h5py.Group) and (are_members or _has_dataset(member)):
+            below = [(field.replace("/", "."), each) for field, each in _walk(member, "", seen)]
+            datasets = {field: each for field, each in below if isinstance(each, h5py.Dataset)}
+            groups = {f"{field}.": each for field, each in below if isinstance(each, h5py.Group)}
+            if datasets:
+                yield _Found(path, member, datasets, {"": member, **groups})
+        elif isinstance(member, h5py.Group):
+            _enter(member, seen)
+            yield from _found(member, f"{path}/", seen, are_members=False)
+
+
+def _has_dataset(group: Any) -> bool:
+    return any(isinstance(_member(group, name), h5py.Dataset) for name in group)
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """Return a key that sorts numbers in names by value."""
+    return [(text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _record(found: _Found, wanted: Container[str] | None) -> dict[str, Any]:
+    """Return a record of datasets and attributes; unwanted fields are None."""
+    record: dict[str, Any] = {"__key__": found.path}
+    where = f"{found.holder.file.filename}: {found.holder.name!r}"
     held: list[tuple[Any, Callable[[], Any], list[_Part]]] = []
-    for name in found.attrs:
-        attribute = found.attrs.get_id(name)
-        parts = _parts_of(f"{where}: attribute {name!r}", name, attribute, attribute.shape or ())
-        held.append((attribute, partial(found.attrs.__getitem__, name), parts))
-    for name, dataset in datasets.items():
+    for prefix, holder in found.groups.items():
+        for name in holder.attrs:
+            attribute = holder.attrs.get_id(name)
+            parts = _parts_of(f"{where}: attribute {name!r}", prefix + name, attribute, attribute.shape or ())
+            held.append((attribute, partial(holder.attrs.__getitem__, name), parts))
+    for name, dataset in found.datasets.items():
         parts = _parts_of_dataset(name, dataset, 0)
         held.append((dataset, partial(dataset.__getitem__, ()), parts))
     chosen = []

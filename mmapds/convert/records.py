@@ -23,7 +23,7 @@ from ..writer import Writer
 from .reader import IndexedReader, Reader, Rules, Values
 
 HDF5_OPTIONS: dict[str, tuple[type, str, str]] = {
-    "records": (str, "rows|groups", "hdf5: a record is a row of all datasets, or each group (or dataset)"),
+    "records": (str, "rows|groups|members", "hdf5: a record is a row of all datasets, or a group with all below it"),
     "group": (str, "PATH", "hdf5: the group that holds the records; default: the root"),
 }
 """The options of HDF5, by name: (type, placeholder, help), for the command line."""
