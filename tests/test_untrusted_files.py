@@ -1,5 +1,6 @@
 """Files from somebody else: small ones that make much of themselves, that name other files, or that carry code."""
 
+import gzip
 import io
 import os
 import pickle
@@ -86,6 +87,13 @@ def test_an_npz_that_is_a_zip_bomb(write, monkeypatch):
     refused(write, "npz", out.getvalue(), wanted)
     monkeypatch.setenv("MMAPDS_MAX_NPZ_BYTES", "10")
     assert member_of(write, "npz", npz(a=np.arange(1000)))["npz"]["a"][999] == 999, "what is not compressed is no bomb"
+
+
+def test_a_gz_that_is_a_bomb(write, monkeypatch):
+    packed = gzip.compress(bytes(1 << 20))
+    monkeypatch.setenv("MMAPDS_MAX_NPZ_BYTES", str(1 << 20))
+    assert member_of(write, "bin.gz", packed)["bin.gz"] == bytes(1 << 20)
+    refused(write, "bin.gz", packed + gzip.compress(b"1"), "expected content of up to 1048576 bytes, found more; set MM")
 
 
 def test_arrays_that_say_they_are_large(write):

@@ -1,5 +1,6 @@
 """Samples of tars: decoded by extension as WebDataset does, found by key, and many shards in one index."""
 
+import gzip
 import io
 import os
 import pickle
@@ -32,6 +33,8 @@ def test_members_are_decoded_by_their_extension(write):
         "index": (b"-3", -3),
         "bin": (b"\0", b"\0"),
         "inf.json": (b"[Infinity]", [float("inf")]),
+        "b.json.GZ": (gzip.compress(b"[2]") + gzip.compress(b" "), [2]),
+        "bin.gz": (gzip.compress(b"\1"), b"\1"),
     }
     path = write(archive([(f"d/a.{name}", data) for name, (data, _) in files.items()]), "a.tar")
     sample = pickle.loads(pickle.dumps(mmapds.open(path, build=True, decode="wds")))[0]
@@ -42,6 +45,8 @@ NESTED = b"-" * 9000 + b"1\n"
 UNDECODED = [
     *((name, b"x", "") for name in ("cls", "npy", "png", "npz")),
     ("json", b"{", ""),
+    ("json.gz", b"[]", "Not a gzipped file"),
+    ("txt.gz", gzip.compress(b"text")[:-9], "Compressed file ended"),
     ("txt", b"\xff", ""),
     ("npy", npy(np.array([{}], object), allow_pickle=True), "Object arrays cannot be loaded"),
     # Nested too deep, which is not a lack of memory.

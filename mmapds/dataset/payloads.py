@@ -1,5 +1,6 @@
 """Payloads of other tools: members of tars, decoded as by WebDataset, and tf.train.Example."""
 
+import gzip
 import json
 import math
 import os
@@ -20,7 +21,7 @@ from ..errors import check_memory, warn
 from ..formats import tar
 
 MOST_BYTES = "MMAPDS_MAX_NPZ_BYTES"
-"""The environment variable for the most bytes of the arrays in a compressed npz; 1 GiB by default."""
+"""The environment variable for the most bytes of a compressed npz or gz, decompressed; 1 GiB by default."""
 
 
 def members_of(record: bytes, location: Any) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def members_of(record: bytes, location: Any) -> dict[str, Any]:
 def sample_of(record: bytes, location: Any, *, rgb: bool = False) -> dict[str, Any]:
     """Return a sample with its members decoded by the last part of their extension.
 
-    Members of other extensions stay bytes, pickles too.
+    Members of other extensions stay bytes, pickles too. Behind "gz" the part before it decides.
 
     Args:
       rgb: convert images to RGB; False keeps the mode of their file, and leaves bytes without Pillow.
@@ -58,16 +59,33 @@ def decode_members(sample: dict[str, Any], image: Callable[[bytes], Any]) -> Non
       MemoryError: memory is short.
     """
     for extension, data in sample.items():
-        last = extension.rpartition(".")[2]
+        rest, _, last = extension.rpartition(".")
+        is_packed = last == "gz"
+        last = rest.rpartition(".")[2] if is_packed else last
         decoder = image if last in _IMAGES else _DECODERS.get(last)
-        if extension in ("__key__", "__url__") or decoder is None:
+        if extension in ("__key__", "__url__") or not (decoder or is_packed):
             continue
         try:
-            sample[extension] = decoder(data)
+            content = _unpacked(data) if is_packed else data
+            sample[extension] = decoder(content) if decoder else content
         except Exception as error:
             if isinstance(error, MemoryError | zlib.error):  # messages of other errors may quote the data
                 check_memory(error)
             raise ValueError(f"member {extension!r} of sample {sample['__key__']!r}: {error}") from error
+
+
+def _largest(data: bytes) -> int:
+    """Return the most bytes to decompress from a member; one that holds as many is always read."""
+    return max(int(os.environ.get(MOST_BYTES) or 1 << 30), len(data))
+
+
+def _unpacked(data: bytes) -> bytes:
+    limit = _largest(data)
+    with gzip.GzipFile(fileobj=BytesIO(data)) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"expected content of up to {limit} bytes, found more; set {MOST_BYTES} to read it")
+    return content
 
 
 def _json(data: bytes) -> Any:
@@ -93,8 +111,8 @@ def _array(data: bytes) -> Any:
 
 def _arrays(data: bytes) -> dict[str, Any]:
     with zipfile.ZipFile(BytesIO(data)) as parts:
-        size, limit = sum(part.file_size for part in parts.infolist()), int(os.environ.get(MOST_BYTES) or 1 << 30)
-        if size > max(limit, len(data)):  # overlapping parts also make it larger than the file
+        size, limit = sum(part.file_size for part in parts.infolist()), _largest(data)
+        if size > limit:  # overlapping parts also make it larger than the file
             raise ValueError(f"expected arrays of up to {limit} bytes, found {size}; set {MOST_BYTES} to read them")
         found = {name.removesuffix(".npy"): parts.read(name) for name in parts.namelist()}
     return {name: _array(part) if part.startswith(npy.MAGIC_PREFIX) else part for name, part in found.items()}
