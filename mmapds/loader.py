@@ -15,7 +15,7 @@ from .dataset.collate import default_collate
 from .dataset.pack import check_plan
 from .errors import OrderError, StateError, counted, shortened
 from .orders.basic import integer
-from .prefetch import Drawn, Fetching, ProcessLoop, ThreadLoop, Waits, start_process
+from .prefetch import Drawn, Fetching, Grouped, ProcessLoop, ThreadLoop, Waits, start_process
 from .samplers.cursor import Sharding
 from .samplers.planned import PlannedBatchSampler
 from .samplers.ranks import World, process_group
@@ -183,13 +183,21 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self.set_epoch(epoch)
             yield epoch
 
-    def steps(self) -> Iterator[tuple[int, Any]]:
+    def steps(self, *, accumulate: int | None = None) -> Iterator[tuple[int, Any]]:
         """Yield the number and the batch of each remaining step of this epoch.
 
+            for step, batches in loader.steps(accumulate=4):
+                checkpoint = loader.state_dict()  # behind the last of these batches
+
         After `load_state_dict`, the first number is the step at which the state was saved.
+
+        Args:
+          accumulate: the batches of an optimizer step; they come as a list, and steps count lists. The last list of an
+            epoch may be shorter.
         """
-        span = self._stateful()._next_span()
-        return enumerate(self, self._batches_in(span._replace(start=0).steps) - self._batches_in(span.steps))
+        span, size = self._stateful()._next_span(), 1 if accumulate is None else integer("accumulate", accumulate, 1)
+        whole, left = (-(-self._batches_in(steps) // size) for steps in (span._replace(start=0).steps, span.steps))
+        return enumerate(iter(self) if accumulate is None else Grouped(iter(self), size), whole - left)
 
     def indices_at(self, step: int) -> Any:
         """Return the records of a step that `steps` numbers: a batch for each rank.

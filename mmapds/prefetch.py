@@ -317,6 +317,23 @@ class ProcessLoop(Loop):
         return begin, indices, batch
 
 
+class Grouped(Iterator[list[Any]]):
+    """Yields lists of `size` batches; the last one may be shorter. An error of a batch keeps those before it."""
+
+    def __init__(self, loop: Iterator[Any], size: int) -> None:
+        self._loop, self._size = loop, size
+        self._held: list[Any] = []
+
+    def __next__(self) -> list[Any]:
+        with suppress(StopIteration):
+            while len(self._held) < self._size:
+                self._held.append(next(self._loop))
+        if not self._held:
+            raise StopIteration
+        batches, self._held = self._held, []
+        return batches
+
+
 def _ended_worker(error: Exception, workers: Iterable[Any]) -> Error:
     """Return the error for a worker process that has ended, as torch reports."""
     found = str(error)

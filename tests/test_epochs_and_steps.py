@@ -92,6 +92,40 @@ def test_the_records_of_a_step_are_those_of_all_ranks(records, size):
     assert {str(loader.state_dict()) for loader in loaders} == {str(loaders[0].state_dict())}
 
 
+def test_batches_of_an_optimizer_step_come_together_and_a_checkpoint_is_behind_all_of_them(ds):
+    def new():
+        return mmapds.DataLoader(ds, 8, sampler=mmapds.DistributedSampler(ds, seed=3), num_workers=2, collate_fn=list)
+
+    whole, loader = [batch for _, batch in new().steps()], new()
+    saved, numbers = [], []
+    for step, batches in loader.steps(accumulate=3):
+        assert batches == whole[3 * step : 3 * step + 3]
+        numbers.append(step)
+        saved.append(loader.state_dict())
+    assert numbers == [0, 1, 2, 3, 4], "13 batches"
+    for step, state in enumerate(saved[:-1]):
+        again = new()
+        again.load_state_dict(state)
+        groups = list(again.steps(accumulate=3))
+        assert [number for number, _ in groups] == numbers[step + 1 :]
+        assert [batch for _, group in groups for batch in group] == whole[3 * step + 3 :]
+    with pytest.raises(mmapds.OrderError, match="accumulate = 0, expected an integer of 1 or more"):
+        loader.steps(accumulate=0)
+
+
+def test_the_error_of_a_batch_keeps_the_batches_before_it():
+    def collate(batch):
+        if 5 in batch:
+            raise ValueError("five")
+        return batch
+
+    loop = iter(mmapds.DataLoader(range(9), collate_fn=collate).steps(accumulate=3))
+    assert next(loop) == (0, [[0], [1], [2]])
+    with pytest.raises(ValueError, match="five"):
+        next(loop)
+    assert list(loop) == [(1, [[3], [4], [6]]), (2, [[7], [8]])]
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_epochs_that_are_over_are_not_read_again(ds, sampler):
     loader = mmapds.DataLoader(ds, **sampler(ds), collate_fn=list)
