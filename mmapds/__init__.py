@@ -149,7 +149,7 @@ def _without_torch(name: str) -> type:
     """Return a stand-in, so that `import *`, `hasattr` and `help` work without torch. Calling it raises an error."""
 
     def refuse(*_: Any, **__: Any) -> None:
-        raise ModuleNotFoundError(f"mmapds.{name} needs torch; run: pip install 'mmapds[torch]'", name="torch")
+        raise ModuleNotFoundError(f"mmapds.{name} needs torch; run: pip install torch", name="torch")
 
     return type(name, (), {"__init__": refuse, "__module__": __name__, "__doc__": "Needs torch: mmapds[torch]."})
 

@@ -80,7 +80,7 @@ def bench(
       ModuleNotFoundError: torch is missing.
     """
     if find_spec("torch") is None:
-        raise ModuleNotFoundError("mmapds.bench needs torch; run: pip install 'mmapds[torch]'", name="torch")
+        raise ModuleNotFoundError("mmapds.bench needs torch; run: pip install torch", name="torch")
     batch_size = integer("batch_size", batch_size, 1)
     max_tokens = None if max_tokens is None else integer("max_tokens", max_tokens, 1)
     if not seconds > 0:

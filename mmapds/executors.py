@@ -39,7 +39,7 @@ def dask(address: str) -> Any:
     Raises:
       ModuleNotFoundError: distributed is not installed; the message has the command.
     """
-    return _imported("distributed", "'mmapds[dask]'").Client(address).get_executor()
+    return _imported("distributed").Client(address).get_executor()
 
 
 def ray(address: str | None = None, **options: Any) -> Any:
@@ -51,7 +51,7 @@ def ray(address: str | None = None, **options: Any) -> Any:
     Raises:
       ModuleNotFoundError: ray is not installed; the message has the command.
     """
-    engine = _imported("ray", "'mmapds[ray]'")
+    engine = _imported("ray")
     if not engine.is_initialized():
         engine.init(address=address)
     remote = engine.remote(**options) if options else engine.remote
@@ -67,7 +67,7 @@ def submitit(folder: str, **parameters: Any) -> Any:
     Raises:
       ModuleNotFoundError: submitit is not installed; the message has the command.
     """
-    engine = _imported("submitit", "submitit").AutoExecutor(folder=folder)
+    engine = _imported("submitit").AutoExecutor(folder=folder)
     engine.update_parameters(**parameters)
     return SimpleNamespace(submit=lambda function, *arguments: _future(engine.submit(function, *arguments)))
 
@@ -82,11 +82,11 @@ def _future(job: Any) -> "Future[Any]":
     return future
 
 
-def _imported(package: str, wanted: str) -> Any:
+def _imported(package: str) -> Any:
     try:
         return import_module(package)
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"{package}: not installed; run: pip install {wanted}", name=package) from None
+        raise ModuleNotFoundError(f"{package}: not installed; run: pip install {package}", name=package) from None
 
 
 class Task(NamedTuple):

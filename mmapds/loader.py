@@ -54,6 +54,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         does; it is also a ValueError.
     """
 
+    _checked_plan: PlannedBatchSampler | None
+    """The sampler whose plan batches are compared with; None after a warning."""
+
     def __init__(
         self,
         dataset: Any,
@@ -77,9 +80,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         prefetch: int | None = None,
         stall_after: float | None = 60.0,
     ) -> None:
-        self.workers = workers
+        self.workers, self.stall_after = workers, stall_after
         self.prefetch = None if prefetch is None else integer("prefetch", prefetch, 1)
-        self.stall_after = stall_after
         _check_options(self, integer("num_workers", num_workers, 0), timeout, multiprocessing_context, in_order)
         if self.prefetch is not None:
             prefetch_factor = -(-self.prefetch // max(num_workers, 1))
@@ -115,7 +117,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self.batch_sampler.set_epoch = sampler.set_epoch  # type: ignore[union-attr]
         self._waits = Waits()
         self._checked_plan = batch_sampler if isinstance(batch_sampler, PlannedBatchSampler) else None
-        """The sampler whose plan batches are compared with; None after a warning."""
 
     @property
     def _resumable(self) -> ResumableSampler | None:

@@ -110,7 +110,7 @@ def test_a_lock_is_free_again(work, number):
 def test_a_block_is_read_on(monkeypatch, number):
     monkeypatch.setattr(reader, "PIECE", 4)
     content = bytes(range(30))
-    block = Forward(lambda: (content[at : at + 6] for at in range(0, len(content), 6)), BlockCache(), (0, 0))
+    block = Forward(lambda: (content[at : at + 6] for at in range(0, len(content), 6)), 30, BlockCache(), (0, 0))
     block.piece(0)
     interrupted(lambda: block.piece(2), number)
     assert [block.piece(k) for k in range(2, 8)] == [content[4 * k : 4 * k + 4] for k in range(2, 8)]

@@ -23,6 +23,26 @@ def test_one_version_is_named_everywhere_and_no_extra_is_for_developers():
     assert project()["project"]["version"] == mmapds.__version__ == cited
 
 
+def installed_by(text):
+    """What the `pip install` commands in a text install, without their options: a set of words."""
+    commands = re.findall(r"pip install ((?:'[^']+'|[\w.{}-]+)(?: [a-z][\w-]*\b)*)", text)
+    return {word.strip("'") for command in commands for word in re.findall(r"'[^']+'|\S+", command) if word[:1] != "-"}
+
+
+def test_what_is_installed_by_pages_and_messages_is_of_this_project_or_declared():
+    """Never the package `mmapds` of the index, which is another project's."""
+    extras = project()["project"]["optional-dependencies"]
+    assert project()["project"]["name"] == "mmap-datasets"
+    declared = {re.split(r"[><=]", each)[0] for group in extras.values() for each in group}
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    found = {word for page in pages for word in installed_by(page.read_text())}
+    assert found <= {f".[{extra}]" for extra in extras} | {"."}
+    assert {f".[{extra}]" for extra in ("torch", "remote", "parquet", "hdf5", "report")} <= found
+    named = {word for path in (ROOT / "mmapds").rglob("*.py") for word in installed_by(path.read_text())}
+    assert {"torch", "pillow", "shtab", "matplotlib", "jinja2"} <= named
+    assert {word for word in named if "{" not in word} <= declared | {"ml_dtypes"}
+
+
 def test_the_changelog_names_the_versions_of_files_and_orders():
     rows = re.findall(r"^\| ([a-z]+).*? \| (\d+) \|", CHANGELOG, re.MULTILINE)
     assert {what: int(version) for what, version in rows} == {

@@ -59,7 +59,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    message = "mmapds.DistributedSampler needs torch; run: pip install 'mmapds[torch]'\n"
+    message = "mmapds.DistributedSampler needs torch; run: pip install torch\n"
     assert python(code).stdout.endswith(message)
 
 

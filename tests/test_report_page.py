@@ -196,7 +196,7 @@ sys.exit(main(["report", {path!r}]))
 """
     ran = run("-c", code, cwd=tmp_path)
     assert json.loads(ran.stdout) == report(path, max_tokens=1024)
-    expected = f"mmapds.report needs {missing}; run: pip install 'mmapds[report]'\n"
+    expected = f"mmapds.report needs {missing}; run: pip install matplotlib jinja2\n"
     assert (ran.returncode, ran.stderr, os.listdir(tmp_path)) == (1, expected, [])
 
 

@@ -185,7 +185,7 @@ def test_a_benchmark_and_a_report_read_compressed_sources_in_chunks_of_blocks(tm
     for limit, plan in ((1 << 20, "batches of 5"), (10, "batches of 5, chunks of blocks")):
         for module in (bench, report):
             monkeypatch.setattr(module, "open_dataset", partial(mmapds.open, block_cache=limit))
-        monkeypatch.setattr(bench, "_run", lambda trial, _: dict.fromkeys(("cold", "warm"), None) | trial)
+        monkeypatch.setattr(bench, "_run", lambda trial, *_: dict.fromkeys(("cold", "warm"), None) | trial)
         monkeypatch.setattr(bench, "recommend", lambda *_, **__: {})
         assert bench.bench(path, batch_size=5)["plan"] == plan
         assert report.report(path, batch_size=5, ranks=1)["plans"][0]["title"] == plan

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "bench" / "results"
-PACKAGES = ("mmapds", "numpy", "torch")
+PACKAGES = ("mmap-datasets", "numpy", "torch")
 HEAD = "| what | against | measured | target |\n|---|---|---|---|\n"
 
 

@@ -218,7 +218,7 @@ def _work(given: Sequence[str]) -> int | None:
         try:
             import shtab  # optional: the extra mmapds[completion]
         except ImportError:
-            raise Error("completion needs shtab; run: pip install 'mmapds[completion]'") from None
+            raise Error("completion needs shtab; run: pip install shtab") from None
         print(shtab.complete(new_parser("mmapds", _COMMANDS), options.print_completion))
         return 0
     if options.command is None:

@@ -151,8 +151,8 @@ def _print_info(indexes: list[Index], documents: list[dict[str, Any]], options: 
         sources.append([each["path"], counted(each["records"], "record"), counted(each["bytes"], "byte"), state])
     print_table(sources, left=(0, 3))
     if len(sources) < facts["sources"]:
-        totals = ", ".join(f"{count:,} {state}" for state, count in facts["states"].items())
-        print_line(f"  {totals}; --all lists them", "dim")
+        shown = ((count, "in a store" if state == "object" else state) for state, count in facts["states"].items())
+        print_line(f"  {', '.join(f'{count:,} {state}' for count, state in shown)}; --all lists them", "dim")
     if facts["records"]:
         _print_title("columns")
         _print_columns(facts["columns"])

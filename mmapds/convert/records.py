@@ -97,8 +97,8 @@ def _file_reader(name: str, paths: list[str], options: Mapping[str, Any]) -> Rea
 
         return TableReader(paths, name)
     except ImportError:
-        library, extra = ("h5py", "hdf5") if name == "hdf5" else ("pyarrow", "parquet")
-        raise Error(f"{paths[0]}: reading {name} needs {library}; run: pip install 'mmapds[{extra}]'") from None
+        library = "h5py" if name == "hdf5" else "pyarrow"
+        raise Error(f"{paths[0]}: reading {name} needs {library}; run: pip install {library}") from None
 
 
 # ---- writing --------------------------------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Dec
     for index in indexes:
         formats.check_decoder(index, given)
     if given == "pil" and find_spec("PIL") is None:
-        raise Error("decode = 'pil' needs Pillow; run: pip install 'mmapds[images]'")
+        raise Error("decode = 'pil' needs Pillow; run: pip install pillow")
     if given is not None and given != "torch" and not isinstance(given, Fields):
         return given
     found = [_decoder_of(index, given if isinstance(given, Fields) else None) for index in indexes]

@@ -138,7 +138,7 @@ def _image_or_bytes(data: bytes) -> Any:
     try:
         import PIL.Image  # noqa: F401 - optional
     except ImportError:
-        warn("images stay bytes without Pillow; run: pip install 'mmapds[images]'")
+        warn("images stay bytes without Pillow; run: pip install pillow")
         return data
     return _image(data)
 

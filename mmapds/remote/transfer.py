@@ -72,8 +72,7 @@ def _serve(request: dict[str, Any], active: list[int]) -> None:
         kind = "full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "failed"
         _answer(number, kind=kind, text=error.strerror or str(error))
     except ModuleNotFoundError as error:
-        wanted = "'mmapds[remote]'" if error.name == "obstore" else error.name
-        _answer(number, kind="failed", text=f"{error.name}: not installed; run: pip install {wanted}")
+        _answer(number, kind="failed", text=f"{error.name}: not installed; run: pip install {error.name}")
     except Exception as error:
         _answer(number, kind="failed", text=f"{type(error).__name__}: {error}"[:300])
     finally:

@@ -94,7 +94,7 @@ def report(
             from .page import page  # needs an extra
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
-            raise Error(f"mmapds.report needs {name}; run: pip install 'mmapds[report]'") from None
+            raise Error(f"mmapds.report needs {name}; run: pip install matplotlib jinja2") from None
         if not force:
             check_is_free(os.fspath(out))
     patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]

@@ -40,7 +40,7 @@ FORMS = {
     "PATH: UNIT N[ (byte N)]: not X: REASON": (
         "a.tfrecord: record 7 (byte 2048): not a tf.train.Example: byte 9: expected wire type 0, 1, 2 or 5, found 7"
     ),
-    "NAME needs PACKAGE": "mmapds.DistributedSampler needs torch; run: pip install 'mmapds[torch]'",
+    "NAME needs PACKAGE": "mmapds.DistributedSampler needs torch; run: pip install torch",
 }
 """Each form, and an example. Any may end in `; REMEDY`, a command or an imperative, and in a remark in parentheses."""
 

@@ -8,7 +8,7 @@ from .planner import Planner as _Planner
 
 class Planner(_Planner):
     title = "mmapds TokenBudgetBatchSampler"
-    package = "mmapds"
+    package = "mmap-datasets"
 
     def _sampler(self):
         return mmapds.TokenBudgetBatchSampler(self.lengths, BUDGET, num_replicas=1, rank=0)

@@ -9,7 +9,7 @@ from .store import Store as _Store
 class Store(_Store):
     title = "mmapds"
     how = "an index; the file stays"
-    package = "mmapds"
+    package = "mmap-datasets"
 
     def prepare(self):
         mmapds.build(self.source, out=self.folder / "source.mmx")
