@@ -199,20 +199,25 @@ _LOOKED_AT = 4096
 """Records at the beginning of an epoch that serve to estimate its cost."""
 _MANY = 3  # acceptable decodes of a block in an epoch
 _MUCH = 256 << 10  # acceptable decoded bytes for a record: a quarter of a millisecond
+_TOO_MUCH = 4 << 20  # refused, as it takes several milliseconds
 _LARGER = tuple(2**k for k in range(1, 7))  # factors of the cache size to suggest
 
 
-def _warn_of_decoding(dataset: Any, records: Int64s) -> None:
-    """Warn if an epoch that begins with `records` would decode blocks many times."""
+def _check_decoding(dataset: Any, records: Int64s) -> None:
+    """Warn if an epoch that begins with `records` decodes blocks many times; raise OrderError for far too many."""
     (times, size), limit = dataset._decodes(records), max(dataset._indexed._catalog.blocks.limit, 1)
     if _is_cheap(times, size):
         return
     enough = next((limit * n for n in _LARGER if _is_cheap(*dataset._decodes(records, limit * n))), None)
     cache = "" if enough is None else f"give block_cache={enough} or more to mmapds.open, or "
-    warn(
+    message = (
         f"each block of the compressed sources would be decoded about {times:,.0f} times an epoch, expected about "
-        f"once; {cache}read chunks, as in ChunkedSampler(ds, 'block'), or make smaller blocks: mmapds seekable SOURCE"
+        f"once; {cache}read fewer chunks at a time, as in ChunkedSampler(ds, 'block', mix_chunks=2), or make smaller "
+        "blocks: mmapds seekable SOURCE"
     )
+    if size > _TOO_MUCH:
+        raise OrderError(message)
+    warn(message)
 
 
 def _is_cheap(times: float, size: float) -> bool:
@@ -269,7 +274,7 @@ class ResumableSampler(ABC):
         if not self._is_compared and torch.utils.data.get_worker_info() is None:
             compare_before_first_batch(self._shared_by_ranks(), self._sharding)
             self._is_compared = True
-            self._warn_of_decoding()
+            self._check_decoding()
         span = self._next_span()
         make = self._maker(span)
         self._warn_of_unknown_position()
@@ -291,8 +296,8 @@ class ResumableSampler(ABC):
         """Return the span of the next iterator."""
         return Span(self._sharding, len(self._contents), *self._cursor.next())
 
-    def _warn_of_decoding(self) -> None:
-        """Warn if the next records would decode too many blocks; raise Error if one cannot be read in this order."""
+    def _check_decoding(self) -> None:
+        """Warn of an order that would decode many blocks; raise Error if it would decode too many."""
         if not is_ours(self.sampled) or self.sampled._decodes(np.zeros(1, np.int64), 0) == (0, 0):
             return
         span = self._next_span()
@@ -302,7 +307,7 @@ class ResumableSampler(ABC):
             if sum(map(len, found)) >= _LOOKED_AT:
                 break
         if found:
-            _warn_of_decoding(self.sampled, np.concatenate(found)[:_LOOKED_AT])
+            _check_decoding(self.sampled, np.concatenate(found)[:_LOOKED_AT])
 
     @abstractmethod
     def _maker(self, span: Span) -> Make:
