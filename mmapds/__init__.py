@@ -38,7 +38,6 @@ from .errors import (
 if TYPE_CHECKING:
     from . import bench as bench
     from . import convert as convert
-    from . import executors as executors
     from . import index as index
     from . import integrations as integrations
     from . import orders as orders
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from .dataset.fields import Fields
     from .dataset.opening import open as open  # noqa: A004 - mmapds.open is the public name
     from .dataset.pack import pack_collate
+    from .index import executors as executors
     from .loader import DataLoader
     from .orders.permutation import Permutation
     from .recompress import seekable as seekable
@@ -126,7 +126,8 @@ _LAZY = {
     for name in names
 }
 
-_MODULES = ("bench", "convert", "executors", "index", "integrations", "orders", "report")
+_MODULES = {name: name for name in ("bench", "convert", "index", "integrations", "orders", "report")}
+_MODULES["executors"] = "index.executors"
 """Public modules, which load when they are first used: `mmapds.convert.convert(...)`."""
 
 
@@ -135,7 +136,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         if name in _MODULES:
-            return import_module(f".{name}", __name__)
+            return import_module(f".{_MODULES[name]}", __name__)
         value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":

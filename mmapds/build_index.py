@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import formats
 from .errors import ColumnError, Error, SourceError, listed, refuse_unknown, shortened, warn
-from .executors import Engine
 from .formats.format import Format
 from .index.build import Request, build_and_warn, readable_index
+from .index.executors import Engine
 from .index.merged import merged_job
 from .index.write import Stored, written
 from .remote.objects import Objects

@@ -18,7 +18,7 @@ import pytest
 import mmapds
 from mmapds import executors
 from mmapds.convert import convert
-from mmapds.executors import run_task
+from mmapds.index.executors import run_task
 from mmapds.storage.index_file import Index
 from tests.support.commands import run
 from tests.support.conversions import save, utterances

@@ -13,8 +13,8 @@ from typing import Any, cast
 from .. import formats
 from ..build_index import merge
 from ..errors import ColumnError, Error, FormatError, counted, printable, warn
-from ..executors import Engine
 from ..index.build import BuildResult, Request, build_each, check_workers, complaints, summarise
+from ..index.executors import Engine
 from ..remote.objects import Objects
 from ..remote.urls import is_url
 from ..storage.index_file import Index
@@ -41,7 +41,7 @@ def _executor(options: argparse.Namespace) -> Any:
     for name, address in given.items():
         if not address:  # an unset shell variable: the engine would start a cluster on this machine
             raise UsageError(f"--{name}: expected an address, found none")
-        from .. import executors  # start-up time: most commands have no cluster
+        from ..index import executors  # start-up time: most commands have no cluster
 
         try:
             return getattr(executors, name)(address)

@@ -14,7 +14,7 @@ from ..arrays.array_file import SUFFIX, ArrayFile, Head
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import FormatError, counted, refuse_unknown, warn
-from ..executors import GROUP, Engine, Task, groups, part_name
+from ..index.executors import GROUP, Engine, Task, groups, part_name
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, inspect
 from ..writer import Writer
 from .reader import Rules

@@ -28,7 +28,6 @@ from ..errors import (
     tool,
     warn,
 )
-from ..executors import Engine
 from ..formats.expressions import LARGEST_RECORD, Measuring
 from ..formats.format import Format
 from ..remote.urls import is_url
@@ -39,6 +38,7 @@ from ..storage.numbers import F64, I64, U32, U64
 from ..storage.sections import LARGEST_BLOCK, IndexedSource, SavedViewFoundError
 from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, compressed, index_path, inspect, named, open_regular
 from ..storage.workers import cores, in_threads
+from .executors import Engine
 from .write import Grown, Job, Plan, Report, Scan, Stored, written
 
 _NAMED = 3  # sources in a warning

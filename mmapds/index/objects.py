@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from typing import cast
 
 from ..errors import ColumnError, Error, SourceError, counted, option
-from ..executors import Engine, Task, part_name
 from ..remote.cache import Item
 from ..remote.objects import Objects
 from ..remote.urls import is_url
@@ -16,6 +15,7 @@ from ..storage.index_file import Index
 from ..storage.lock import locked
 from ..storage.sources import INDEX_SUFFIX, Roots, Source, StrPath
 from .build import BuildResult, Request, planned, readable_index, summarise
+from .executors import Engine, Task, part_name
 from .merged import merged_job
 from .write import Scan, Stored, written
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from .. import __version__, _native
 from ..compression.blocks import BlocksWriter
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
-from ..executors import Engine, Task, groups, part_name
 from ..formats.expressions import Measuring
 from ..formats.format import Format, Piece
 from ..storage.current import fingerprint, full_hash
@@ -31,6 +30,7 @@ from ..storage.sections import (
 from ..storage.sources import INDEX_SUFFIX, Roots, Source, changed, check_unchanged
 from ..storage.workers import in_threads
 from ..storage.writer import IndexWriter
+from .executors import Engine, Task, groups, part_name
 
 Report = Callable[[int], object]  # called with the bytes of sources processed since the last call
 _GROWN = 1 << 17  # records of a grown source copied at a time

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xxhash import xxh3_128
 
-from . import __version__
-from .errors import ColumnError, DecodeError, Error, FormatError, as_command, either, is_command, shortened
-from .storage.sources import StrPath, reason
-from .storage.workers import fulfil, sendable
+from .. import __version__
+from ..errors import ColumnError, DecodeError, Error, FormatError, as_command, either, is_command, shortened
+from ..storage.sources import StrPath, reason
+from ..storage.workers import fulfil, sendable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
