@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from . import report as report
     from .build_index import build, merge
     from .computed_columns import add_column
+    from .convert.recompress import seekable as seekable
+    from .convert.writer import Writer
     from .dataset.catalog import Location
     from .dataset.collate import pad_collate
     from .dataset.dataset import Dataset, concat
@@ -55,12 +57,10 @@ if TYPE_CHECKING:
     from .index import executors as executors
     from .loader import DataLoader
     from .orders.permutation import Permutation
-    from .recompress import seekable as seekable
     from .samplers.mixture import MixtureBatchSampler
     from .samplers.planned import PackingBatchSampler, TokenBudgetBatchSampler
     from .samplers.ranks import check_ranks
     from .samplers.samplers import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
-    from .writer import Writer
 
 __version__ = "0.1.0"
 
@@ -107,6 +107,8 @@ _LAZY = {
     for module, names in {
         "build_index": ["build", "merge"],
         "computed_columns": ["add_column"],
+        "convert.recompress": ["seekable"],
+        "convert.writer": ["Writer"],
         "dataset.catalog": ["Location"],
         "dataset.collate": ["pad_collate"],
         "dataset.dataset": ["Dataset", "concat", "zip"],
@@ -116,12 +118,10 @@ _LAZY = {
         "dataset.pack": ["pack_collate"],
         "loader": ["DataLoader"],
         "orders.permutation": ["Permutation"],
-        "recompress": ["seekable"],
         "samplers.mixture": ["MixtureBatchSampler"],
         "samplers.planned": ["PackingBatchSampler", "TokenBudgetBatchSampler"],
         "samplers.ranks": ["check_ranks"],
         "samplers.samplers": ["ChunkedSampler", "DistributedBatchSampler", "DistributedSampler", "MixtureSampler"],
-        "writer": ["Writer"],
     }.items()
     for name in names
 }

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
 import mmapds
-from mmapds import _native, recompress
+from mmapds import _native
 from mmapds.cli.commands import main
 from mmapds.compression.zstd import walk
+from mmapds.convert import recompress
 from tests.support.compressed import CHECKSUM, ZSTD, many_members
 from tests.support.files import largest_file
 from tests.support.messages import check

@@ -191,7 +191,7 @@ def report(options: argparse.Namespace) -> None:
 
 def seekable(options: argparse.Namespace) -> None:
     """Recompress each source."""
-    from ..recompress import seekable, target_of  # start-up time
+    from ..convert.recompress import seekable, target_of  # start-up time
 
     paths = expand(options.sources, _SEEKABLE, print_aside)
     written = [*(target_of(path, options.out) for path in paths), *(paths if options.force else ())]

@@ -16,7 +16,6 @@ from ..dataset.decode import Decoder
 from ..errors import FormatError, counted, refuse_unknown, warn
 from ..index.executors import GROUP, Engine, Task, groups, part_name
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, inspect
-from ..writer import Writer
 from .reader import Rules
 from .records import (
     HDF5_OPTIONS,
@@ -28,6 +27,7 @@ from .records import (
     origin_of,
     target_of,
 )
+from .writer import Writer
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

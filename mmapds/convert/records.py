@@ -19,8 +19,8 @@ from ..errors import Error, FormatError, either, option, warn
 from ..index.build import format_of
 from ..storage.lock import is_same_file, locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, given_twice, listed, open_file
-from ..writer import Writer
 from .reader import IndexedReader, Reader, Rules, Values
+from .writer import Writer
 
 HDF5_OPTIONS: dict[str, tuple[type, str, str]] = {
     "records": (str, "rows|groups|members", "hdf5: a record is a row of all datasets, or a group with all below it"),

@@ -25,7 +25,7 @@ except (mmapds.IndexMissingError, mmapds.StaleIndexError) as error:
 """
 GROUPS = {  # of `mmapds` itself, by the modules that names come from
     "Datasets": ("dataset",),
-    "Indexes and files": ("build_index", "computed_columns", "recompress", "writer"),
+    "Indexes and files": ("build_index", "computed_columns", "convert"),
     "Samplers and orders": ("samplers", "orders"),
     "Loaders": ("loader",),
     "Errors": ("errors",),
@@ -37,7 +37,7 @@ MODULES = {
     "mmapds.report": ["report"],
 }
 """Public names of other modules that load with `mmapds` alone."""
-INTERNAL = {"reader"}
+INTERNAL = {"lengths_of", "limit_of", "reader"}
 """Methods that samplers have for one another."""
 SHARED = ("indices_at", "summary")
 """Methods of most samplers, which stand with those of all."""

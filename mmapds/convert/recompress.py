@@ -14,16 +14,16 @@ from contextlib import closing
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from . import formats
-from .build_index import build
-from .compression.content import WINDOW, Data, Part, content_of, in_flight, parts_of
-from .compression.zstd import codec, walk
-from .errors import Error, FormatError, counted
-from .formats.jsonl import JsonLines
-from .index.build import check_workers
-from .storage.lock import check_is_free, is_same_file, replacing
-from .storage.sections import LARGEST_BLOCK
-from .storage.sources import (
+from .. import formats
+from ..build_index import build
+from ..compression.content import WINDOW, Data, Part, content_of, in_flight, parts_of
+from ..compression.zstd import codec, walk
+from ..errors import Error, FormatError, counted
+from ..formats.jsonl import JsonLines
+from ..index.build import check_workers
+from ..storage.lock import check_is_free, is_same_file, replacing
+from ..storage.sections import LARGEST_BLOCK
+from ..storage.sources import (
     SEEKABLE,
     Source,
     StrPath,
@@ -36,7 +36,7 @@ from .storage.sources import (
     unreadable,
     without_codec,
 )
-from .storage.workers import cores, in_order
+from ..storage.workers import cores, in_order
 
 FRAME = 256 << 10  # bytes of text in a frame
 LEVEL = 3  # of compression

@@ -11,16 +11,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from . import __version__
-from ._native import NUMBER_I64, NUMBER_U64
-from .arrays.array_file import ArrayFile, ArrayFileWriter, Head
-from .arrays.schema import Field, Schema
-from .arrays.values import Inference, pack
-from .errors import Error, FormatError
-from .storage.lock import check_is_free, locked
-from .storage.numbers import BY_CELL, BY_DTYPE, Spool
-from .storage.sections import COLUMN
-from .storage.sources import INDEX_SUFFIX, StrPath
+from .. import __version__
+from .._native import NUMBER_I64, NUMBER_U64
+from ..arrays.array_file import ArrayFile, ArrayFileWriter, Head
+from ..arrays.schema import Field, Schema
+from ..arrays.values import Inference, pack
+from ..errors import Error, FormatError
+from ..storage.lock import check_is_free, locked
+from ..storage.numbers import BY_CELL, BY_DTYPE, Spool
+from ..storage.sections import COLUMN
+from ..storage.sources import INDEX_SUFFIX, StrPath
 
 _FLUSH_BYTES = 1 << 20  # bytes of records to buffer
 _FLUSH_RECORDS = 1 << 13
@@ -222,7 +222,7 @@ class Writer:
                 self._build_index()
 
     def _build_index(self) -> None:
-        from .index.build import Request, build_each  # start-up time: only `index=True` needs it
+        from ..index.build import Request, build_each  # start-up time: only `index=True` needs it
 
         try:
             list(build_each([self._file.target], Request(fresh=True)))
