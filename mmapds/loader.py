@@ -17,9 +17,11 @@ from .errors import OrderError, StateError, counted, shortened
 from .orders.basic import integer
 from .prefetch import Drawn, Fetching, Grouped, ProcessLoop, ThreadLoop, Waits, start_process
 from .samplers.cursor import Sharding
+from .samplers.ordered import OrderedRecords
 from .samplers.planned import PlannedBatchSampler
 from .samplers.ranks import World, process_group
-from .samplers.resumable import OrderedRecords, ResumableSampler, check_same_samples, is_ours
+from .samplers.resumable import ResumableSampler
+from .samplers.sampled import check_same_samples, is_ours
 from .samplers.samplers import OrderSampler, order_of
 
 

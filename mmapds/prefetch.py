@@ -23,7 +23,7 @@ from .errors import CollateError, Error, shortened, warn
 from .remote.ahead import Ahead
 from .samplers.cursor import Iteration
 from .samplers.ranks import World
-from .samplers.resumable import is_ours
+from .samplers.sampled import is_ours
 from .samplers.stored_lengths import exceeds_plan
 from .samplers.uses import ahead_of
 from .storage.workers import Makers, end_with_parent, fulfil

@@ -24,7 +24,7 @@ from mmapds.compression import blocks, content, reader, zstd
 from mmapds.compression import gzip as gzip_codec
 from mmapds.compression.reader import BlockReader
 from mmapds.dataset import catalog
-from mmapds.samplers import resumable
+from mmapds.samplers import sampled
 from mmapds.storage.index_file import Index
 from mmapds.storage.sections import LARGEST_BLOCK
 from tests.support import oracle
@@ -264,8 +264,8 @@ def test_large_blocks_that_fit_the_cache_one_by_one_are_decoded_again(large, mon
         sampler = mmapds.ChunkedSampler(ds, 10**9, mix_chunks=mix)
         loader = mmapds.DataLoader(ds, 8, sampler=sampler, num_workers=2, collate_fn=list)
         assert sorted(line for batch in loader for line in batch) == sorted(LONG * len(large))
-    monkeypatch.setattr(resumable, "_MUCH", 5000)
-    monkeypatch.setattr(resumable, "_TOO_MUCH", 5000)
+    monkeypatch.setattr(sampled, "_MUCH", 5000)
+    monkeypatch.setattr(sampled, "_TOO_MUCH", 5000)
     ds = mmapds.open(large, decode="bytes", block_cache=100_000)
     with pytest.raises(
         mmapds.Error, match=r"would be decoded about .*; give block_cache=200000 or more to mmapds.open"

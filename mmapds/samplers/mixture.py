@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from ..errors import OrderError, counted, shortened
 from ..orders.basic import VERSION, Int64s, Mixture
+from .ordered import Exclude, Excluded
 from .plan import Reader, Totals
 from .planned import PlannedBatchSampler, cut, one_of
-from .resumable import Exclude, Excluded, is_ours, joined
+from .sampled import is_ours, joined
 
 _ALIKE = ("round_to", "cut_length", "max_sequences")
 """Attributes that collate functions read; all samplers of a mixture must have equal ones."""

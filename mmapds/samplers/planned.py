@@ -17,10 +17,12 @@ from ..orders.basic import Chunked, Int64s, Order, Sequential, Shuffled, check_i
 from ..storage.sources import StrPath
 from .budget import BucketPlan, Budget, WindowPlan
 from .cursor import Make, Sharding, Span
+from .ordered import Exclude, Excluded
 from .packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
 from .plan import Plan, Reader, pieces, select
 from .ranks import World
-from .resumable import Exclude, Excluded, ResumableSampler, refuse_injected, refuse_path
+from .resumable import ResumableSampler, refuse_injected
+from .sampled import refuse_path
 from .summary import Summary, of_plan
 
 _MOST = 2**31  # samples in a batch without a limit

@@ -1,14 +1,9 @@
-"""The base of all samplers: records in an order, epochs, states, and the comparison of data and ranks."""
+"""The base of all samplers: iterators, epochs, states, and the comparison of ranks."""
 
-import operator
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from copy import copy
-from functools import reduce
-from hashlib import blake2b
+from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -17,216 +12,17 @@ import torch.utils.data
 from numpy.typing import NDArray
 from xxhash import xxh3_64
 
-from ..errors import Error, OrderError, StateError, counted, shortened, warn
+from ..errors import OrderError, StateError, counted, shortened, warn
 from ..integrations import refuse_second_sharding
-from ..orders.basic import Chunked, Int64s, Order, integer, is_same, records_at, size_of_epoch
+from ..orders.basic import Int64s, integer, is_same
 from .cursor import Cursor, Iteration, Make, Sharding, Span, Steps
+from .ordered import Excluded, OrderedRecords
 from .plan import Plan
 from .ranks import World, compare_before_first_batch
+from .sampled import LOOKED_AT, check_decoding, is_ours, members_of
 
-Exclude = Iterable[Any]
-"""What a sampler's `exclude=` takes: record numbers and half-open ranges (begin, end)."""
 _NAMED = 3  # sources that a state names
 _SHOWN = 200  # characters of a dataset's identity in a message
-_COMPARED = 64  # positions compared between two orders or two datasets
-_SEARCH = 1 << 16  # positions searched at a time for a replacement
-
-
-class Excluded:
-    """The records that a sampler excludes: numbers and half-open ranges, below `records` unless that is None."""
-
-    def __init__(self, given: Exclude | None, records: int | None) -> None:
-        ranges: list[tuple[int, int]] = []
-        if given is not None:
-            is_several = isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes)
-            is_mask = str(getattr(given, "dtype", "")).endswith("bool")
-            if not is_several or not getattr(given, "ndim", 1) or is_mask:
-                found = "a mask" if is_mask else shortened(given)
-                raise OrderError(f"exclude = {found}, expected record numbers and ranges, as in [17, (500, 600)]")
-            ranges = [_range(f"exclude[{i}]", each, records) for i, each in enumerate(given)]
-        self._begins, self._ends = np.sort(np.array(ranges, np.int64).reshape(-1, 2), axis=0).T.copy()
-
-    def __bool__(self) -> bool:
-        return bool(len(self._begins))
-
-    def holds(self, records: Int64s) -> NDArray[np.bool_]:
-        """Return a mask of the excluded ones among `records`."""
-        # A record is excluded if more ranges have begun than ended there.
-        begun, ended = (np.searchsorted(each, records, side="right") for each in (self._begins, self._ends))
-        found: NDArray[np.bool_] = begun > ended
-        return found
-
-    def describe(self) -> str | None:
-        """Return a hash that ranks compare."""
-        return blake2b(self._begins.tobytes() + self._ends.tobytes(), digest_size=8).hexdigest() if self else None
-
-
-def _range(name: str, given: Any, records: int | None) -> tuple[int, int]:
-    """Return the range of a record number, or of a pair (begin, end)."""
-    try:
-        pair = (given, operator.index(given) + 1) if hasattr(type(given), "__index__") else given
-        begin, end = map(operator.index, pair)
-    except (TypeError, ValueError):
-        begin, end = -1, -1
-    if isinstance(given, bool) or not 0 <= begin <= end < 2**63:
-        raise OrderError(f"{name} = {shortened(given)}, expected a number, or (begin, end) with 0 <= begin <= end")
-    if records is not None and end > records:
-        raise OrderError(f"{name} = {shortened(given)}, expected records below {records}, those of the dataset")
-    return begin, end
-
-
-class OrderedRecords:
-    """The records at the first positions of an order, with replacements for excluded ones."""
-
-    def __init__(self, order: Order, epoch_size: int | None, exclude: Exclude | None = None) -> None:
-        self.order = order
-        self._size = size_of_epoch(order, epoch_size)
-        self.excluded = Excluded(exclude, getattr(order, "records", None))
-
-    def __len__(self) -> int:
-        return self._size
-
-    def describe(self) -> dict[str, Any]:
-        """Return the identity of the order."""
-        return self.order.describe()
-
-    def with_lanes_of(self, saved: object) -> "OrderedRecords":
-        """Return these records with the lanes of the order in a state, which may be of another number of ranks."""
-        found = copy(self)
-        if isinstance(self.order, Chunked) and isinstance(saved, Mapping):
-            with suppress(OrderError):  # the comparison with the state names the difference
-                found.order = self.order._with_lanes(saved.get("lanes", 1), saved.get("lane_ranks", 1))
-        return found
-
-    def at(self, epoch: int, positions: Int64s) -> Int64s:
-        """Return the records at `positions`, in the same shape."""
-        found = records_at(self.order, epoch, positions.ravel())
-        if self.excluded and (wrong := self.excluded.holds(found)).any():
-            found = found.copy()
-            found[wrong] = [self._replacement(epoch, position) for position in positions.ravel()[wrong].tolist()]
-        return found.reshape(positions.shape)
-
-    def _replacement(self, epoch: int, position: int) -> int:
-        """Return the record half an epoch after a position, or the next one that is not excluded."""
-        first, begin, count = position + self._size // 2, 0, 1
-        while begin < self._size:
-            places = np.arange(first + begin, first + min(begin + count, self._size), dtype=np.uint64)
-            found = records_at(self.order, epoch, (places % np.uint64(self._size)).astype(np.int64))
-            left = found[~self.excluded.holds(found)]
-            if len(left):
-                return int(left[0])
-            begin, count = begin + count, min(2 * count, _SEARCH)
-        raise OrderError(f"exclude: expected records to read in epoch {epoch}, found all excluded")
-
-
-def is_ours(dataset: Any) -> bool:
-    """Whether a dataset belongs to mmapds; a `fingerprint` alone does not tell, as other libraries have one."""
-    return hasattr(dataset, "source_starts") and hasattr(dataset, "where")
-
-
-def joined(datasets: Sequence[Any]) -> Any:
-    """Concatenate datasets of mmapds; return a ConcatDataset if `mmapds.concat` refuses them."""
-    try:
-        return reduce(operator.add, datasets)
-    except Error:  # they differ in decoder or kind
-        return torch.utils.data.ConcatDataset(datasets)
-
-
-def members_of(dataset: Any) -> list[Any]:
-    """Return the parts of a ConcatDataset that `mmapds.concat` refuses, or else a list of one dataset."""
-    if not isinstance(dataset, torch.utils.data.ConcatDataset):
-        return [dataset]
-    members = [member for part in dataset.datasets for member in members_of(part)]
-    whole = joined(members) if all(map(is_ours, members)) else dataset
-    return members if isinstance(whole, torch.utils.data.ConcatDataset) else [whole]
-
-
-def check_same_samples(dataset: Any, name: str, sampled: Any) -> None:
-    """Raise OrderError unless a sampler was made for the samples of a dataset.
-
-    Args:
-      name: the argument that holds the sampler, for messages.
-      sampled: the dataset of the sampler.
-    Raises:
-      OrderError: the lengths differ; or both belong to mmapds, share a source, and have different records.
-    """
-    if sampled is dataset:
-        return
-    parts, others = members_of(dataset), members_of(sampled)
-    if len(parts) == len(others) > 1:
-        for d, (part, other) in enumerate(zip(parts, others, strict=True)):
-            check_same_samples(part, f"{name}: datasets[{d}]", other)
-        return
-    if len(parts) == len(others):
-        (dataset,), (sampled,) = parts, others
-    try:
-        expected = len(dataset)
-    except TypeError:  # a dataset of the user's may lack a length
-        return
-    found = f"{len(sampled)}"
-    if len(sampled) == expected:
-        if not (is_ours(dataset) and is_ours(sampled) and _are_other_rows(dataset, sampled)):
-            return
-        found = f"{expected} other samples of its sources"
-    raise OrderError(
-        f"{name}: expected a sampler of the {expected} samples of the dataset, found one of {found}; make both of the "
-        "same view"
-    )
-
-
-def _are_other_rows(one: Any, other: Any) -> bool:
-    """Return whether two datasets of equal length share a source, but differ in the record at some position.
-
-    Datasets without a common source may be parallel, such as texts and their translations; they are not refused.
-    """
-    if not len(one) or not set(one.sources) & set(other.sources):
-        return False
-    spread = np.linspace(0, len(one) - 1, min(len(one), _COMPARED)).astype(np.int64)
-    firsts = other.source_starts[:_COMPARED]
-    positions = np.union1d(spread, firsts[firsts < len(one)]).tolist()
-    return any(not _locations(other.where(i)) & _locations(one.where(i)) for i in positions)
-
-
-def _locations(where: Any) -> set[Any]:
-    """Return the location of a sample, or those in all members of a zip."""
-    return set().union(*map(_locations, where.values())) if isinstance(where, Mapping) else {where}
-
-
-# ---- the cost of an order over compressed blocks ---------------------------------------------------------------------
-
-
-_LOOKED_AT = 4096
-"""Records at the beginning of an epoch that serve to estimate its cost."""
-_MANY = 3  # acceptable decodes of a block in an epoch
-_MUCH = 256 << 10  # acceptable decoded bytes for a record: a quarter of a millisecond
-_TOO_MUCH = 4 << 20  # refused, as it takes several milliseconds
-_LARGER = tuple(2**k for k in range(1, 7))  # factors of the cache size to suggest
-
-
-def _check_decoding(dataset: Any, records: Int64s) -> None:
-    """Warn if an epoch that begins with `records` decodes blocks many times; raise OrderError for far too many."""
-    (times, size), limit = dataset._decodes(records), max(dataset._indexed._catalog.blocks.limit, 1)
-    if _is_cheap(times, size):
-        return
-    enough = next((limit * n for n in _LARGER if _is_cheap(*dataset._decodes(records, limit * n))), None)
-    cache = "" if enough is None else f"give block_cache={enough} or more to mmapds.open, or "
-    message = (
-        f"each block of the compressed sources would be decoded about {times:,.0f} times an epoch, expected about "
-        f"once; {cache}read fewer chunks at a time, as in ChunkedSampler(ds, 'block', mix_chunks=2), or make smaller "
-        "blocks: mmapds seekable SOURCE"
-    )
-    if size > _TOO_MUCH:
-        raise OrderError(message)
-    warn(message)
-
-
-def _is_cheap(times: float, size: float) -> bool:
-    return times <= _MANY or size <= _MUCH
-
-
-# ---- a sampler ------------------------------------------------------------------------------------------------------
-
-
 STATE_VERSION = 2
 _STATE_KEYS = {"version", "epoch", "position", "epoch_size", "order", "dataset"}
 
@@ -302,12 +98,12 @@ class ResumableSampler(ABC):
             return
         span = self._next_span()
         make, found = self._maker(span), list[Int64s]()
-        for first, positions in span.blocks(min(self._block, _LOOKED_AT)):
+        for first, positions in span.blocks(min(self._block, LOOKED_AT)):
             found += (np.sort(np.atleast_1d(each)) for each in make(first, positions))  # as `take` reads them
-            if sum(map(len, found)) >= _LOOKED_AT:
+            if sum(map(len, found)) >= LOOKED_AT:
                 break
         if found:
-            _check_decoding(self.sampled, np.concatenate(found)[:_LOOKED_AT])
+            check_decoding(self.sampled, np.concatenate(found)[:LOOKED_AT])
 
     @abstractmethod
     def _maker(self, span: Span) -> Make:
@@ -542,10 +338,3 @@ def refuse_injected(sampler: object) -> None:
             "use_distributed_sampler=False, or give its loader sampler=DistributedSampler(...) (this batch sampler "
             "shares the samples among ranks by itself)"
         )
-
-
-def refuse_path(name: str, dataset: object) -> None:
-    """Raise OrderError for a path instead of a dataset: a string has a length too, so nothing later would fail."""
-    if isinstance(dataset, str | bytes | os.PathLike):
-        shown = os.fspath(dataset)
-        raise OrderError(f"{name} = {shown!r}, expected a dataset; open it first: mmapds.open({shown!r})")

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from ..errors import OrderError, counted, plain_counted
 from ..orders.basic import Chunked, Mixture, Order, Sequential, Shuffled, check_is_order, integer
 from .cursor import Make, Sharding, Span
+from .ordered import Exclude, OrderedRecords
 from .ranks import World
-from .resumable import Exclude, OrderedRecords, ResumableSampler, is_ours, joined, refuse_injected, refuse_path
+from .resumable import ResumableSampler, refuse_injected
+from .sampled import is_ours, joined, refuse_path
 from .summary import Summary, of_order
 
 

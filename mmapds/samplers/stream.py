@@ -9,7 +9,8 @@ import torch.utils.data
 from ..errors import OrderError, StateError, shortened
 from ..orders.basic import is_same
 from .cursor import Iteration
-from .resumable import ResumableSampler, check_same_samples
+from .resumable import ResumableSampler
+from .sampled import check_same_samples
 from .samplers import DistributedBatchSampler, DistributedSampler
 
 _AHEAD = 64  # samples read at a time, so that a stream is as fast as batches

@@ -126,7 +126,7 @@ def of_order(records: Any, span: Span, lengths: Any) -> Summary:
     """Return the statistics of an epoch of an order.
 
     Args:
-      records: the records of the order, `resumable.OrderedRecords`.
+      records: the records of the order, `ordered.OrderedRecords`.
       span: the epoch.
       lengths: of all records, `index.lengths.Numbers`; None if they are not known, or steps are no batches.
     """
