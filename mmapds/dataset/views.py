@@ -1,12 +1,9 @@
 """The selections of records behind views, small and immutable, and the keys of `ds[key]` that make them."""
 
-import ast
 import operator
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, reduce
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,21 +11,14 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..arrays.values import masked_count
-from ..errors import Error, plain_counted
+from ..errors import plain_counted
+from ..formats.filters import Filter
 from ..orders.permutation import Permutation
 from ..storage.index_file import BITS_BLOCK
 from ..storage.numbers import scratch
 
 Int64s = NDArray[np.int64]
 _PIECE = 1 << 20  # positions at a time
-_COMPARISONS: dict[type[ast.cmpop], Any] = {
-    ast.Lt: np.less,
-    ast.LtE: np.less_equal,
-    ast.Gt: np.greater,
-    ast.GtE: np.greater_equal,
-    ast.Eq: np.equal,
-    ast.NotEq: np.not_equal,
-}
 
 
 class Rows(ABC):
@@ -240,49 +230,12 @@ def rows_where(text: str, column: Callable[[str], NDArray[Any]], length: int) ->
       text: comparisons of columns and numbers, joined by and, or, not and parentheses, as in Python.
       column: returns a column by name, shape (length,).
     """
-    words = np.frombuffer(scratch(8 * -(-length // 64)), np.uint64, -(-length // 64))
-    column = cache(column)
-    try:
-        filtered = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too many parentheses
-        filtered = ast.Constant(None)
+    words, holds = np.frombuffer(scratch(8 * -(-length // 64)), np.uint64, -(-length // 64)), Filter(text, column)
     for begin in range(0, max(length, 1), _PIECE):
         piece = slice(begin, min(begin + _PIECE, length))
-        try:
-            holds = _holds(filtered, column, piece)
-        except (TypeError, OverflowError, RecursionError):
-            expected = "expected comparisons of columns with numbers, such as 'length <= 4096', joined by and, or, not"
-            raise Error(f"where = {text!r}, {expected}") from None
-        packed = np.packbits(np.broadcast_to(holds, piece.stop - begin), bitorder="little")
+        packed = np.packbits(np.broadcast_to(holds(piece), piece.stop - begin), bitorder="little")
         words.view(np.uint8)[begin // 8 :][: len(packed)] = packed
     return BitRows(words, length)
-
-
-def _holds(node: ast.expr, column: Callable[[str], NDArray[Any]], piece: slice) -> Any:
-    """Return a mask of a piece by a filter; raise TypeError for a node that filters do not allow."""
-    if isinstance(node, ast.BoolOp):
-        join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-        return reduce(join, [_holds(each, column, piece) for each in node.values])
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return np.logical_not(_holds(node.operand, column, piece))
-    if not isinstance(node, ast.Compare) or not _COMPARISONS.keys() >= set(map(type, node.ops)):
-        raise TypeError
-    sides = pairwise([_compared(each, column, piece) for each in (node.left, *node.comparators)])
-    return reduce(np.logical_and, [_COMPARISONS[type(by)](*pair) for by, pair in zip(node.ops, sides, strict=True)])
-
-
-def _compared(node: ast.expr, column: Callable[[str], NDArray[Any]], piece: slice) -> Any:
-    """Return a side of a comparison: a column or a number."""
-    if isinstance(node, ast.Name | ast.Attribute):
-        return column(ast.unparse(node))[piece]
-    sign = 1
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        node, sign = node.operand, -1
-    number = node.value if isinstance(node, ast.Constant) else None
-    if not isinstance(number, int | float) or isinstance(number, bool):
-        raise TypeError
-    is_whole = float(number).is_integer()
-    return sign * (int(number) if is_whole else number)  # an int compares exactly with integers of columns
 
 
 def composed(outer: Rows | None, inner: Rows, records: int) -> Rows:
