@@ -15,7 +15,8 @@ from .dataset.collate import default_collate
 from .dataset.pack import check_plan
 from .errors import OrderError, StateError, counted, shortened
 from .orders.basic import integer
-from .prefetch import Drawn, Fetching, Grouped, ProcessLoop, ThreadLoop, Waits, start_process
+from .prefetch import Drawn, Grouped, ProcessLoop, ThreadLoop, Waits, start_process
+from .samplers.ahead import Fetching
 from .samplers.cursor import Sharding
 from .samplers.ordered import OrderedRecords
 from .samplers.planned import PlannedBatchSampler

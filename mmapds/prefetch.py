@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import time
-import weakref
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -20,12 +19,11 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from .dataset.collate import note_places
 from .dataset.dataset import Dataset
 from .errors import CollateError, Error, shortened, warn
-from .remote.ahead import Ahead
+from .samplers.ahead import Fetching
 from .samplers.cursor import Iteration
 from .samplers.ranks import World
 from .samplers.sampled import is_ours
 from .samplers.stored_lengths import exceeds_plan
-from .samplers.uses import ahead_of
 from .storage.workers import Makers, end_with_parent, fulfil
 
 THREAD_NAME = "mmapds-loader"
@@ -140,39 +138,6 @@ class Drawn(Iterator[Any]):
             total, batches = self._iteration.span.steps, self._indices
             makes_no_batch = not self._in_batches and batches.drop_last and total - steps < batches.batch_size
             self._iteration.delivered = total if makes_no_batch else steps
-
-
-class Fetching:
-    """Fetches the objects of a dataset ahead of the batches of one loop."""
-
-    def __init__(self, dataset: Any, sampler: Any) -> None:
-        self._dataset, self._sampler = dataset, sampler
-        self.ahead: Ahead | None = None
-        self._has_begun = False
-
-    def drawn(self, iteration: Iteration | None, indices: Any) -> None:
-        """Note that a batch will be made; fetch what comes next."""
-        if not self._has_begun and iteration is not None and iteration.span is not None:
-            self._has_begun = True
-            self.ahead = ahead_of(self._dataset, self._sampler, iteration.span)
-            if self.ahead is not None:
-                weakref.finalize(self, self.ahead.end)
-        if self.ahead is not None and (position := _first(indices)) is not None:
-            self.ahead.reach(position)
-
-    def delivered(self, indices: Any) -> None:
-        """Note that a batch was made; the cache need not hold what came before it."""
-        if self.ahead is not None and (position := _first(indices)) is not None:
-            self.ahead.leave(position)
-
-
-def _first(indices: Any) -> int | None:
-    """Return the first position of a batch; None for an empty batch."""
-    while isinstance(indices, list | tuple):
-        if not indices:
-            return None
-        indices = indices[0]
-    return int(indices)
 
 
 # ---- loops -----------------------------------------------------------------------------------------------------
