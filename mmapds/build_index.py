@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 from . import formats
 from .errors import ColumnError, Error, SourceError, listed, refuse_unknown, shortened, warn
 from .formats.format import Format
-from .index.build import Request, build_and_warn, readable_index
+from .index.build import Request, readable_index
+from .index.each import build_and_warn
 from .index.executors import Engine
 from .index.merged import merged_job
 from .index.write import Stored, written
-from .remote.objects import Objects
-from .remote.urls import is_url
+from .remote.objects import places as places_of
 from .storage.current import check
 from .storage.index_file import Index
 from .storage.lock import locked
-from .storage.sources import INDEX_SUFFIX, Roots, Source, StrPath, expand, given_twice, index_path, inspect
+from .storage.places import scheme_of
+from .storage.sources import INDEX_SUFFIX, Source, StrPath, given_twice, index_path
 from .storage.workers import cores
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def build(
     cache: StrPath | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **parameters: Any,
-) -> Path | list[Path] | str:
+) -> Path | str | list[Path | str]:
     """Index sources in place; what `out` has of unchanged sources is not scanned again.
 
         mmapds.build("train.jsonl", length="items(tokens)", columns={"characters": "chars(text)"})
@@ -101,18 +102,15 @@ def build(
 
         request = request._replace(complete=partial(complete, computed, identities(computed, version), workers))
     engine = Engine.of(executor, parts, workers or 1)
-    objects = Objects(cache, None, storage_options)
-    paths = expand(sources, formats.SUFFIXES, warn, objects)
+    places = places_of(roots, cache, None, storage_options)
+    paths = places.expand(sources, formats.SUFFIXES, warn)
     if out is not None and (line := given_twice(paths)):
         warn(line)
     if engine is not None and out is None:
         raise Error("executor: expected the place of one index with it, found none; give out=...")
-    request = request._replace(
-        force=force, grown=grown, roots=Roots(roots, paths, objects), engine=engine, workers=workers
-    )
-    if out is not None and is_url(os.fspath(out)):
-        return str(build_and_warn(paths, request, out)[0].summary.path)
-    found = [Path(each.summary.path) for each in build_and_warn(paths, request, out)]
+    request = request._replace(force=force, grown=grown, places=places, engine=engine, workers=workers)
+    built = [each.summary.path for each in build_and_warn(paths, request, out)]
+    found = [each if scheme_of(each) else Path(each) for each in built]
     return found[0] if len(found) == 1 else found
 
 
@@ -145,12 +143,11 @@ def merge(
       SourceError: a source is missing, outside the roots, or in two indexes.
       Error: the new index cannot be written.
     """
-    paths, target = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,))], os.fspath(out)
-    allowed = Roots(roots, paths)
-    found = [Index(path, allowed) for path in paths]
+    places, target = places_of(roots), os.fspath(out)
+    found = [Index(index_path(path), places) for path in places.expand(indexes, (INDEX_SUFFIX,))]
     parts = [Stored(each, range(len(each.sources))) for each in found]
     job = merged_job(parts, target)
-    job = job._replace(sources=list(_sources(found, job.chosen)))
+    job = job._replace(sources=list(_sources(found, job.chosen)), check=places.check_unchanged)
     check(found)
     with locked(target):
         if before := readable_index(target):
@@ -174,7 +171,8 @@ def _sources(parts: Iterable[Index], chosen: Format) -> Iterator[Source]:
             if real in holders:
                 raise SourceError(f"{part.path}: expected each source once, found {path} in {holders[real].path}, too")
             holders[real] = part
-            yield part.described(number) if part.is_object(number) else inspect(path)
+            place = part.place(number)
+            yield place.inspect([path])[0] if place.is_disk else part.described(number)
 
 
 def _by_kind(

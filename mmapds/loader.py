@@ -12,17 +12,18 @@ import numpy as np
 import torch.utils.data
 
 from .dataset.collate import default_collate
+from .dataset.dataset import Dataset
 from .dataset.pack import check_plan
 from .errors import OrderError, StateError, counted, shortened
 from .orders.basic import integer
 from .prefetch import Drawn, Grouped, ProcessLoop, ThreadLoop, Waits, start_process
-from .samplers.ahead import Fetching
+from .samplers.ahead import fetching_of
 from .samplers.cursor import Sharding
 from .samplers.ordered import OrderedRecords
 from .samplers.planned import PlannedBatchSampler
 from .samplers.ranks import World, process_group
 from .samplers.resumable import ResumableSampler
-from .samplers.sampled import check_same_samples, is_ours
+from .samplers.sampled import check_same_samples
 from .samplers.samplers import OrderSampler, order_of
 
 
@@ -155,15 +156,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _new_drawn(self, waits: Waits) -> Drawn:
         """Return the indices of one loop; as they are drawn, objects of the dataset are fetched ahead."""
-        objects = cast(Any, self.dataset)._indexed._objects() if is_ours(self.dataset) else None
-        if objects and objects.has_cache and self._resumable is not None:  # without a cache, the first read says so
-            waits.fetching = Fetching(cast(Any, self.dataset)._indexed, self._resumable)
+        if isinstance(self.dataset, Dataset) and self._resumable is not None:
+            waits.fetching = fetching_of(self.dataset, self._resumable)
         return Drawn(self._index_sampler, self._resumable, waits.fetching)
 
     def _begin_epoch(self) -> None:
         """Set the epoch of the dataset, for the random numbers of `map(seed=...)`."""
-        if is_ours(self.dataset) and self._resumable is not None:
-            cast(Any, self.dataset).set_epoch(self._resumable.epoch)
+        if isinstance(self.dataset, Dataset) and self._resumable is not None:
+            self.dataset.set_epoch(self._resumable.epoch)
 
     def _start_processes(self) -> tuple[Any, Drawn]:
         """Return torch's own iterator, and the indices that it draws."""
@@ -296,15 +296,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
           `fetch_rate`, in bytes a second while downloads ran; `fetch_wait`, the seconds that batches waited for
           objects; `ahead_bytes`, those fetched for later batches.
         """
-        dataset: Any = self.dataset
         found = self._waits.report() | {"decoded_blocks": 0}
-        if is_ours(dataset):
-            found["decoded_blocks"] = dataset._indexed._catalog.blocks.decoded
-            if objects := dataset._indexed._objects():
-                fetching = self._waits.fetching
-                ahead = fetching.ahead.bytes if fetching and fetching.ahead else 0
-                found |= {"fetched_bytes": objects.fetched, "fetch_rate": objects.rate}
-                found |= {"fetch_wait": objects.waited, "ahead_bytes": ahead}
+        if isinstance(self.dataset, Dataset):
+            found |= self.dataset._indexed._figures()
+        if (fetching := self._waits.fetching) and fetching.ahead:
+            found["ahead_bytes"] = fetching.ahead.bytes
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -400,7 +396,7 @@ def _check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, is_batche
 
 def _with_own_epoch(dataset: Any, sampler: Any) -> Any:
     """Return the dataset with an epoch of its own if its sampler sets one, so that other loaders do not change it."""
-    has_epochs = is_ours(dataset) and isinstance(_innermost(sampler), ResumableSampler)
+    has_epochs = isinstance(dataset, Dataset) and isinstance(_innermost(sampler), ResumableSampler)
     return dataset._with_own_epoch() if has_epochs else dataset
 
 

@@ -22,7 +22,6 @@ from .errors import CollateError, Error, shortened, warn
 from .samplers.ahead import Fetching
 from .samplers.cursor import Iteration
 from .samplers.ranks import World
-from .samplers.sampled import is_ours
 from .samplers.stored_lengths import exceeds_plan
 from .storage.workers import Makers, end_with_parent, fulfil
 
@@ -314,8 +313,8 @@ def _ended_worker(error: Exception, workers: Iterable[Any]) -> Error:
 
 def _fetching(loader: Any) -> str:
     """Return which object of a store the batches wait for, as text for a message."""
-    objects = loader.dataset._indexed._objects() if is_ours(loader.dataset) else None
-    return f"; {text}" if objects and (text := objects.waiting()) else ""
+    dataset = loader.dataset
+    return f"; {text}" if isinstance(dataset, Dataset) and (text := dataset._indexed._waiting()) else ""
 
 
 def _shown(indices: Any) -> str:

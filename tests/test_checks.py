@@ -12,11 +12,11 @@ import pytest
 import xxhash
 
 import mmapds
-from mmapds.digests import BLOCK, BLOCKS, COVERED
 from mmapds.index import verify as module
 from mmapds.index.verify import examine, work
 from mmapds.storage import current
 from mmapds.storage.current import check_source, fingerprint, full_hash
+from mmapds.storage.digests import BLOCK, BLOCKS, COVERED
 from mmapds.storage.index_file import Index
 from tests.support.bounds import write_groups
 from tests.support.files import patched, same_time

@@ -93,7 +93,7 @@ def test_a_name_that_steers_a_terminal_is_escaped_in_all_that_is_printed(write):
 def test_options_have_the_names_of_arguments():
     """So none is parsed and then forgotten; commands look at the others themselves."""
     functions = {"convert": convert, "report": report, "seekable": package.seekable, "bench": bench, "index": Request}
-    of_commands = {"command", "print_completion", "sources", "quiet", "json", "dask", "ray", "cache"}
+    of_commands = {"command", "print_completion", "sources", "quiet", "json", "dask", "ray", "cache", "roots"}
     of_commands |= {"out", "column", "length", "merge", "parts", "where", *OPTIONS, *formats.OPTIONS}
     for name, function in functions.items():
         options = set(vars(new_parser("mmapds", [name]).parse_args([name, "SOURCE"])))

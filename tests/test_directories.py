@@ -11,7 +11,7 @@ import mmapds
 from mmapds import formats
 from mmapds.convert import SUFFIXES as CONVERTED
 from mmapds.convert import convert
-from mmapds.storage.sources import expand
+from mmapds.storage.places import Places
 from tests.support import commands
 from tests.support.files import opened_to_all, unprivileged
 
@@ -137,8 +137,8 @@ def test_a_directory_that_cannot_be_listed(tmp_path):
     closed.chmod(0o311)
     ways = [partial(way, closed) for way in (mmapds.build, mmapds.open, convert)]
     for pattern in ("*/*.jsonl", "**/*.jsonl", "e?/*/a.jsonl", "**"):
-        ways.append(partial(expand, tmp_path / pattern, (".jsonl",)))
-    known = [partial(expand, tmp_path / name, (".jsonl",)) for name in ("e*/sub/a.jsonl", "e0/**/*.jsonl")]
+        ways.append(partial(Places().expand, tmp_path / pattern, (".jsonl",)))
+    known = [partial(Places().expand, tmp_path / name, (".jsonl",)) for name in ("e*/sub/a.jsonl", "e0/**/*.jsonl")]
 
     def said(way):
         try:

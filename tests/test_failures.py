@@ -10,7 +10,8 @@ import pytest
 import mmapds
 from mmapds.convert import convert
 from mmapds.formats.jsonl import JsonLines
-from mmapds.index.build import Request, build_each
+from mmapds.index.build import Request
+from mmapds.index.each import build_each
 from mmapds.report import report
 
 FULL = "{}: cannot write the index (no space left on device); nothing was changed; give another place\n"

@@ -15,7 +15,8 @@ import pytest
 import mmapds
 from mmapds import formats
 from mmapds.convert import convert
-from mmapds.index.build import Request, build_each
+from mmapds.index.build import Request
+from mmapds.index.each import build_each
 from mmapds.storage.index_file import Index
 from tests.support.formats import KINDS, built, write_source
 from tests.support.index_file import rewrite, verify

@@ -14,7 +14,7 @@ from isal import isal_zlib
 
 import mmapds
 from mmapds.compression import gzip as gzip_codec
-from mmapds.compression.blocks import BlockError, BlockTable, Edges, Place
+from mmapds.compression.blocks import BlockError, BlockTable, Edges, Extent
 from mmapds.storage.index_file import Index
 from mmapds.storage.sources import open_file
 from tests.support import oracle
@@ -40,7 +40,7 @@ def build(write, data, **options):
 def decode(zlib_, data, edges=Edges(), size=1 << 30):  # noqa: B008 - a named tuple
     """The content of a block, of some bytes at most."""
     file = SimpleNamespace(size=len(data), read=lambda at, size: data[at : at + size])
-    return b"".join(gzip_codec.text_of(zlib_, file, Place(0, len(data), 0, size), edges))
+    return b"".join(gzip_codec.text_of(zlib_, file, Extent(0, len(data), 0, size), edges))
 
 
 def blocks_of(path):

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.index.build import Request, build_each
+from mmapds.index.build import Request
+from mmapds.index.each import build_each
 from mmapds.storage.index_file import Index
 from tests.support import oracle
 from tests.support.bounds import bounds_of

@@ -158,8 +158,8 @@ class Opener:
         self.catalog, self.opened, self.forgets = ds._catalog, [], forgets
         self.records = _native.Records(self.catalog.starts, self, True, True, views)
 
-    def open(self, member):
-        opened = self.catalog.open(member)
+    def open(self, member, records):
+        opened = self.catalog.open(member, records)
         self.opened.append(member)
         if self.forgets:
             self.records.forget()

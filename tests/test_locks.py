@@ -20,7 +20,8 @@ HOST = f"{crc32(os.uname().nodename.encode()) & 0xFFFF:04x}"
 """What the names of temporaries of this host begin with."""
 PAUSES = """
 import signal, sys, mmapds
-from mmapds.index.build import Request, build_each
+from mmapds.index.build import Request
+from mmapds.index.each import build_each
 def pause(*_):
     print("began", flush=True)
     signal.pause()

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.index.build import Request, build_each
+from mmapds.index.build import Request
+from mmapds.index.each import build_each
 from mmapds.storage import current, sections
 from mmapds.storage.index_file import Index
 from tests.support.files import flip

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 import mmapds
 from mmapds.dataset.decode import ArrayDecoder
 from mmapds.formats import tar
-from mmapds.index.build import Request, build_each
+from mmapds.index.build import Request
+from mmapds.index.each import build_each
 from tests.support.array_files import store
 from tests.support.commands import run
 from tests.support.compressed import codec

@@ -10,8 +10,8 @@ import pytest
 
 import mmapds
 from mmapds.convert import convert
+from mmapds.remote.objects import places as places_of
 from mmapds.storage.index_file import Index
-from mmapds.storage.sources import Roots
 from tests.support.commands import run
 from tests.support.forged import COMPRESSED, KINDS, OBJECTS, ODD, Forgery, changed, places, small_blocks
 from tests.support.index_file import rewrite, verify
@@ -126,7 +126,7 @@ def test_the_idx_beside_a_source_is_checked_too(home):
     for read in (lambda: verify(Index("theirs.mmx")), lambda: mmapds.build("theirs.mmx", force=True)):
         with pytest.raises(mmapds.SourceError, match=r"found .*/documents/corpus\.idx"):
             read()
-    verify(Index("theirs.mmx", Roots(home / "documents")))
+    verify(Index("theirs.mmx", places_of(home / "documents")))
     assert [each.tolist() for each in mmapds.open("theirs.mmx")] == [[1, 2], [3]]  # which reads no .idx
 
 
@@ -194,7 +194,7 @@ def test_every_verb_takes_roots(elsewhere):
         mmapds.build("corpus.mmx", force=True, roots=roots)
     assert convert("corpus.mmx", "all.mma", roots=roots).records == 6
     assert len(mmapds.open(mmapds.merge("corpus.mmx", out="more.mmx", roots=roots), roots=roots)) == 6
-    verify(Index("corpus.mmx", Roots(roots)))
+    verify(Index("corpus.mmx", places_of(roots)))
 
 
 def test_open_datasets_and_pickles_keep_paths_and_roots(elsewhere, monkeypatch):

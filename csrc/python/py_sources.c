@@ -92,7 +92,7 @@ static int read_size(PyObject *reader, uint64_t *size)
 const mds_source *mds_py_sources_open(RecordsObject *self, SourceTable *table, size_t s)
 {
     const mds_py_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
-    PyObject *opened = PyObject_CallMethod(self->opener, "open", "n", (Py_ssize_t)s);
+    PyObject *opened = PyObject_CallMethod(self->opener, "open", "nO", (Py_ssize_t)s, self);
     if (!opened)
         return NULL;
     PyObject *map, *index;

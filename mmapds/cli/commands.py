@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import Error, printable
-from ..remote.urls import checked, is_url
+from ..remote.urls import checked
+from ..storage.places import scheme_of
 from . import UsageError, run
 
 _OTHER_NAMES = {"window_log": "long", "roots": "root"}  # options named unlike their arguments
@@ -224,7 +225,7 @@ def _work(given: Sequence[str]) -> int | None:
     if options.command is None:
         parser.print_help(sys.stderr)
         return 2
-    for url in filter(is_url, () if hasattr(options, "cache") else options.sources):
+    for url in filter(scheme_of, () if hasattr(options, "cache") else options.sources):
         message = f"expected local files for {options.command}, found a URL; copy the objects first"
         raise UsageError(f"{checked(url)}: {message}")
     module = import_module("." + ("inspect" if options.command in _OF_INSPECT else "work"), __package__)

@@ -20,9 +20,9 @@ from ..index.build import check_workers, summarise
 from ..index.inspect import CALLED, SIZES, Number, coverage, describe, format_of, histogram
 from ..index.verify import examine, work
 from ..remote.cache import Cache
-from ..remote.objects import Objects
+from ..remote.objects import places as places_of
 from ..storage.index_file import Index, SavedView, open_stored
-from ..storage.sources import INDEX_SUFFIX, Roots, expand, index_path
+from ..storage.sources import INDEX_SUFFIX, index_path
 from . import Cell, Progress, UsageError, one_line, print_aside, print_json, print_line, print_table
 
 _LISTED = 10  # sources to list without --all
@@ -64,9 +64,8 @@ def verify(options: argparse.Namespace) -> int:
 
 def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index], list[dict[str, Any]], bool]:
     """Describe or verify each index; return indexes that are not views, their documents, and whether any failed."""
-    objects = Objects(getattr(options, "cache", None))  # `verify` reads files alone
-    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside, objects)
-    roots, failed = Roots(options.roots, paths, objects), False
+    places, failed = places_of(options.roots, getattr(options, "cache", None)), False  # `verify` has no --cache
+    paths = places.expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside)
     documents: list[dict[str, Any]] = []
     missing: list[str] = []
     found: dict[Index, dict[str, Any]] = {}
@@ -75,7 +74,7 @@ def _inspect(options: argparse.Namespace, *, verifies: bool) -> tuple[list[Index
             document: dict[str, Any] = {"path": index_path(path)}
             documents.append(document)
             try:
-                index = open_stored(index_path(path), roots, given=path)
+                index = open_stored(index_path(path), places, given=path)
                 described, problems = describe(index)
                 document |= described
                 lines = _lines_of(index, document)

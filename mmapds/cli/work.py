@@ -13,12 +13,13 @@ from typing import Any, cast
 from .. import formats
 from ..build_index import merge
 from ..errors import ColumnError, Error, FormatError, counted, printable, warn
-from ..index.build import BuildResult, Request, build_each, check_workers, complaints, summarise
+from ..index.build import BuildResult, Request, check_workers, summarise
+from ..index.each import build_each, complaints
 from ..index.executors import Engine
-from ..remote.objects import Objects
-from ..remote.urls import is_url
+from ..remote.objects import places as places_of
 from ..storage.index_file import Index
-from ..storage.sources import INDEX_SUFFIX, Roots, expand, given_twice
+from ..storage.places import Places
+from ..storage.sources import INDEX_SUFFIX, given_twice
 from . import Cell, Progress, UsageError, print_aside, print_line, print_table
 
 _OF_COLUMNS = ("length", "column", "missing", "validate", "bad", "max_record", "hash")
@@ -61,8 +62,8 @@ def index(options: argparse.Namespace) -> None:
     if options.merge:
         _merge(options)
         return
-    objects = Objects(options.cache)
-    paths = expand(options.sources, formats.SUFFIXES, print_aside, objects)
+    places = places_of(options.roots, options.cache)
+    paths = places.expand(options.sources, formats.SUFFIXES, print_aside)
     if options.out is not None and (line := given_twice(paths)):
         warn(line)
     if options.out is None and (options.dask or options.ray):
@@ -72,11 +73,10 @@ def index(options: argparse.Namespace) -> None:
         request.measuring(None)
     except Error as error:  # an expression is wrong for any sources
         raise UsageError(str(error)) from None
-    executor, roots = _executor(options), Roots(options.roots, paths, objects)
-    engine = Engine.of(executor, options.parts, options.workers or 1)
-    request = request._replace(options=_given(options, formats.OPTIONS), roots=roots, engine=engine)
+    engine = Engine.of(_executor(options), options.parts, options.workers or 1)
+    request = request._replace(options=_given(options, formats.OPTIONS), places=places, engine=engine)
     reads = 2 if options.hash else 1
-    with Progress(paths, lambda path: reads * _size_of(path, roots), quiet=options.quiet) as progress:
+    with Progress(paths, lambda path: reads * _size_of(path, places), quiet=options.quiet) as progress:
         started = time.perf_counter()
         results: list[BuildResult] = []
         try:
@@ -92,12 +92,10 @@ def index(options: argparse.Namespace) -> None:
                 warn(line)
 
 
-def _size_of(path: str, roots: Roots) -> int:
+def _size_of(path: str, places: Places) -> int:
     """Return the size of a source, or of all sources of an index, in bytes."""
-    if is_url(path):
-        return roots.objects.head(path).size
     is_index = path.endswith(INDEX_SUFFIX)
-    return sum(each.size for each in Index(path, roots).sources) if is_index else os.path.getsize(path)
+    return sum(each.size for each in (Index(path, places).sources if is_index else places.inspect([path])))
 
 
 def _merge(options: argparse.Namespace) -> None:
@@ -193,7 +191,7 @@ def seekable(options: argparse.Namespace) -> None:
     """Recompress each source."""
     from ..convert.recompress import seekable, target_of  # start-up time
 
-    paths = expand(options.sources, _SEEKABLE, print_aside)
+    paths = Places().expand(options.sources, _SEEKABLE, print_aside)
     written = [*(target_of(path, options.out) for path in paths), *(paths if options.force else ())]
     target, sources = Counter(map(os.path.realpath, written)).most_common(1)[0]
     if sources > 1:

@@ -55,7 +55,7 @@ class BlockStart(NamedTuple):
     point: bytes = b""  # its access point, see `packed_point`; empty at the begin of a frame or a member
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """Where a block lies."""
 
     begin: int  # bytes of the file
@@ -168,11 +168,11 @@ class BlockTable:
             blocks.update(range(begin, end))
         return [first + block for block in sorted(blocks)]
 
-    def place(self, block: int) -> Place:
+    def place(self, block: int) -> Extent:
         """Return where a block lies; raise FormatError if that is outside the source."""
         (begin, end), (content, content_end) = self.bounds(block, 2, BLOCK_BEGINS), self.bounds(block, 2)
         size, largest = self._compression.size, self._compression.largest
-        place = Place(begin // self._bits, -(-end // self._bits), content, content_end)
+        place = Extent(begin // self._bits, -(-end // self._bits), content, content_end)
         fits = begin <= end <= self._index.sources[self._number].size * self._bits and content_end <= size
         if not fits or not 0 <= place.size <= largest:
             raise self.damaged(block, f"up to {largest} bytes of {size}, found {tuple(place)}")

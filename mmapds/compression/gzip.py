@@ -16,7 +16,7 @@ from .. import _native
 from ..errors import FormatError, check_memory
 from ..storage.sections import WINDOW
 from ..storage.sources import piped
-from .blocks import SMALLEST, BlockError, BlockStart, Edges, Place, not_decoded, packed_point
+from .blocks import SMALLEST, BlockError, BlockStart, Edges, Extent, not_decoded, packed_point
 
 SPACING = 1 << 20  # bytes of content between access points, at least: then the next deflate block begins a new block
 _HELD = 256 << 10  # bytes of content of small members yielded together
@@ -95,7 +95,7 @@ def content_of(path: str, file: _native.Map) -> Iterator[tuple[BlockStart | None
             start, begin, size = following, following.file, 0
 
 
-def text_of(zlib: ModuleType, file: _native.Map, place: Place, edges: Edges) -> Iterator[bytes]:
+def text_of(zlib: ModuleType, file: _native.Map, place: Extent, edges: Edges) -> Iterator[bytes]:
     """Yield the content of a block in order, plus one byte if it is too long; raise BlockError for damage."""
     packed = _Packed(file, place.begin, place.end)
     most = place.size + 1  # bytes of content; one size, so that memory is reused instead of returned to the system

@@ -16,7 +16,7 @@ from ..storage.index_file import Index
 from ..storage.sections import LARGEST_BLOCK
 from ..storage.workers import cores, in_order, is_worker
 from . import gzip, zstd
-from .blocks import RANGE, BlockError, BlockTable, Place, not_decoded, pieces_of
+from .blocks import RANGE, BlockError, BlockTable, Extent, not_decoded, pieces_of
 
 CACHE = 64 << 20  # bytes of a cache, by default
 PIECE = 1 << 20  # bytes of content in a piece of a large block; its last piece is smaller
@@ -213,7 +213,7 @@ class BlockReader:
         self._codec = compression.codec
         self._zstd = zstd.codec(self._path) if self._codec == "zstd" else None
         self._library = zstd.library() if self._codec == "zstd" else None
-        self._last = 0, Place(0, 0, 0, 0)  # the block of the last read: the next one is often there too
+        self._last = 0, Extent(0, 0, 0, 0)  # the block of the last read: the next one is often there too
         self._place = lru_cache(_MOST_KNOWN)(self._table.place)  # the next batch often needs the same blocks
         self.size = compression.size
         """Bytes of content."""
@@ -256,14 +256,14 @@ class BlockReader:
         else:
             yield from in_order(self._get, missing, workers=workers, slots=list(range(workers + 1)))
 
-    def _places(self, wanted: bytes) -> list[tuple[int, Place]]:
+    def _places(self, wanted: bytes) -> list[tuple[int, Extent]]:
         """Return the blocks with wanted bytes, ascending, and their places; check that blocks do not overlap."""
         if len(wanted) == RANGE.size:
             begin, end = RANGE.unpack(wanted)
             place = self._last[1]
             if place.content <= begin < end <= place.content_end:
                 return [self._last]
-        found: list[tuple[int, Place]] = []
+        found: list[tuple[int, Extent]] = []
         end = 0
         for block in self._table.find_all(wanted):
             place = self._place(block)
@@ -275,7 +275,7 @@ class BlockReader:
             self._last = found[-1]
         return found
 
-    def _in_order(self, block: int, place: Place, ranges: Sequence[int]) -> Iterator[tuple[int, Block]]:
+    def _in_order(self, block: int, place: Extent, ranges: Sequence[int]) -> Iterator[tuple[int, Block]]:
         """Yield the pieces of a large block with bytes of some ranges; see `blocks`."""
         known = self._forward
         forward = known.get(block)
@@ -297,12 +297,12 @@ class BlockReader:
                 raise out_of_order(self._path, block, place.size, self._cache.limit)
             yield place.content + number * PIECE, piece
 
-    def _get(self, wanted: tuple[int, Place], _: Any) -> tuple[int, Block]:
+    def _get(self, wanted: tuple[int, Extent], _: Any) -> tuple[int, Block]:
         """Return where a block begins in the content, and its content."""
         block, place = wanted
         return place.content, self._cache.get((self._key, block), partial(self._decode, block, place), place.size)
 
-    def _decode(self, block: int, place: Place) -> Block:
+    def _decode(self, block: int, place: Extent) -> Block:
         with self._naming(block, place):
             if self._library is not None:
                 found = self._library.decode(
@@ -312,7 +312,7 @@ class BlockReader:
                     return found
             return self._cache.memory.copy(tuple(self._decoding(block, place)))  # its errors are precise
 
-    def _decoding(self, block: int, place: Place) -> Iterator[bytes]:
+    def _decoding(self, block: int, place: Extent) -> Iterator[bytes]:
         """Yield the content of a block in pieces."""
         if self._zstd is None:
             text = gzip.text_of(gzip.inflater(), self._file, place, self._table.edges(block))
@@ -320,7 +320,7 @@ class BlockReader:
         return pieces_of(zstd.Stream(self._zstd, self._file, place.begin, place.end), place.size)
 
     @contextmanager
-    def _naming(self, block: int, place: Place) -> Iterator[None]:
+    def _naming(self, block: int, place: Extent) -> Iterator[None]:
         """Turn errors of decoding into FormatError, and errors of a source that was cut short into those of `lost`."""
         try:
             if place.end > self._file.size:  # with check="none", its size was not compared

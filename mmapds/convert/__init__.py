@@ -15,7 +15,8 @@ from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import FormatError, counted, refuse_unknown, warn
 from ..index.executors import GROUP, Engine, Task, groups, part_name
-from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, inspect
+from ..storage.places import Places
+from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, inspect
 from .reader import Rules
 from .records import (
     HDF5_OPTIONS,
@@ -126,7 +127,8 @@ def convert(
     """
     check_arguments(schema, types, fields, defaults, missing, infer, max_bytes, options)
     engine = Engine.of(executor, parts)
-    paths = expand(sources, formats.CONVERTIBLE.get(format or "", ("", SUFFIXES))[1], warn)  # suffixes for directories
+    suffixes = formats.CONVERTIBLE.get(format or "", ("", SUFFIXES))[1]  # of files in a directory
+    paths = Places().expand(sources, suffixes, warn)
     target = target_of(paths, out)
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
     if max_bytes is None and len(before) == len(paths) and not callable(decode):

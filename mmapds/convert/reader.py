@@ -18,8 +18,8 @@ from ..dataset.opening import open as open_dataset
 from ..errors import DecodeError, Error, FormatError, SourceError, StaleIndexError
 from ..formats.format import plain_dtype
 from ..formats.tar import Tar
-from ..storage.index_file import Index, open_stored
-from ..storage.sources import INDEX_SUFFIX, Roots, StrPath
+from ..storage.index_file import Index
+from ..storage.sources import INDEX_SUFFIX, StrPath
 
 _REPORTED = 256  # samples of a batch, and between two calls of `progress`
 
@@ -154,8 +154,7 @@ class IndexedReader(Reader):
             samples = open_dataset(paths, decode=decode, access="sequential", roots=roots)
             self._samples = cast(IndexedDataset, samples)
             self.total = len(self._samples)
-            stored = open_stored(paths[0], Roots(roots, paths), given=paths[0])
-            index = stored if isinstance(stored, Index) else stored.open_base(0)
+            index = self._samples._catalog.indexes[0]
             self.schema = _index_schema(index, self._samples.sources[0]) if decode is None else None
             self._as_record = _tar_record if index.format == Tar.name and decode is None else _record
         finally:

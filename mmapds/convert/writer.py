@@ -222,7 +222,8 @@ class Writer:
                 self._build_index()
 
     def _build_index(self) -> None:
-        from ..index.build import Request, build_each  # start-up time: only `index=True` needs it
+        from ..index.build import Request  # start-up time: only `index=True` needs these
+        from ..index.each import build_each
 
         try:
             list(build_each([self._file.target], Request(fresh=True)))

@@ -4,7 +4,7 @@ import json
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64
 
 from .. import _native, formats
-from ..compression.blocks import BlockTable, Place
+from ..compression.blocks import BlockTable, Extent
 from ..compression.content import line_number
 from ..compression.reader import CACHE, PIECE, BlockCache, BlockReader, out_of_order
 from ..errors import Error, FormatError, SourceError, StaleIndexError, shortened
-from ..remote.objects import Objects
-from ..remote.urls import is_url
 from ..storage.current import check_source, stat_source
 from ..storage.index_file import Index
+from ..storage.places import Place, Places, absolute
 from ..storage.sections import LARGEST_BLOCK, Compression
-from ..storage.sources import IoChoice, Roots, io_of, open_file, reason
+from ..storage.sources import IoChoice, io_of, open_file, reason
 
 _ADVICE = {"auto": _native.ADVISE_RANDOM, "random": _native.ADVISE_RANDOM, "sequential": _native.ADVISE_SEQUENTIAL}
 
@@ -68,10 +67,7 @@ class Catalog:
         self.io = io
         self.members = [(index, number) for index in indexes for number in range(len(index.sources))]
         """Every source as (index, number of the source in the index)."""
-        self.has_objects = any(index.is_object(number) for index, number in self.members[:1] + self.members[-1:])
-        self.forget: Callable[[], object] = lambda: None
-        """Closes the files of all sources. A process that maps an evicted object keeps its space on the disk."""
-        self._evictions = 0
+        self._generations: dict[Place, int] = {}  # of the places, when a source was opened last
         counts = [index.sources[number].records for index, number in self.members]
         self._paths: dict[int, str] = {}
         if sum(counts) >= 2**63:  # positions are signed
@@ -100,10 +96,8 @@ class Catalog:
         directory = os.getcwd()
         paths = [each.path if each.opened_in == directory else each.absolute(each.path) for each in self.indexes]
         packed = zlib.compress("\0".join(paths).encode(errors="surrogateescape"))
-        lasting = [roots.lasting() for roots in {index.roots for index in self.indexes}]
-        roots = sorted(set().union(*lasting))
-        objects = self.indexes[0].roots.objects if self.indexes else None
-        return _reopened, (directory, packed, _identity(self.indexes), roots, self.how, self.blocks.limit, objects)
+        places = Places.joined({index.places for index in self.indexes})
+        return _reopened, (directory, packed, _identity(self.indexes), places, self.how, self.blocks.limit)
 
     def source_path(self, member: int) -> str:
         path = self._paths.get(member)
@@ -112,10 +106,16 @@ class Catalog:
             path = self._paths[member] = index.source_path(number)
         return path
 
-    def open(self, member: int) -> tuple[_native.Map | BlockReader, _native.Map, int, int, int, int, int]:
-        """Open a source for the core, a compressed one as a BlockReader; return it with the layout of its records."""
+    def open(
+        self, member: int, records: _native.Records | None
+    ) -> tuple[_native.Map | BlockReader, _native.Map, int, int, int, int, int]:
+        """Open a source for the core, a compressed one as a BlockReader; return it with the layout of its records.
+
+        Args:
+          records: those that ask; they close their files if some were removed.
+        """
         index, number = self.members[member]
-        opened = self._file(index, number)
+        opened = self._file(index, number, records)
         check_source(index, number, opened.size, opened.mtime_ns)
         content: _native.Map | BlockReader = opened
         if index.sources[number].compression is None:
@@ -129,17 +129,18 @@ class Catalog:
             raise index.damaged(f"format {index.format!r}: expected {expected}, found {found}")
         return content, index.map, index.bounds_at(number), index.sources[number].width, *layout
 
-    def _file(self, index: Index, number: int) -> _native.Map:
-        """Open the file of a source; close those of objects that were evicted meanwhile."""
+    def _file(self, index: Index, number: int, records: _native.Records | None) -> _native.Map:
+        """Open the file of a source; close all files if the place has removed some: a map would keep their space."""
         while True:
-            path = index.local_path(number)
-            if index.is_object(number) and (count := index.roots.objects.cache.evictions) != self._evictions:
-                self._evictions = count
-                self.forget()
+            path, place = index.local_path(number), index.place(number)
+            generation = place.generation
+            if self._generations.setdefault(place, generation) != generation and records is not None:
+                self._generations[place] = generation
+                records.forget()
             try:
                 return open_file(path, io_of(self.io, path))
             except FileNotFoundError as error:
-                if not index.is_object(number):  # otherwise another process has evicted it just now
+                if place.is_disk:  # otherwise another process has removed it just now
                     raise index.unreadable(number, reason(error)) from None
             except OSError as error:
                 raise index.unreadable(number, reason(error)) from None
@@ -150,7 +151,8 @@ class Catalog:
         path = index.source_path(number)
         if code:
             raise index.unreadable(number, os.strerror(code).lower())
-        index.check_size(number, stat_source(index, number).st_size)
+        if found := stat_source(index, number):
+            index.check_size(number, found.st_size)
         path_of_index = index.absolute(index.path)
         if os.path.exists(path_of_index) and os.path.getsize(path_of_index) < index.map.size:
             raise index.cut_short()
@@ -172,6 +174,12 @@ class Catalog:
     def short_of_memory(self, located: Located, what: str) -> MemoryError:
         """Return the MemoryError of a record; `what` names what did not fit."""
         return MemoryError(f"{self.place(located)}: expected room in memory for {what}, found none")
+
+    @property
+    def place_of_sources(self) -> Place:
+        """Where the sources lie, by the first of them."""
+        index, number = self.members[0]
+        return index.place(number)
 
     # ---- the cost of an order over compressed blocks -----------------------------------------------------------
 
@@ -214,7 +222,7 @@ class Catalog:
         """Whether the cache has room for all blocks."""
         return sum(each.size for each in self._compressed()) <= self.blocks.limit
 
-    def _blocks_of(self, numbers: NDArray[np.int64]) -> Iterator[tuple[tuple[int, int], Place, int]]:
+    def _blocks_of(self, numbers: NDArray[np.int64]) -> Iterator[tuple[tuple[int, int], Extent, int]]:
         """Yield the block of each record of compressed sources, the block's place, and the record's first byte."""
         tables: dict[int, BlockTable] = {}
         members = np.searchsorted(self.starts, numbers.astype(np.uint64), side="right") - 1
@@ -259,7 +267,7 @@ class Catalog:
         if not formats.of_index(index).is_text or index.check == "none":
             return
         try:
-            content = self.open(member)[0]
+            content = self.open(member, None)[0]
             first, last = max(begin - 1, 0), min(end + 2, content.size)
             before, after = content.read(first, begin - first), content.read(end, max(last - end, 0))
         except (OSError, EOFError, Error, MemoryError):
@@ -279,17 +287,16 @@ def _reopened(
     directory: str,
     packed: bytes,
     identity: int,
-    roots: list[str],
+    places: Places,
     how: tuple[str, IoChoice, bool],
     block_cache: int,
-    objects: Objects | None,
 ) -> Catalog:
     """Open a pickled catalog again. Sources are checked at the first read, as with `check="stat"` or "none"."""
     access, io, compares = how
-    paths, allowed = zlib.decompress(packed).decode(errors="surrogateescape").split("\0"), Roots(roots, (), objects)
+    paths = zlib.decompress(packed).decode(errors="surrogateescape").split("\0")
     if os.getcwd() != directory:  # not normalised, as `..` may follow a link
-        paths = [path if is_url(path) else os.path.join(directory, path) for path in paths]
-    indexes = [Index(path, allowed, io_of(io, os.path.join(directory, path))) for path in paths]
+        paths = [absolute(path, directory) for path in paths]
+    indexes = [Index(path, places, io_of(io, os.path.join(directory, path))) for path in paths]
     if _identity(indexes) != identity:
         more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
         raise StaleIndexError(f"{paths[0]}{more}: not the indexes of the pickled dataset; open the dataset again")

@@ -15,8 +15,8 @@ from .._native import ArrayBatch, JsonBatch, Records, Samples
 from ..errors import DecodeError, Error, FormatError, KeyMissingError, add_note, counted, plain_counted, shortened, warn
 from ..index.lengths import LengthOrder
 from ..index.write import candidates
-from ..remote.objects import Objects
-from ..storage.sources import StrPath
+from ..storage.places import Place
+from ..storage.sources import Source, StrPath
 from . import saving
 from .batch import RecordBatch, Refused
 from .catalog import Catalog, Location
@@ -62,8 +62,6 @@ def make_dataset(
     """Return the dataset of a catalog."""
     how = {"readahead": catalog.access == "auto", "will_need": catalog.access != "sequential"}
     records = Records(catalog.starts, catalog, views=is_marked(resolve(decode), "takes_view"), **how)
-    if catalog.has_objects:  # a cycle, which only files must not have
-        catalog.forget = records.forget
     return IndexedDataset(catalog, records, decode, rows, _Skips() if on_error == "skip" else None)
 
 
@@ -323,6 +321,28 @@ class IndexedDataset(Samples, Dataset):
     def _indexed(self) -> IndexedDataset:
         return self
 
+    @property
+    def _place(self) -> Place:
+        """Where the sources lie."""
+        return self._catalog.place_of_sources
+
+    def _described(self) -> list[Source]:
+        """Return the sources as they were indexed."""
+        return [index.described(number) for index, number in self._catalog.members]
+
+    @property
+    def _block_cache(self) -> int:
+        """Bytes of the cache of decoded blocks."""
+        return self._catalog.blocks.limit
+
+    def _figures(self) -> dict[str, Any]:
+        """Return what reads of this process have cost, for `DataLoader.stats`."""
+        return {"decoded_blocks": self._catalog.blocks.decoded, **self._place.figures()}
+
+    def _waiting(self) -> str:
+        """Return what readers of this process wait for, as text for a message; empty for nothing."""
+        return self._place.waiting()
+
     def _decodes(self, positions: NDArray[np.int64], limit: int | None = None) -> tuple[float, float]:
         if self._catalog.is_cached:
             return 0.0, 0.0
@@ -388,11 +408,6 @@ class IndexedDataset(Samples, Dataset):
             raise IndexError(f"index {shortened(index)} is out of range for {plain_counted(self._length, 'record')}")
         index %= self._length
         return index if self._rows is None else self._rows.one(index)
-
-    def _objects(self) -> Objects | None:
-        """What reads the sources that are objects of a store; None for files."""
-        catalog = self._catalog
-        return catalog.indexes[0].roots.objects if catalog.has_objects else None
 
     def _sources_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of the source of each position."""

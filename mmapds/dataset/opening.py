@@ -11,25 +11,16 @@ from typing import Any, NoReturn
 
 from .. import formats
 from ..compression.reader import CACHE
-from ..digests import BLOCKS
 from ..errors import Error, IndexMissingError, SourceError, build_command, warn
 from ..formats.format import ArrayOf, FieldsOf
-from ..index.build import Request, build_and_warn
-from ..remote.objects import Objects
+from ..index.build import Request
+from ..index.each import build_and_warn
+from ..remote.objects import places as places_of
 from ..storage import current
+from ..storage.digests import BLOCKS
 from ..storage.index_file import Index, SavedView, is_saved_view, names_index, open_stored
-from ..storage.sources import (
-    INDEX_SUFFIX,
-    IoChoice,
-    Roots,
-    StrPath,
-    check_io,
-    expand,
-    given_twice,
-    io_of,
-    listed,
-    way_to_index,
-)
+from ..storage.places import Places
+from ..storage.sources import INDEX_SUFFIX, IoChoice, StrPath, check_io, given_twice, io_of, listed, way_to_index
 from . import saving
 from .catalog import Catalog
 from .dataset import Dataset
@@ -93,14 +84,13 @@ def open(  # noqa: A001 - mmapds.open is the public name
             raise Error(f"{name} = {value!r}, expected one of {', '.join(map(repr, known))}")
     check_io(io)
     patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]
-    objects = Objects(cache, cache_bytes, storage_options)
-    paths = expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX), warn, objects)
+    places = places_of(roots, cache, cache_bytes, storage_options)
+    paths = places.expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX), warn)
     if line := given_twice(paths):
         warn(line)
-    allowed = Roots(roots, paths, objects)
     if build and paths:
-        build_and_warn([path for path in paths if not is_saved_view(path)], Request(by_sample=True, roots=allowed))
-    indexes, rows = saving.unfolded(_opened(paths, patterns, allowed, io))
+        build_and_warn([path for path in paths if not is_saved_view(path)], Request(by_sample=True, places=places))
+    indexes, rows = saving.unfolded(_opened(paths, patterns, places, io))
     _warn_of_samples(current.check(indexes, check), patterns)
     return make_dataset(Catalog(indexes, access, io, block_cache), _decoder(indexes, decode), on_error, rows)
 
@@ -108,16 +98,16 @@ def open(  # noqa: A001 - mmapds.open is the public name
 # ---- indexes --------------------------------------------------------------------------------------------------------
 
 
-def _opened(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoChoice) -> list[Index | SavedView]:
+def _opened(paths: Sequence[str], patterns: Sequence[str], places: Places, io: IoChoice) -> list[Index | SavedView]:
     indexes: list[Index | SavedView] = []
     missing: list[str] = []
     directory = os.getcwd()
-    roots.objects.bring([_index_path(path) for path in paths])
+    places.prepare(map(_index_path, paths))
     for path in paths:
         index_path = _index_path(path)
         try:
             how = io_of(io, os.path.join(directory, index_path))
-            indexes.append(open_stored(index_path, roots, how, given=path))
+            indexes.append(open_stored(index_path, places, how, given=path))
         except IndexMissingError:
             missing.append(path)
     if missing:

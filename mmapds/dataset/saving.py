@@ -16,9 +16,10 @@ from ..errors import Error, StaleIndexError
 from ..index.lengths import FileOrder, LengthOrder, Numbers
 from ..index.verify import Findings, place_beside
 from ..storage.current import check_now
-from ..storage.index_file import LENGTH_SECTIONS, Base, Index, SavedView, mark_of, relative_to_index
+from ..storage.index_file import LENGTH_SECTIONS, Base, Index, SavedView, mark_of
 from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE, U64, order_type, scratch
+from ..storage.places import relative_to_index
 from ..storage.sections import COLUMN
 from ..storage.sources import Io, StrPath
 from ..storage.writer import ViewWriter

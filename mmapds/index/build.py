@@ -6,7 +6,7 @@ docs/checks.md says which sources are kept, and where the scan of a grown source
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -22,21 +22,18 @@ from ..errors import (
     counted,
     listed,
     option,
-    quoted,
     rebuilt_with,
     shortened,
-    tool,
-    warn,
 )
 from ..formats.expressions import LARGEST_RECORD, Measuring
 from ..formats.format import Format
-from ..remote.urls import is_url
 from ..storage import current
-from ..storage.index_file import NOTHING, Index, relative_to_index
+from ..storage.index_file import NOTHING, Index
 from ..storage.lock import locked
 from ..storage.numbers import F64, I64, U32, U64
+from ..storage.places import Files, Places, relative_to_index
 from ..storage.sections import LARGEST_BLOCK, IndexedSource, SavedViewFoundError
-from ..storage.sources import INDEX_SUFFIX, Roots, StrPath, compressed, index_path, inspect, named, open_regular
+from ..storage.sources import INDEX_SUFFIX, compressed, inspect, named, open_regular
 from ..storage.workers import cores, in_threads
 from .executors import Engine
 from .write import Grown, Job, Plan, Report, Scan, Stored, written
@@ -68,7 +65,7 @@ class Request(NamedTuple):
     by_sample: bool = False
     """Take a source as unchanged if its time or its fingerprint is the same. By default, both must be the same;
     otherwise the source is scanned again."""
-    roots: Roots | None = None
+    places: Places | None = None
     engine: Engine | None = None
     workers: int | None = None
     report: Report = lambda _: None
@@ -147,74 +144,25 @@ class BuildResult(NamedTuple):
     remarks: Sequence[str] = ()  # warnings about the sources that were scanned: see `End.remark`
 
 
-def complaints(results: Sequence[BuildResult]) -> list[str]:
-    """Return warnings about bad lines, remarks and empty sources of indexes."""
-    lines = [
-        f"{each.first_bad}: expected JSON with fields of the right type, found a bad line "
-        f"({counted(each.bad, 'such line')} left out of {each.path})"
-        for each in (result.summary for result in results if result.fresh)
-        if each.bad
-    ]
-    remarks = [remark for result in results for remark in result.remarks]
-    lines += [f"{remark} (and {len(remarks) - 1:,} more)" if remarks[1:] else remark for remark in remarks[:1]]
-    if empty := [path for result in results for path in result.summary.empty]:
-        lines.append(f"{_some(empty)}: expected one record or more, found 0 records")
-    if in_order := [path for result in results if result.fresh for path in result.summary.in_order]:
-        way = f"to shuffle, run: {tool('seekable')} {' '.join(map(quoted, in_order[:_NAMED]))}"
-        lines.append(
-            f"{_some(in_order)}: a frame of over 8 MiB is read in file order only, unless block_cache holds it; {way}"
-        )
-    return lines
-
-
-def _some(paths: Sequence[str]) -> str:
-    """Return the first paths, for a message."""
-    return ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else "")
-
-
-def build_and_warn(paths: list[str], request: Request, out: StrPath | None = None) -> list[BuildResult]:
-    """Build indexes as `build_each` does; warn of their bad lines and empty sources, even if a later index fails."""
-    built: list[BuildResult] = []
-    try:
-        built.extend(build_each(paths, request, out))
-    finally:
-        for line in complaints(built):
-            warn(line)
-    return built
-
-
 def check_workers(workers: int | None) -> None:
     """Raise Error unless the number of threads is 1 or more, or None."""
     if workers is not None and (type(workers) is not int or workers < 1):
         raise Error(f"workers = {shortened(workers)}, expected 1 or more")
 
 
-def build_each(paths: list[str], request: Request, out: StrPath | None = None) -> Iterator[BuildResult]:
-    """Build one index for each expanded path, or a single one at `out`; yield each result when it is done.
+def build_files(request: Request, place: str, given: str | list[str]) -> BuildResult:
+    """Return an index of files that is up to date, or build it.
 
-    An index that is up to date is kept, and takes no lock. One process at a time builds an index.
+    Args:
+      given: its sources, its only source, or its own path.
     """
-    check_workers(request.workers)
-    if any(map(is_url, paths)) or (out is not None and is_url(os.fspath(out))):
-        from .objects import build_objects  # an import at the top would be a circle
-
-        yield build_objects(paths, request, out)
-    elif out is not None:
-        yield _built(request, os.fspath(out), paths)
-    else:
-        for path in paths:
-            yield _built(request, index_path(path), path)
-
-
-def _built(request: Request, place: str, given: str | list[str]) -> BuildResult:
-    """Return an index that is up to date, or build it. `given` is its sources, its only source, or its own path."""
     job, plan = planned(request, place, given)
     if not (os.path.exists(place) and _is_current(request, job, plan)):
         with locked(place):
             job, plan = planned(request, place, given)  # again, as another process may have built it meanwhile
             if not _is_current(request, job, plan):
                 return _build(request, job, plan)
-    summary = summarise(Index(place, request.roots))
+    summary = summarise(Index(place, request.places))
     request.report(summary.size)
     if request.complete is not None:
         request.complete(place, place, plan)
@@ -237,7 +185,7 @@ def planned(request: Request, place: str, given: str | list[str]) -> tuple[Job, 
     """
     is_index = isinstance(given, str) and given.endswith(INDEX_SUFFIX)
     members = [given] if isinstance(given, str) else given
-    before = Index(place, request.roots) if is_index else readable_index(place, Roots(named=members))
+    before = Index(place, request.places) if is_index else readable_index(place, Places(Files().allow(members)))
     name, options = request.format, request.options
     if request.fresh:
         before = None
@@ -283,10 +231,10 @@ def format_of(paths: list[str], name: str | Format | None) -> Format:
     return formats.by_name(next(iter(found)))
 
 
-def readable_index(index_path: str, roots: Roots | None = None) -> Index | None:
+def readable_index(name: str, places: Places | None = None) -> Index | None:
     """Return an index; None if it is missing or unreadable. Raise FormatError for a saved view."""
     try:
-        return Index(index_path, roots)
+        return Index(name, places)
     except SavedViewFoundError:
         raise
     except (IndexMissingError, FormatError):

@@ -69,8 +69,6 @@ def _state_of_source(index: Index, number: int) -> State:
         index.readable_path(number)
     except SourceError:  # not a problem: people inspect another person's index before they trust it
         return "outside", "OUTSIDE, not checked; give --root DIRECTORY if you trust who made the index", None
-    if index.is_object(number):
-        return "object", "an object, compared when it is fetched", None
     try:
         found = current.check_now(index, number)
     except StaleIndexError as error:
@@ -78,6 +76,8 @@ def _state_of_source(index: Index, number: int) -> State:
     except SourceError as error:
         what = str(error).removeprefix(f"{index.source_path(number)}: ").removesuffix(f" (a source of {index.path})")
         return "missing", f"MISSING: {what}", error
+    if found is None:
+        return "object", "an object, compared when it is fetched", None
     if found.st_mtime_ns == index.sources[number].mtime_ns:
         return "unchanged", "unchanged", None
     return "touched", "another time, the same fingerprint", None

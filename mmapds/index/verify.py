@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from .. import formats
 from ..compression.blocks import BlockTable, unpacked_point
-from ..digests import COVERED
 from ..errors import Error
 from ..formats.expressions import Measuring
 from ..formats.format import Format, OptionError
 from ..storage.current import check_content, fingerprint, full_hash, stat_source
+from ..storage.digests import COVERED
 from ..storage.index_file import Index, SavedView
 from ..storage.lock import locked
 from ..storage.numbers import BY_DTYPE
@@ -154,9 +154,10 @@ def _check_source(index: Index, report: Report, number: int) -> tuple[Source | N
     with findings.catching("sources", path):
         formats.check_beside(index, index.readable_path(number))
         found = stat_source(index, number)
+        local = path if found else index.local_path(number)
+        found = found or os.stat(local)
         index.check_size(number, found.st_size)
         codec = source.compression.codec if source.compression else ""
-        local = index.local_path(number) if index.is_object(number) else path
         there = Source(local, found.st_size, found.st_mtime_ns, codec=codec)
     if there:
         with findings.catching("fingerprints", path):

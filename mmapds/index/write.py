@@ -15,8 +15,9 @@ from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
 from ..formats.expressions import Measuring
 from ..formats.format import Format, Piece
 from ..storage.current import fingerprint, full_hash
-from ..storage.index_file import OF_COMPRESSED, Index, relative_to_index
+from ..storage.index_file import OF_COMPRESSED, Index
 from ..storage.numbers import BY_DTYPE, U32, U64, Spool, order_type, sort_digits
+from ..storage.places import Files, Places, relative_to_index
 from ..storage.sections import (
     BOUNDS,
     COLUMN,
@@ -27,7 +28,7 @@ from ..storage.sections import (
     records_in_group,
     unpacked,
 )
-from ..storage.sources import INDEX_SUFFIX, Roots, Source, changed, check_unchanged
+from ..storage.sources import INDEX_SUFFIX, Source, changed, check_unchanged
 from ..storage.workers import in_threads
 from ..storage.writer import IndexWriter
 from .executors import Engine, Task, groups, part_name
@@ -50,7 +51,8 @@ class Job(NamedTuple):
     computed: Sequence[str] = ()
     """Further columns, copied from other indexes that have them for all records, in the order of the file."""
     functions: Mapping[str, str] = {}  # of `computed` columns: see `Index.functions`
-    url: str = ""  # of the index, if it becomes an object: names of sources are relative to it
+    name: str = ""  # of the index, if that is not its path: names of sources are relative to it
+    check: Callable[[Source], object] = check_unchanged  # raises SourceError for a source that changed
     is_part: bool = False
     """Whether this index is a part of another one, or only compared with one: then options may skip all records."""
 
@@ -131,7 +133,7 @@ def written(
         tasks = [step for step in steps if isinstance(step, Task)]
         engine.run(tasks, job.index_path, lambda task: report(sum(source.size for source in task.arguments[0])))
         plan, report = [_stored(step) if isinstance(step, Task) else step for step in steps], lambda _: None
-    with ExitStack() as on_error, _watching(job.sources):
+    with ExitStack() as on_error, _watching(job):
         writer = on_error.enter_context(IndexWriter(job.index_path))
         writer.restrict(source.path for source in job.sources)
         writing = _Writing(job, writer, tasks, report)
@@ -187,7 +189,7 @@ class _Writing:
                 break
         if last is None or last.end is None or last.source != number or scanned != source.size:
             raise self._incomplete(f"{source.size} bytes of source {number}", last.source if last else number, scanned)
-        check_unchanged(source)
+        self._job.check(source)
         end = last.end
         self.remarks += [end.remark] if end.remark else []
         compression = None
@@ -207,7 +209,7 @@ class _Writing:
                 f"in {'a file' if compression is None else 'content'} of {size}; write or copy it again"
             )
         return IndexedSource(
-            path=relative_to_index(source.path, self._job.url or self._job.index_path),
+            path=relative_to_index(source.path, self._job.name or self._job.index_path),
             size=source.size,
             mtime_ns=source.mtime_ns,
             fingerprint=fingerprint(source.path).hex,
@@ -256,8 +258,8 @@ class _Writing:
         self._blocks.copy(base, stored.sources)
         for number in stored.sources:
             source, found = job.sources[len(self._done)], base.sources[number]
-            check_unchanged(source)
-            path = relative_to_index(source.path, job.url or job.index_path)
+            job.check(source)
+            path = relative_to_index(source.path, job.name or job.index_path)
             hash_ = found.xxh3_128 if job.hashes else ""
             self._done.append(found._replace(path=path, xxh3_128=hash_, etag=source.etag))
             self._report(source.size)
@@ -416,7 +418,7 @@ def build_part(path: str, sources: list[Source], job: Job, workers: int) -> None
 def _stored(task: Task) -> Stored:
     """Return the records of a part."""
     sources = task.arguments[0]
-    index = Index(task.path, Roots(named=[source.path for source in sources]))
+    index = Index(task.path, Places(Files().allow(source.path for source in sources)))
     with index.reporting_malformed_metadata():
         return Stored(index, range(len(sources)), **index.metadata["part"])
 
@@ -490,14 +492,14 @@ def reading() -> Iterator[None]:
 
 
 @contextmanager
-def _watching(sources: Sequence[Source]) -> Iterator[None]:
+def _watching(job: Job) -> Iterator[None]:
     """If the block fails because a source changed meanwhile, raise a SourceError that says so."""
     try:
         with reading():
             yield
     except (SourceError, FormatError, ColumnError, DecodeError):
-        for source in sources:
-            check_unchanged(source)
+        for source in job.sources:
+            job.check(source)
         raise
 
 

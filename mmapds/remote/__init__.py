@@ -1,5 +1,5 @@
 """Objects of a store (S3, GCS, Azure, HTTP, the Hugging Face hub) as local files. See docs/remote.md.
 
 `urls` checks names, `transfer` moves bytes in a child process, `cache` keeps whole objects as files of one directory,
-`objects` joins these for indexes, and `ahead` fetches what an order reads next.
+and `objects` joins these as a place: see `storage/places.py`.
 """

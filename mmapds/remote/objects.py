@@ -2,21 +2,23 @@
 
 import os
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 from braceexpand import braceexpand
 
-from ..digests import fingerprint_of
 from ..errors import Error, IndexMissingError, SourceError, StaleIndexError, either, is_command
+from ..storage.digests import fingerprint_of
+from ..storage.places import Files, Place, Places, is_below, outside, scheme_of
+from ..storage.sources import INDEX_SUFFIX, Source, StrPath, listed, named
 from . import urls
 from .cache import Cache, Item, parse_bytes
 
-_INDEX = ".mmx"
 _TOGETHER = 16  # small requests at a time
 _REPORTED = 10_000  # objects of a listing between two lines of a command
 
@@ -34,21 +36,36 @@ class MissingObjectError(SourceError):
     """A store has no such object; it is also a SourceError."""
 
 
-class Objects:
-    """Reads objects as files of a cache.
+def places(
+    roots: StrPath | Iterable[StrPath] = (),
+    cache: StrPath | None = None,
+    limit: int | str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Places:
+    """Return the disk and the stores, for one call; see `Files` and `Objects` for the arguments."""
+    given = [os.fspath(each) for each in listed(roots)]
+    directories, below = ([each for each in given if bool(scheme_of(each)) == is_url] for is_url in (False, True))
+    return Places(Files(directories), Objects(cache, limit, options, below))
+
+
+class Objects(Place):
+    """Objects of stores, read as files of a cache.
 
     Args:
       cache: the directory of the cache; None refuses to read, with the way out.
       limit: bytes of the cache, as `parse_bytes` takes them; None is no limit.
       options: of the store, such as its endpoint and region; by default the store's own environment variables.
+      roots: URLs below which an index may name objects, besides its own directory.
     """
 
     def __init__(
         self,
-        cache: str | os.PathLike[str] | None = None,
+        cache: StrPath | None = None,
         limit: int | str | None = None,
         options: Mapping[str, Any] | None = None,
+        roots: Iterable[str] = (),
     ) -> None:
+        self._roots = list(map(urls.checked, roots))
         self._given = None if cache is None else os.path.abspath(cache), limit, dict(options or {})
         self._limit = parse_bytes(limit)
         if cache is None and limit is not None:
@@ -64,16 +81,20 @@ class Objects:
         self._active, self._since, self._spent = 0, 0.0, 0.0  # downloads, when the first began, seconds before that
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Objects, self._given
+        return Objects, (*self._given, self._roots)
 
     @property
     def has_cache(self) -> bool:
         """Whether the user gave a directory."""
         return self._given[0] is not None
 
-    def cached_in(self, directory: str) -> "Objects":
-        """Return objects of the same stores with another cache, without a limit."""
-        return Objects(directory, None, self._given[2])
+    @contextmanager
+    def kept(self) -> Iterator[Place]:
+        if self.has_cache:
+            yield self
+            return
+        with tempfile.TemporaryDirectory(prefix="mmapds-") as directory:
+            yield Objects(directory, None, self._given[2], self._roots)
 
     @property
     def cache(self) -> Cache:
@@ -90,18 +111,19 @@ class Objects:
 
     # ---- names -------------------------------------------------------------------------------------------------
 
-    def expand(
-        self, pattern: str, suffixes: tuple[str, ...], is_named: Callable[[str, tuple[str, ...]], bool]
-    ) -> list[str]:
+    @property
+    def roots(self) -> set[str]:
+        return set(self._roots)
+
+    def expand(self, pattern: str, suffixes: tuple[str, ...], report: Callable[[str], object]) -> list[str]:
         """Return the URLs that a URL, a pattern, or a URL that ends with a slash stands for."""
         found: list[str] = []
+        suffixes = (*suffixes, INDEX_SUFFIX)
         for each in braceexpand(pattern) if "{" in pattern else [pattern]:
             url = urls.checked(each)
             if url.endswith("/"):
                 names = self.listing(url)
-                found += _preferred(
-                    [name for name in names if is_named(name, suffixes) and "/" not in name[len(url) :]]
-                )
+                found += _preferred([name for name in names if named(name, suffixes) and "/" not in name[len(url) :]])
             elif urls.is_pattern(url):
                 matches = urls.matcher(url).match
                 found += _preferred([name for name in self.listing(urls.prefix_of(url)) if matches(name)])
@@ -123,23 +145,34 @@ class Objects:
             self._heads[url] = self._client.head(url, self._given[2])
         return self._heads[url]
 
+    def inspect(self, names: Sequence[str]) -> list[Source]:
+        self._together(self.head, names)
+        heads = map(self.head, names)
+        return [Source(head.url, head.size, head.mtime_ns, etag=head.etag) for head in heads]
+
+    def check(self, name: str, index: str, home: str) -> None:
+        if not any(is_below(urls.checked(name), root) for root in (home, *self._roots) if scheme_of(root)):
+            raise outside(index, "objects below its own URL", name, name[: name.rfind("/") + 1])
+
     # ---- files -------------------------------------------------------------------------------------------------
 
-    def index(self, url: str) -> str:
-        """Return the file of the index at a URL, as it is now; raise IndexMissingError if there is none."""
+    @property
+    def generation(self) -> int:  # type: ignore[override]
+        """How many objects were evicted: a process that maps one keeps its space on the disk."""
+        return self._cache.evictions if self._cache else 0
+
+    def file_of_index(self, name: str) -> str:
         try:
-            return self.fetch(Item(*self.head(urls.checked(url))))
+            return self.fetch(Item(*self.head(urls.checked(name))))
         except MissingObjectError:
-            raise IndexMissingError(f"{url}: no such index") from None
+            raise IndexMissingError(f"{name}: no such index") from None
 
-    def bring(self, paths: Sequence[str]) -> None:
-        """Fetch the indexes among some paths together; opening them reports what is wrong."""
-        found = [path for path in paths if urls.is_url(path)]
-        if len(found) > 1 and self.has_cache:
-            self.together(self.index, found)
+    def prepare(self, names: Sequence[str]) -> None:
+        if len(names) > 1 and self.has_cache:
+            self._together(self.file_of_index, names)
 
-    def together(self, work: Callable[[str], object], paths: Sequence[str]) -> None:
-        """Call `head` or `index` for URLs in threads; later calls report what is wrong."""
+    def _together(self, work: Callable[[str], object], names: Sequence[str]) -> None:
+        """Do some work for URLs in threads; later calls report what is wrong."""
         from concurrent.futures import ThreadPoolExecutor  # start-up time: as `_client`
 
         def quietly(url: str) -> None:
@@ -147,7 +180,10 @@ class Objects:
                 work(url)
 
         with ThreadPoolExecutor(_TOGETHER) as pool:
-            list(pool.map(quietly, paths))
+            list(pool.map(quietly, names))
+
+    def file(self, source: Source) -> str:
+        return self.fetch(item_of(source))
 
     def fetch(self, item: Item, gives_up: Callable[[], bool] | None = None) -> str:
         """Return the file of an object, downloaded if it is not in the cache; see `Cache.fetch` for `gives_up`.
@@ -203,15 +239,21 @@ class Objects:
         with self._lock:
             self.fetched += item.size
 
-    def put(self, path: str, url: str) -> None:
-        """Write a file as an object."""
-        self._client.put(urls.checked(url), self._given[2], path=path)
+    def publish(self, path: str, name: str) -> None:
+        self._client.put(urls.checked(name), self._given[2], path=path)
+
+    def figures(self) -> dict[str, Any]:
+        return {"fetched_bytes": self.fetched, "fetch_rate": self.rate, "fetch_wait": self.waited, "ahead_bytes": 0}
 
     def waiting(self) -> str:
-        """Return what readers of this process wait for, as text for a message; "" for nothing."""
         for item in list(self._waiting.values()):
             return f"waits for {item.url} ({self.cache.done(item) / 1e6:,.0f} of {item.size / 1e6:,.0f} MB)"
         return ""
+
+
+def item_of(source: Source) -> Item:
+    """Return a source as its cache knows it."""
+    return Item(source.path, source.size, source.mtime_ns, source.etag, source.fingerprint, source.xxh3_128)
 
 
 def _report(url: str, count: int) -> None:
@@ -221,4 +263,4 @@ def _report(url: str, count: int) -> None:
 
 def _preferred(names: list[str]) -> list[str]:
     """Return names without those of indexes; but all, if there are no others."""
-    return [name for name in names if not name.endswith(_INDEX)] or names
+    return [name for name in names if not name.endswith(INDEX_SUFFIX)] or names

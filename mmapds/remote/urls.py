@@ -1,4 +1,4 @@
-"""URLs of objects: which ones are URLs, which are refused, and which lie below others."""
+"""URLs of objects: which are refused, and which match a pattern."""
 
 import re
 
@@ -6,15 +6,9 @@ from ..errors import SourceError
 
 SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https", "file", "hf")
 """The protocols that are known to work; fsspec may know others."""
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _IN_ACCOUNT = ("abfs", "abfss", "az", "azure")  # `abfss://container@account.dfs.core.windows.net/path`
 _GLOB = re.compile(r"[*?\[]")
-
-
-def is_url(path: str) -> bool:
-    """Whether a path is the URL of an object, not the path of a file."""
-    return "://" in path and _URL.match(path) is not None
 
 
 def checked(url: str) -> str:
@@ -60,9 +54,3 @@ def _class_or_text(part: str) -> str:
         inside = part[1:-1].replace("\\", r"\\")
         return f"[{'^' + inside[1:] if inside[0] == '!' else inside}]"
     return re.escape(part)
-
-
-def is_below(url: str, directory: str) -> bool:
-    """Whether an object lies below a URL, and no name between starts with a dot."""
-    below = f"{directory.rstrip('/')}/"
-    return is_url(directory) and url.startswith(below) and "/." not in url[len(below) - 1 :]

@@ -124,7 +124,7 @@ def _write(path: str, text: str, read: Iterable[str]) -> None:
 def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wanted], *, samples: bool) -> Facts:
     """Return the facts of all sections but those of loaders and of a training run."""
     # Those of the dataset compare nothing, so that a changed source is shown, and not an error.
-    indexes, by_length = [Index(each.path, each.roots) for each in dataset._catalog.indexes], None
+    indexes, by_length = [Index(each.path, each.places) for each in dataset._catalog.indexes], None
     if len(dataset) and "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
         by_length = read_lengths(dataset, None, None)
     if len(dataset) and block_chunks(dataset):

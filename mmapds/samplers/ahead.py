@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from ..dataset.dataset import Dataset
 from ..errors import Error, OrderError
 from ..orders.basic import Chunked, Int64s, Order, Resampled, Sequential, Shuffled
 from ..remote.cache import Item
-from ..remote.objects import Objects
+from ..remote.objects import Objects, item_of
 from .cursor import Iteration, Span
 
 _SHARDS, _BYTES = 4, 2 << 30  # the most to fetch ahead: whichever is less
@@ -140,10 +141,11 @@ class Ahead:
 # ---- when an order reads each object --------------------------------------------------------------------------------
 
 
-def ahead_of(dataset: Any, sampler: Any, span: Span) -> Ahead | None:
+def ahead_of(store: Objects, dataset: Any, sampler: Any, span: Span) -> Ahead | None:
     """Return what fetches the objects of a dataset ahead of a sampler; None for an order that is not understood.
 
     Args:
+      store: the place of the objects.
       dataset: an IndexedDataset of objects.
       sampler: a sampler of mmapds.
       span: the steps of the loop.
@@ -161,9 +163,9 @@ def ahead_of(dataset: Any, sampler: Any, span: Span) -> Ahead | None:
         row = by_begin[max(int(np.searchsorted(by_begin[:, 0], position, side="right")) - 1, 0)]
         return int(row[2]) if row[0] <= position < row[1] else -1
 
-    items = [index.item(number) for index, number in dataset._catalog.members]
+    items = list(map(item_of, dataset._described()))
     members, mixes = np.concatenate(found, axis=1)
-    return Ahead(dataset._objects(), Uses(members, mixes, items), mix_of)
+    return Ahead(store, Uses(members, mixes, items), mix_of)
 
 
 def _chunks(dataset: Any, order: Order | None, span: Span) -> Int64s:
@@ -193,11 +195,18 @@ def _members(dataset: Any, chunks: Int64s) -> Int64s:
 # ---- a loop ---------------------------------------------------------------------------------------------------------
 
 
+def fetching_of(dataset: Dataset, sampler: Any) -> "Fetching | None":
+    """Return what fetches ahead of a loop over a dataset; None without objects, or without a cache for them."""
+    indexed = dataset._indexed
+    store = indexed._place
+    return Fetching(store, indexed, sampler) if isinstance(store, Objects) and store.has_cache else None
+
+
 class Fetching:
     """Fetches the objects of a dataset ahead of the batches of one loop."""
 
-    def __init__(self, dataset: Any, sampler: Any) -> None:
-        self._dataset, self._sampler = dataset, sampler
+    def __init__(self, store: Objects, dataset: Any, sampler: Any) -> None:
+        self._store, self._dataset, self._sampler = store, dataset, sampler
         self.ahead: Ahead | None = None
         self._has_begun = False
 
@@ -205,7 +214,7 @@ class Fetching:
         """Note that a batch will be made; fetch what comes next."""
         if not self._has_begun and iteration is not None and iteration.span is not None:
             self._has_begun = True
-            self.ahead = ahead_of(self._dataset, self._sampler, iteration.span)
+            self.ahead = ahead_of(self._store, self._dataset, self._sampler, iteration.span)
             if self.ahead is not None:
                 weakref.finalize(self, self.ahead.end)
         if self.ahead is not None and (position := _first(indices)) is not None:

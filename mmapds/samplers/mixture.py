@@ -16,7 +16,7 @@ from ..orders.basic import VERSION, Int64s, Mixture
 from .ordered import Exclude, Excluded
 from .plan import Reader, Totals
 from .planned import PlannedBatchSampler, cut, one_of
-from .sampled import is_ours, joined
+from .sampled import are_ours, joined
 
 _ALIKE = ("round_to", "cut_length", "max_sequences")
 """Attributes that collate functions read; all samplers of a mixture must have equal ones."""
@@ -79,7 +79,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         self._contents = plan = _MixedPlan(parts, weights, share, stop, epoch_size)
         self._exclude = Excluded(exclude, plan.records)
         self.sampled = range(plan.records)
-        if all(is_ours(part.sampled) for part in parts):
+        if are_ours([part.sampled for part in parts]):
             self.sampled = joined([part.sampled for part in parts])
         self._begin(parts[0].packs_per_batch, start_step)
 

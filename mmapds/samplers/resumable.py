@@ -19,7 +19,7 @@ from .cursor import Cursor, Iteration, Make, Sharding, Span, Steps
 from .ordered import Excluded, OrderedRecords
 from .plan import Plan
 from .ranks import World, compare_before_first_batch
-from .sampled import LOOKED_AT, check_decoding, is_ours, members_of
+from .sampled import LOOKED_AT, are_ours, check_decoding, members_of
 
 _NAMED = 3  # sources that a state names
 _SHOWN = 200  # characters of a dataset's identity in a message
@@ -94,7 +94,7 @@ class ResumableSampler(ABC):
 
     def _check_decoding(self) -> None:
         """Warn of an order that would decode many blocks; raise Error if it would decode too many."""
-        if not is_ours(self.sampled) or self.sampled._decodes(np.zeros(1, np.int64), 0) == (0, 0):
+        if not are_ours([self.sampled]) or self.sampled._decodes(np.zeros(1, np.int64), 0) == (0, 0):
             return
         span = self._next_span()
         make, found = self._maker(span), list[Int64s]()
@@ -235,7 +235,7 @@ class ResumableSampler(ABC):
             return self._known
         known: dict[str, str] = {}
         parts = members_of(self.sampled)
-        if all(map(is_ours, parts)):
+        if are_ours(parts):
             paths, marks = [path for part in parts for path in part.sources], [part.fingerprint for part in parts]
             more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
             known["fingerprint"] = marks[0] if len(marks) == 1 else xxh3_64(" ".join(marks).encode()).hexdigest()

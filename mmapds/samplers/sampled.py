@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 
+from ..dataset.dataset import Dataset
 from ..errors import Error, OrderError, warn
 from ..orders.basic import Int64s
 
 _COMPARED = 64  # positions compared between two datasets
 
 
-def is_ours(dataset: Any) -> bool:
-    """Whether a dataset belongs to mmapds; a `fingerprint` alone does not tell, as other libraries have one."""
-    return hasattr(dataset, "source_starts") and hasattr(dataset, "where")
+def are_ours(datasets: Sequence[Any]) -> bool:
+    """Whether all datasets belong to mmapds."""
+    return all(isinstance(each, Dataset) for each in datasets)
 
 
 def joined(datasets: Sequence[Any]) -> Any:
@@ -33,7 +34,7 @@ def members_of(dataset: Any) -> list[Any]:
     if not isinstance(dataset, torch.utils.data.ConcatDataset):
         return [dataset]
     members = [member for part in dataset.datasets for member in members_of(part)]
-    whole = joined(members) if all(map(is_ours, members)) else dataset
+    whole = joined(members) if are_ours(members) else dataset
     return members if isinstance(whole, torch.utils.data.ConcatDataset) else [whole]
 
 
@@ -61,7 +62,7 @@ def check_same_samples(dataset: Any, name: str, sampled: Any) -> None:
         return
     found = f"{len(sampled)}"
     if len(sampled) == expected:
-        if not (is_ours(dataset) and is_ours(sampled) and _are_other_rows(dataset, sampled)):
+        if not (are_ours([dataset, sampled]) and _are_other_rows(dataset, sampled)):
             return
         found = f"{expected} other samples of its sources"
     raise OrderError(
@@ -108,7 +109,7 @@ _LARGER = tuple(2**k for k in range(1, 7))  # factors of the cache size to sugge
 
 def check_decoding(dataset: Any, records: Int64s) -> None:
     """Warn if an epoch that begins with `records` decodes blocks many times; raise OrderError for far too many."""
-    (times, size), limit = dataset._decodes(records), max(dataset._indexed._catalog.blocks.limit, 1)
+    (times, size), limit = dataset._decodes(records), max(dataset._indexed._block_cache, 1)
     if _is_cheap(times, size):
         return
     enough = next((limit * n for n in _LARGER if _is_cheap(*dataset._decodes(records, limit * n))), None)

@@ -18,7 +18,7 @@ from .cursor import Make, Sharding, Span
 from .ordered import Exclude, OrderedRecords
 from .ranks import World
 from .resumable import ResumableSampler, refuse_injected
-from .sampled import is_ours, joined, refuse_path
+from .sampled import are_ours, joined, refuse_path
 from .summary import Summary, of_order
 
 
@@ -276,7 +276,7 @@ class MixtureSampler(DistributedSampler):
         order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)
         if starts is None:
             parts, sampled = sampled, range(order.records)
-            if all(map(is_ours, parts)):
+            if are_ours(parts):
                 sampled = joined(list(parts))
         super().__init__(
             sampled, num_replicas, rank, drop_last=drop_last, order=order, start_step=start_step, exclude=exclude

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from xxhash import xxh3_128
 
-from ..digests import COVERED, fingerprint_of
 from ..errors import Error, StaleIndexError
+from .digests import COVERED, fingerprint_of
 from .index_file import Index
 from .sources import Source, check_unchanged, not_regular, open_regular, reason
 from .workers import cores, in_threads
@@ -57,9 +57,9 @@ def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]
     for index in indexes:
         index.check = how
         for number, source in enumerate(index.sources if how != "none" else ()):
-            if index.is_object(number):  # compared when it is fetched
-                continue
             found = stat_source(index, number)
+            if found is None:
+                continue
             index.check_size(number, found.st_size)
             if how == "full" and not source.xxh3_128:
                 raise Error(
@@ -94,10 +94,15 @@ def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
             )
 
 
-def check_now(index: Index, number: int) -> os.stat_result:
-    """Return the status of a source; raise StaleIndexError or SourceError unless it is the one that was indexed."""
+def check_now(index: Index, number: int) -> os.stat_result | None:
+    """Return the status of a source, or None if reading it compares it.
+
+    Raises:
+      StaleIndexError, SourceError: it is not the one that was indexed.
+    """
     found = stat_source(index, number)
-    check_source(index, number, found.st_size, found.st_mtime_ns)
+    if found is not None:
+        check_source(index, number, found.st_size, found.st_mtime_ns)
     return found
 
 
@@ -115,18 +120,16 @@ def check_content(index: Index, number: int, found: Digest, *, full: bool = Fals
         )
 
 
-def stat_source(index: Index, number: int) -> os.stat_result:
-    """Return the status of a source; raise SourceError if it is missing, not a regular file, or not allowed."""
-    path = index.source_path(number)
-    if index.is_object(number):
-        return os.stat(index.local_path(number))
+def stat_source(index: Index, number: int) -> os.stat_result | None:
+    """Return the status of a source, or None if reading it compares it.
+
+    Raises:
+      SourceError: it is missing, not a regular file, or not allowed.
+    """
     try:
-        # Fast path: one system call, as most sources are not links.
-        found = os.lstat(index.absolute(path)) if index.is_inside(number) else None
-        if found is None or stat.S_ISLNK(found.st_mode):
-            found = os.stat(index.absolute(index.readable_path(number)))
+        found = index.status(number)
     except OSError as error:
         raise index.unreadable(number, reason(error)) from None
-    if not stat.S_ISREG(found.st_mode):
-        raise not_regular(path, found.st_mode)
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise not_regular(index.source_path(number), found.st_mode)
     return found

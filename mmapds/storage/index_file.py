@@ -20,10 +20,9 @@ from ..errors import (
     quoted,
     rebuilt_with,
 )
-from ..remote.cache import Item
-from ..remote.urls import checked, is_below, is_url
 from .lock import TEMPORARY, is_same_file
 from .numbers import COLUMN_TYPES, U32, U64
+from .places import Place, Places, absolute, is_below, scheme_of
 from .sections import (
     BLOCK_SECTIONS,
     BOUNDS,
@@ -46,10 +45,8 @@ from .sources import (
     INDEX_MAGIC,
     INDEX_SUFFIX,
     Io,
-    Roots,
     Source,
     check_name,
-    is_inside,
     open_file,
     reason,
     way_to_index,
@@ -88,16 +85,6 @@ _MEASURING: dict[str, Rule] = {
 _BASE: dict[str, Rule] = {"path": TEXT, "records": COUNT, "mark": TEXT}
 
 
-def relative_to_index(source: str, index: str) -> str:
-    """Return a source's path relative to its index, so that the two can be moved together."""
-    if is_url(source):
-        home = os.path.dirname(index)
-        return source[len(home) + 1 :] if is_below(source, home) else source
-    directory = os.path.realpath(os.path.dirname(index))
-    parent, name = os.path.split(source)
-    return os.path.normpath(os.path.join(os.path.relpath(os.path.realpath(parent), directory), name))
-
-
 def names_index(path: str) -> bool:
     """Whether a path is that of an index or of an unfinished index, not of a source."""
     return _INDEX_NAME.search(path) is not None
@@ -113,13 +100,13 @@ class IndexFile(SectionFile):
 
     MAGIC = INDEX_MAGIC
 
-    def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
+    def __init__(self, path: str, places: Places | None = None, io: Io = "mmap") -> None:
         self.opened_in = os.getcwd()
-        self.roots = roots or Roots()
+        self.places = places or Places()
         self.io = io
         self._real_home: str | None = None
         try:
-            opened = open_file(self.roots.objects.index(path) if is_url(path) else self.absolute(path), io)
+            opened = open_file(self.places.of(path).file_of_index(self.absolute(path)), io)
         except FileNotFoundError:
             raise IndexMissingError(f"{path}: no such index; {way_to_index(path)}") from None
         except OSError as error:
@@ -157,18 +144,18 @@ class IndexFile(SectionFile):
         """The real path of the directory that holds the file."""
         if self._real_home is None:  # not a cached_property: in Python 3.11 a fork may copy its held lock
             directory = os.path.dirname(self.absolute(self.path))
-            self._real_home = directory if is_url(directory) else os.path.realpath(directory)
+            self._real_home = directory if scheme_of(directory) else os.path.realpath(directory)
         return self._real_home
 
     def absolute(self, path: str) -> str:
         """Return a path made absolute by the working directory in which the file was opened."""
-        return path if path.startswith("/") or is_url(path) else os.path.join(self.opened_in, path)
+        return absolute(path, self.opened_in)
 
     def path_of(self, relative: str) -> str:
         """Return the path of a file that this one names, for messages; it is unchecked, so do not open it."""
         if not relative.isascii():
             check_name(relative)  # Python may read the name in another encoding
-        if is_url(relative):
+        if scheme_of(relative):
             return relative
         if "/" not in relative:
             return self.path[: self.path.rfind("/") + 1] + relative
@@ -180,7 +167,7 @@ class IndexFile(SectionFile):
 
     def check_reach(self, path: str) -> None:
         """Raise SourceError unless the roots allow this file to name the one at `path`."""
-        self.roots.check(self.absolute(path), self.path, self.home)
+        self.places.of(path).check(self.absolute(path), self.path, self.home)
 
 
 class Index(IndexFile):
@@ -192,7 +179,6 @@ class Index(IndexFile):
     """How sources were compared, one of `current.CHECKS`; with "none", the first read does not compare them either."""
 
     def _take(self, metadata: dict[str, Any]) -> None:
-        self._folders: dict[str, bool] = {}  # by folder of sources: whether its plain files lie inside
         self._starts: dict[str, list[int]] = {}
         self.recognised: dict[int, int] = {}
         """By source number: the modification time at which its content was compared and found the same."""
@@ -275,56 +261,41 @@ class Index(IndexFile):
         """Return the path of a source, for messages; it is unchecked: see `readable_path`."""
         return self.path_of(self.sources[number].path)
 
+    def place(self, number: int) -> Place:
+        """Return the place of a source."""
+        return self.places.of(self.source_path(number))
+
     def readable_path(self, number: int) -> str:
         """Return the path of a source; raise SourceError if it lies outside this file's directory and the roots."""
         path = self.source_path(number)
-        # Fast path: an index may have thousands of sources, and few are links.
-        if not self.is_inside(number) or (not self.is_object(number) and os.path.islink(self.absolute(path))):
-            self.check_reach(path)
+        self.check_reach(path)
         return path
 
-    def is_inside(self, number: int) -> bool:
-        """Whether a source lies below the directory of the index and is not hidden; its last name may be a link."""
-        if self.is_object(number):
-            path = self.source_path(number)
-            return is_below(path, self.home) and checked(path) == path
-        folder, slash, name = self.sources[number].path.rpartition("/")
-        if slash and folder not in self._folders:
-            real = os.path.realpath(os.path.join(self.home, folder + slash))
-            self._folders[folder] = is_inside(f"{real}/x", self.home)
-        return name[:1] not in ("", ".") and (not slash or self._folders[folder])
-
-    def is_object(self, number: int) -> bool:
-        """Whether a source is an object of a store, not a file."""
-        path = self.sources[number].path
-        return is_url(path) or (is_url(self.path) and not path.startswith("/"))
-
     def local_path(self, number: int) -> str:
-        """Return the absolute path of a source, to read it; an object is fetched into the cache first.
+        """Return the absolute path of the file with the bytes of a source, to read it.
 
         Raises:
           SourceError: the roots do not allow it, or it cannot be fetched.
-          StaleIndexError: the object changed since it was indexed.
+          StaleIndexError: an object changed since it was indexed.
         """
-        path = self.absolute(self.readable_path(number))
-        return self.roots.objects.fetch(self.item(number)) if self.is_object(number) else path
+        self.readable_path(number)
+        return self.place(number).file(self.described(number))
 
-    def item(self, number: int) -> Item:
-        """Return a source that is an object as its cache knows it."""
-        source = self.sources[number]
-        url = self.source_path(number)
-        return Item(url, source.size, source.mtime_ns, source.etag, source.fingerprint, source.xxh3_128)
+    def status(self, number: int) -> os.stat_result | None:
+        """Return the status of a source; None if reading it compares it."""
+        return self.place(number).status(self.absolute(self.source_path(number)), self.path, self.home)
 
     def described(self, number: int) -> Source:
-        """Return a source that is an object, as it was when it was indexed."""
-        source = self.sources[number]
-        codec = source.compression.codec if source.compression else ""
-        return Source(self.source_path(number), source.size, source.mtime_ns, codec=codec, etag=source.etag)
+        """Return a source as it was when it was indexed, under its absolute name."""
+        known, path = self.sources[number], self.absolute(self.source_path(number))
+        codec = known.compression.codec if known.compression else ""
+        found = Source(path, known.size, known.mtime_ns, codec=codec, etag=known.etag)
+        return found._replace(fingerprint=known.fingerprint, xxh3_128=known.xxh3_128)
 
     def roots_needed(self) -> list[str]:
         """Return the directories of sources outside the index's own directory, allowed or not."""
         paths = [os.path.realpath(self.absolute(self.source_path(number))) for number in range(len(self.sources))]
-        return sorted({os.path.dirname(real) for real in paths if not is_inside(real, self.home)})
+        return sorted({os.path.dirname(real) for real in paths if not is_below(real, self.home)})
 
     def covers(self, path: str) -> bool:
         """Whether this is the index of a single source, and `path` is that file, by name or through links."""
@@ -363,7 +334,7 @@ class Index(IndexFile):
 
     def way_to_rebuild(self, *options: str) -> str:
         """Return the advice for building this index again: a command or, to keep columns of Python, a call."""
-        given, roots = [self.path], [f"--root {quoted(root)}" for root in sorted(self.roots.lasting())]
+        given, roots = [self.path], [f"--root {quoted(root)}" for root in sorted(self.places.roots)]
         # Only roots that the user gave: the command must not allow more than the user did.
         if len(self.sources) == 1 and self.path == self.source_path(0) + INDEX_SUFFIX:  # the source names the index
             given, roots = [self.source_path(0)], []
@@ -444,7 +415,7 @@ class SavedView(IndexFile):
         """Open one base; raise StaleIndexError if its records or columns changed since the view was saved."""
         path, base = self.base_path(number), self.bases[number]
         self.check_reach(path)
-        index = Index(path, self.roots, self.io)
+        index = Index(path, self.places, self.io)
         if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
             counts = f" ({base.records} records then, {index.records} now)" if index.records != base.records else ""
             raise StaleIndexError(
@@ -466,16 +437,16 @@ def is_saved_view(path: str) -> bool:
     return False
 
 
-def open_stored(path: str, roots: Roots | None = None, io: Io = "mmap", *, given: str) -> Index | SavedView:
+def open_stored(path: str, places: Places | None = None, io: Io = "mmap", *, given: str) -> Index | SavedView:
     """Open an index or a saved view; raise StaleIndexError unless it is `given`, or the index of `given`."""
     try:
-        index = Index(path, roots, io)
+        index = Index(path, places, io)
     except SavedViewFoundError:
         if not names_index(given):
             raise StaleIndexError(
                 f"{path}: STALE: expected the index of {given}, found a saved view; rename it"
             ) from None
-        return SavedView(path, roots, io)
+        return SavedView(path, places, io)
     if not names_index(given) and not index.covers(given):
         found = index.source_path(0) if len(index.sources) == 1 else f"{len(index.sources):,} sources"
         raise StaleIndexError(

@@ -1,21 +1,16 @@
-"""Source files: expand the user's paths, check what an index may name, and read: mapped or, if that fails, by pread."""
+"""Source files: their names, what they are, and how they are read: mapped or, if that fails, by pread."""
 
-import glob
 import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from braceexpand import braceexpand
-
 from .. import _native
-from ..errors import Error, SourceError, another_name, build_command, either, quoted, warn
-from ..remote.objects import Objects
-from ..remote.urls import checked, is_below, is_url
+from ..errors import Error, SourceError, another_name, build_command, quoted, warn
 
 StrPath = str | os.PathLike[str]
 Io = Literal["mmap", "pread"]  # how the bytes of a file are read
@@ -30,12 +25,8 @@ _LFS = b"version https://git-lfs."
 INDEX_SUFFIX = ".mmx"
 SEEKABLE = ".seekable"  # before the suffixes of a seekable file whose source is zstd too
 INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"  # a transfer in text mode would damage these bytes
-_UNFINISHED = r"\.mm[ax]\.([0-9a-f]{8}\.tmp|lock)$"
+UNFINISHED = r"\.mm[ax]\.([0-9a-f]{8}\.tmp|lock)$"
 """Temporary files of writers, which stay behind if the writer is killed."""
-_NOT_DATA = re.compile(rf"^(README|LICENSE|_)|\.(mmx|lock|md|idx|parts)$|{_UNFINISHED}", re.IGNORECASE)
-"""Files beside data that are not data. Engines begin their names with an underscore: `_SUCCESS`."""
-_NAMED = 8  # names in a message
-_ROOTS = "MMAPDS_ROOTS"  # environment variable: roots for all calls, separated as in PATH
 _warned: list[str] = []  # at most one warning a process
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
@@ -50,6 +41,8 @@ class Source(NamedTuple):
     end: int | None = None  # where a scan ends: a record, or by default the end of the file
     codec: str = ""  # one of `CODECS`; empty if not compressed
     etag: str = ""  # of an object, whose path is its URL
+    fingerprint: str = ""  # as in an index; empty if unknown, as is the hash
+    xxh3_128: str = ""
 
     @property
     def stop(self) -> int:
@@ -83,99 +76,12 @@ def check_name(path: str) -> None:
         raise SourceError(f"{name!r}: expected a name in UTF-8{way}") from None
 
 
-# ---- files that the user gives -----------------------------------------------------------------------------------
-
-
-def expand(
-    patterns: StrPath | Iterable[StrPath],
-    suffixes: tuple[str, ...],
-    report: Callable[[str], object] = lambda _: None,
-    objects: Objects | None = None,
-) -> list[str]:
-    """Return the files and objects that paths, URLs, directories, globs and brace patterns name: see docs/datasets.md.
-
-    A directory stands for its files with these suffixes; `report` is called with a line on the files ignored there.
-    """
-    paths: list[str] = []
-    for pattern in [os.fspath(each) for each in listed(patterns)]:
-        if is_url(pattern):
-            paths += (objects or Objects()).expand(pattern, (*suffixes, INDEX_SUFFIX), named)
-            continue
-        paths += _files_of(pattern, suffixes, report) if os.path.isdir(pattern) else _matches(pattern, suffixes)
-    if not paths:
-        raise SourceError("sources: expected one source or more, found 0")
-    given = set(paths)
-    return [path for path in paths if not (path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) in given)]
+# ---- names -----------------------------------------------------------------------------------------------------------
 
 
 def listed(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
     """Return one path or several paths as a list."""
     return [given] if isinstance(given, str | os.PathLike) else list(given)
-
-
-def _matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Return the files that match a pattern, sorted by name; an existing path is not a pattern."""
-    patterns, matches = [pattern], list[str]()
-    if "{" in pattern and not os.path.lexists(pattern):
-        with suppress(ValueError):  # unbalanced braces are part of a name
-            patterns = list(braceexpand(pattern))
-    for each in patterns:
-        if os.path.lexists(each):
-            matches.append(each)
-            continue
-        _check_listed(each)
-        found = _without_indexes(sorted(glob.glob(each, recursive=True)), suffixes)
-        if not found:
-            way = f"; {way_to_index(each)}" if each.endswith(INDEX_SUFFIX) else ""
-            raise SourceError(f"{each}: no such file{way}")
-        matches += found
-    return matches
-
-
-def _check_listed(pattern: str) -> None:
-    """Raise SourceError if a pattern needs a directory that cannot be listed: glob would ignore its files."""
-    directory, name = os.path.split(pattern)
-    if name and glob.has_magic(pattern):
-        _check_listed(directory)
-        searched = os.path.join(pattern if name == "**" else directory or ".", "")
-        for each in glob.glob(searched, recursive=True) if glob.has_magic(name) else ():
-            _names_in(os.path.dirname(each))
-
-
-def _names_in(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError as error:
-        raise unreadable(directory, error) from None
-
-
-def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str], object]) -> list[str]:
-    names = sorted(name for name in _names_in(directory) if not name.startswith("."))
-    sources = {name for name in names if named(name, (*suffixes, INDEX_SUFFIX))}
-    taken = _without_indexes([os.path.join(directory, name) for name in names if name in sources], suffixes)
-    others = [name for name in names if not (name in sources or _NOT_DATA.search(name))]
-    found = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
-    below = (glob.iglob(os.path.join(glob.escape(os.path.join(directory, name)), "*")) for name in others[:_NAMED])
-    if endings := [suffix for paths in below for path in paths for suffix in suffixes if named(path, (suffix,))]:
-        found += f"; give {quoted(os.path.join(glob.escape(directory), '**', f'*{endings[0]}'))} for those below"
-    expected = f"names that end in {' '.join(suffixes)}"
-    if not taken:
-        raise SourceError(f"{directory}: expected {expected}, found {found or 'no files'}")
-    if others and not taken[0].endswith(INDEX_SUFFIX):  # the other files may be the sources of these indexes
-        report(f"{directory}: ignored {found} (expected {expected})")
-    return taken
-
-
-def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
-    """Return paths without indexes; but all paths if only indexes are given, and `suffixes` includes theirs."""
-    paths = [path for path in paths if not re.search(_UNFINISHED, path)]
-    others = [path for path in paths if not path.endswith(INDEX_SUFFIX)]
-    if not others:
-        return paths if INDEX_SUFFIX in suffixes else []
-    for source in sorted({path.removesuffix(INDEX_SUFFIX) for path in paths}.difference(others)):
-        if named(os.path.basename(source), suffixes) and not os.path.lexists(source):
-            raise SourceError(f"{source}: no such file; delete {quoted(source + INDEX_SUFFIX)}, which indexes it")
-    return others
 
 
 def given_twice(paths: list[str]) -> str:
@@ -196,71 +102,6 @@ def given_twice(paths: list[str]) -> str:
 def named(path: str, suffixes: tuple[str, ...]) -> bool:
     """Whether a file's name has one of these suffixes, in any case, before a number: `x.tfrecord-00000-of-00010`."""
     return re.sub(r"-\d+-of-\d+$", "", without_codec(path)).lower().endswith(suffixes)
-
-
-# ---- files that an index names -----------------------------------------------------------------------------------
-# Paths in an index are untrusted. With links resolved, a file is read if one of these is true: it lies below the
-# directory of the index and is not hidden; it lies below a root of the user; the user named that very file in the
-# same call.
-
-
-class Roots:
-    """What an index may name outside its own directory: all files below some directories, and named files."""
-
-    def __init__(
-        self, given: StrPath | Iterable[StrPath] = (), named: Iterable[str] = (), objects: Objects | None = None
-    ) -> None:
-        working = os.getcwd()
-        self.objects = objects or Objects()
-        """What reads the sources that are objects of stores."""
-        roots = [os.fspath(path) for path in listed(given)]
-        self._urls = [checked(root) for root in roots if is_url(root)]
-        self._given = [os.path.join(working, path) for path in roots if not is_url(path)]
-        everywhere = os.environ.get(_ROOTS, "").split(os.pathsep)
-        self._everywhere = [os.path.join(working, path) for path in everywhere if path]
-        self._named = [os.path.join(working, path) for path in named if not path.endswith(INDEX_SUFFIX)]
-        self._allowed: tuple[list[str], set[str]] | None = None  # real paths, lazy: few indexes need them
-        self._used: set[str] = set()
-
-    def check(self, path: str, index: str, home: str) -> None:
-        """Raise SourceError unless a file that an index names may be read; `home` is its real directory."""
-        if is_url(path):
-            self._check_url(path, index, home)
-            return
-        real = os.path.realpath(path)
-        if is_inside(real, home):
-            return
-        if self._allowed is None:
-            given, named = (map(os.path.realpath, paths) for paths in (self._given + self._everywhere, self._named))
-            self._allowed = list(given), set(named)
-        directories, files = self._allowed
-        roots = [directory for directory in directories if real.startswith(os.path.join(directory, ""))]
-        roots += [os.path.dirname(real)] * (real in files)
-        if not roots:
-            root = os.path.dirname(real)
-            raise SourceError(
-                f"{index}: expected files below its own directory that are not hidden, found {real}; "
-                f"{either(f'add --root {quoted(root)}', f'open it with roots={[root]}')} (if you trust it)"
-            )
-        self._used.add(roots[0])
-
-    def _check_url(self, url: str, index: str, home: str) -> None:
-        if not any(is_below(checked(url), root) for root in (home, *self._urls)):
-            root = url[: url.rfind("/") + 1]
-            raise SourceError(
-                f"{index}: expected objects below its own URL, found {url}; "
-                f"{either(f'add --root {quoted(root)}', f'open it with roots={[root]}')} (if you trust it)"
-            )
-
-    def lasting(self) -> set[str]:
-        """Return roots, as real paths, that let another process open the same indexes by their own paths."""
-        return {*map(os.path.realpath, self._given), *self._used, *self._urls}
-
-
-def is_inside(path: str, directory: str) -> bool:
-    """Whether a file lies below a directory and no name between starts with a dot; both are real paths."""
-    below = os.path.join(directory, "")
-    return path.startswith(below) and "/." not in path[len(below) - 1 :]
 
 
 # ---- a file as a source ------------------------------------------------------------------------------------------
@@ -347,9 +188,7 @@ def piped(path: str, command: str, *more: str) -> str:
 
 
 def check_unchanged(source: Source) -> None:
-    """Raise SourceError if the size or time of a source changed since `inspect`."""
-    if is_url(source.path):  # its ETag is compared when it is read
-        return
+    """Raise SourceError if the size or time of a file changed since `inspect`."""
     with suppress(OSError):
         now = os.stat(source.path)
         if (now.st_size, now.st_mtime_ns) == (source.size, source.mtime_ns):

@@ -37,7 +37,7 @@ class Opener:
     def __init__(self, *opened):
         self.opened = opened
 
-    def open(self, _):
+    def open(self, *_):
         return self.opened
 
     def lost(self, *where):

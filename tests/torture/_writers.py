@@ -10,7 +10,7 @@ import mmapds
 from mmapds.convert import convert
 from mmapds.storage import current
 from mmapds.storage.index_file import Index
-from mmapds.storage.sources import Roots
+from mmapds.storage.places import Files, Places
 from tests.support.index_file import verify
 from tests.support.torture import is_refused
 
@@ -116,7 +116,7 @@ class Folder:
         parts = list(Path(f"{self.target}.parts").glob(f"*{self.target.suffix}"))
         for part in parts:
             if part.suffix == ".mmx":
-                verify(Index(str(part), Roots(self.path)))
+                verify(Index(str(part), Places(Files([self.path]))))
         return parts
 
     def left_over(self):
