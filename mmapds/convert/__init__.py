@@ -143,8 +143,8 @@ def convert(
         reader = reading.open_first(paths, target, enough)
         rules = wanted.rules(reader, target)
         with Writer(target, rules.described, length=rules.length, index=index, force=True) as writer:
-            writer._file.restrict(paths)
-            writer._metadata["origin"] = origin_of(target, paths)
+            writer.restrict_to(paths)
+            writer.note_metadata(origin=origin_of(target, paths))
             if engine is None:
                 read, skipped = copy_records(reader, rules, writer, progress)
             else:
@@ -213,12 +213,12 @@ def _write_parts(
     report(0)
     engine.run(tasks, writer.path, lambda task: report(_part(task)[1]))
     read = skipped = 0
-    begin = writer._at
+    begin = writer.bytes_written
     for task in tasks:
         file, found, left_out = _part(task)
         writer.append_file(file)
         read, skipped = read + found, skipped + left_out
-        check_written(writer._at - begin, rules, str, task.arguments[0][0].path)
+        check_written(writer.bytes_written - begin, rules, str, task.arguments[0][0].path)
     return read, skipped
 
 
@@ -229,7 +229,7 @@ def convert_part(path: str, sources: list[Source], reading: Reading, rules: Rule
     hidden = f"{path}.{os.urandom(4).hex()}"  # random: the same task may run twice at once
     reader = reading.open([source.path for source in sources], hidden)
     with Writer(path, rules.described, length=rules.length, index=False, force=True) as writer:
-        writer._metadata["part"] = copy_records(reader, rules, writer, lambda *_: None)
+        writer.note_metadata(part=copy_records(reader, rules, writer, lambda *_: None))
         for source in sources:
             check_unchanged(source)
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from ..arrays.schema import Field, Schema
 from ..arrays.values import as_bytes, cast
 from ..errors import FormatError
-from .reader import Batch, Reader, Rules, Values, unsupported
+from .reader import Batch, Reader, Rules, unsupported
+from .writer import Values
 
 _ROWS = 4096  # rows of a batch: with the 65,536 of pyarrow, columns exceed the CPU caches
 _MAGIC = b"ARROW1"  # first bytes of an Arrow file; a stream has none

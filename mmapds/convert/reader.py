@@ -20,6 +20,7 @@ from ..formats.format import plain_dtype
 from ..formats.tar import Tar
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, StrPath
+from .writer import Values
 
 _REPORTED = 256  # samples of a batch, and between two calls of `progress`
 
@@ -38,15 +39,6 @@ class Rules(NamedTuple):
     def schema(self) -> Schema:
         """The fields to write. Built on demand: a `Schema` cannot be pickled for workers."""
         return Schema(self.described)
-
-
-class Values(NamedTuple):
-    """The values of one field in some records. All arrays are u64, shape (records,)."""
-
-    words: Sequence[Any] = ()  # numbers, or lengths of ragged axes, as the tables of records store them
-    data: Any = None  # one buffer with the bytes of all records; None for numbers
-    begins: Any = None  # where the bytes of each record begin in `data`
-    sizes: Any = None  # how many bytes each record has
 
 
 class Batch(NamedTuple):

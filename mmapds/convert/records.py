@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import formats
-from .._native import NUMBER_I64, NUMBER_U64, pack_array_records
 from ..arrays.array_file import SUFFIX, ArraySections, Head
 from ..arrays.schema import Field, Schema
 from ..arrays.values import Inference, cast, pack, with_axes_of
@@ -19,7 +18,7 @@ from ..errors import Error, FormatError, either, option, warn
 from ..index.build import format_of
 from ..storage.lock import is_same_file, locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, given_twice, listed, open_file
-from .reader import IndexedReader, Reader, Rules, Values
+from .reader import IndexedReader, Reader, Rules
 from .writer import Writer
 
 HDF5_OPTIONS: dict[str, tuple[type, str, str]] = {
@@ -27,7 +26,6 @@ HDF5_OPTIONS: dict[str, tuple[type, str, str]] = {
     "group": (str, "PATH", "hdf5: the group that holds the records; default: the root"),
 }
 """The options of HDF5, by name: (type, placeholder, help), for the command line."""
-_PIECE = 1 << 20  # bytes of the write buffer
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -225,13 +223,13 @@ def copy_records(
 
     Errors name the place of the record.
     """
-    schema, done, skipped, begin = rules.schema, 0, 0, writer._at
+    schema, done, skipped, begin = rules.schema, 0, 0, writer.bytes_written
     progress(0, reader.total)
     try:
         for batch in reader.batches(schema.names, rules):
-            if batch.columns is not None and _append_columns(writer, schema, batch.columns, batch.size):
+            if batch.columns is not None and writer.append_columns(batch.columns, batch.size):
                 done += batch.size
-                check_written(writer._at - begin, rules, reader.place, done - 1)
+                check_written(writer.bytes_written - begin, rules, reader.place, done - 1)
             else:
                 for record in batch.records:
                     try:
@@ -243,49 +241,11 @@ def copy_records(
                         raise FormatError(f"{reader.place(done)}: {reason}") from None
                     skipped += fitted is None
                     done += 1
-                    check_written(writer._at - begin, rules, reader.place, done - 1)
+                    check_written(writer.bytes_written - begin, rules, reader.place, done - 1)
             progress(batch.size, reader.total)
     except MemoryError:
         raise FormatError(f"{reader.place(done)}: expected a record that fits into memory, found no room") from None
     return done, skipped
-
-
-def _append_columns(writer: Writer, schema: Schema, values: Sequence[Values], count: int) -> bool:
-    """Append records given as columns; return False if a length is negative, so that `write` names the record."""
-    words: list[Any] = []
-    runs: list[Any] = []
-    arrays: list[Any] = []
-    numbers: list[tuple[int, memoryview]] = []  # of each column: type of its cells, and the cells
-    for field, found in zip(schema.fields, values, strict=True):
-        if field.column:
-            is_signed = field.number_type == NUMBER_I64 and found.words[0].view(np.int64).min(initial=0) < 0
-            kind = NUMBER_U64 if field.number_type == NUMBER_I64 and not is_signed else field.number_type
-            numbers.append((kind, memoryview(found.words[0])))
-        is_run = field.shape is None and not field.is_scalar
-        words += [found.sizes] if is_run else found.words
-        if found.data is not None:
-            (runs if is_run else arrays).append((found.data, found.begins, found.sizes, not is_run))
-    if writer._signed_length is not None and numbers[writer._signed_length][0] == NUMBER_I64:
-        return False
-    writer._flush()
-    first, room = 0, bytearray(_PIECE)
-    with writer._losing_the_file():
-        while first < count:
-            ends = np.empty(count - first, np.uint64)
-            packed, needed = pack_array_records(tuple(words), (*runs, *arrays), first, room, ends)
-            if not packed:
-                room = bytearray(needed)
-                continue
-            writer._file.write(memoryview(room)[: int(ends[packed - 1])])
-            starts: Any = np.zeros(packed, np.uint64)
-            starts[1:] = ends[: packed - 1]
-            starts += np.uint64(writer._at)
-            writer._spools[0].append(NUMBER_U64, memoryview(starts))
-            first, writer._at = first + packed, writer._at + int(ends[packed - 1])
-        for spool, (kind, cells) in zip(writer._spools[1:], numbers, strict=True):
-            spool.append(kind, cells)
-    writer._records += count
-    return True
 
 
 def check_written(written: int, rules: Rules, place: Callable[[Any], str], last: Any) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations  # help() shows them as they are written
 import os
 import warnings
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from .. import __version__
-from .._native import NUMBER_I64, NUMBER_U64
+from .._native import NUMBER_I64, NUMBER_U64, pack_array_records
 from ..arrays.array_file import ArrayFile, ArrayFileWriter, Head
 from ..arrays.schema import Field, Schema
 from ..arrays.values import Inference, pack
@@ -24,6 +26,16 @@ from ..storage.sources import INDEX_SUFFIX, StrPath
 
 _FLUSH_BYTES = 1 << 20  # bytes of records to buffer
 _FLUSH_RECORDS = 1 << 13
+_PIECE = 1 << 20  # bytes of records given as columns that are packed at a time
+
+
+class Values(NamedTuple):
+    """The values of one field in some records. All arrays are u64, shape (records,)."""
+
+    words: Sequence[Any] = ()  # numbers, or lengths of ragged axes, as the tables of records store them
+    data: Any = None  # one buffer with the bytes of all records; None for numbers
+    begins: Any = None  # where the bytes of each record begin in `data`
+    sizes: Any = None  # how many bytes each record has
 
 
 class Writer:
@@ -187,6 +199,59 @@ class Writer:
         self._at += file.sections["records"].size
         self._records += file.records
         return file.records
+
+    def append_columns(self, values: Sequence[Values], count: int) -> bool:
+        """Append `count` records, given as the values of all fields; append nothing if a length is negative.
+
+        Returns:
+          Whether the records were appended; `write` names the record of a negative length.
+        """
+        words: list[Any] = []
+        runs: list[Any] = []
+        arrays: list[Any] = []
+        numbers: list[tuple[int, memoryview]] = []  # of each column: type of its cells, and the cells
+        for field, found in zip(self._schema.fields if self._schema else (), values, strict=True):
+            if field.column:
+                is_signed = field.number_type == NUMBER_I64 and found.words[0].view(np.int64).min(initial=0) < 0
+                kind = NUMBER_U64 if field.number_type == NUMBER_I64 and not is_signed else field.number_type
+                numbers.append((kind, memoryview(found.words[0])))
+            is_run = field.shape is None and not field.is_scalar
+            words += [found.sizes] if is_run else found.words
+            if found.data is not None:
+                (runs if is_run else arrays).append((found.data, found.begins, found.sizes, not is_run))
+        if self._signed_length is not None and numbers[self._signed_length][0] == NUMBER_I64:
+            return False
+        self._flush()
+        first, room = 0, bytearray(_PIECE)
+        with self._losing_the_file():
+            while first < count:
+                ends = np.empty(count - first, np.uint64)
+                packed, needed = pack_array_records(tuple(words), (*runs, *arrays), first, room, ends)
+                if not packed:
+                    room = bytearray(needed)
+                    continue
+                self._file.write(memoryview(room)[: int(ends[packed - 1])])
+                starts: Any = np.zeros(packed, np.uint64)
+                starts[1:] = ends[: packed - 1]
+                self._spools[0].append(NUMBER_U64, memoryview(starts + np.uint64(self._at)))
+                first, self._at = first + packed, self._at + int(ends[packed - 1])
+            for spool, (kind, cells) in zip(self._spools[1:], numbers, strict=True):
+                spool.append(kind, cells)
+        self._records += count
+        return True
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the file so far."""
+        return self._at
+
+    def note_metadata(self, **metadata: Any) -> None:
+        """Add entries to the metadata of the file."""
+        self._metadata |= metadata
+
+    def restrict_to(self, paths: Iterable[str]) -> None:
+        """Restrict the mode of the file to readers of all files in `paths`."""
+        self._file.restrict(paths)
 
     def _flush(self) -> None:
         with self._losing_the_file():

@@ -37,8 +37,8 @@ MODULES = {
     "mmapds.report": ["report"],
 }
 """Public names of other modules that load with `mmapds` alone."""
-INTERNAL = {"lengths_of", "limit_of", "reader"}
-"""Methods that samplers have for one another."""
+INTERNAL = {"append_columns", "bytes_written", "lengths_of", "limit_of", "note_metadata", "reader", "restrict_to"}
+"""Methods that rooms have for one another."""
 SHARED = ("indices_at", "summary")
 """Methods of most samplers, which stand with those of all."""
 _WIDTH = 148  # columns of the page
