@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from ..errors import OrderError, counted, shortened
 from ..orders.basic import VERSION, Int64s, Mixture
-from .ordered import Exclude, Excluded
+from .ordered import Exclude
 from .plan import Reader, Totals
-from .planned import PlannedBatchSampler, cut, one_of
+from .planned import Lengths, PlannedBatchSampler, cut, one_of
+from .ranks import World
+from .resumable import refuse_injected
 from .sampled import are_ours, joined
 
 _ALIKE = ("round_to", "cut_length", "max_sequences")
@@ -73,18 +75,24 @@ class MixtureBatchSampler(PlannedBatchSampler):
         parts = _checked(samplers)
         for name in _ALIKE:
             setattr(self, name, getattr(parts[0], name, None))
-        self._share(num_replicas, rank, any(part.shuffle for part in parts), parts[0].seed, drop_last, sampler)
-        self._parts, self._group_size, self._refills = parts, None, parts[0]._refills
+        refuse_injected(sampler)
+        self._parts, self._refills = parts, parts[0]._refills
         self._multiple = lcm(*(part._multiple for part in parts))
-        self._contents = plan = _MixedPlan(parts, weights, share, stop, epoch_size)
-        self._exclude = Excluded(exclude, plan.records)
-        self.sampled = range(plan.records)
-        if are_ours([part.sampled for part in parts]):
-            self.sampled = joined([part.sampled for part in parts])
-        self._begin(parts[0].packs_per_batch, start_step)
-
-    def _new_plan(self, group_size: int, ranks: int) -> Any:
-        return self._contents  # which has no ranks
+        plan = _MixedPlan(parts, weights, share, stop, epoch_size)
+        sampled: Any = [part.sampled for part in parts]
+        sampled = joined(sampled) if are_ours(sampled) else range(plan.records)
+        super().__init__(
+            World.of(num_replicas, rank),
+            Lengths(plan, sampled, None),  # type: ignore[arg-type]
+            plan.with_ranks,
+            exclude,
+            any(part.shuffle for part in parts),
+            parts[0].seed,
+            drop_last,
+            None,
+            parts[0].packs_per_batch,
+            start_step,
+        )
 
     def limit_of(self, records: Sequence[int]) -> tuple[str, int]:
         """Return the argument that limits the batch of these records, and its most tokens."""
@@ -161,6 +169,10 @@ class _MixedPlan:
 
     def __len__(self) -> int:
         return len(self._order)
+
+    def with_ranks(self, **_: Any) -> _MixedPlan:
+        """Return this plan, which has no ranks."""
+        return self
 
     def reader(self, epoch: int) -> Reader:
         """Return a reader of the batches of an epoch, fastest in ascending order."""

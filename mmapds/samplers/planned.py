@@ -2,30 +2,85 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch.utils.data
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import OrderError, counted
-from ..index.lengths import read_lengths
+from ..index.lengths import LengthOrder, read_lengths
 from ..orders.basic import Chunked, Int64s, Order, Sequential, Shuffled, check_is_order, integer
 from ..storage.sources import StrPath
 from .budget import BucketPlan, Budget, WindowPlan
 from .cursor import Make, Sharding, Span
 from .ordered import Exclude, Excluded
 from .packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
-from .plan import Plan, Reader, pieces, select
+from .plan import Plan, Reader, Selection, pieces, select
 from .ranks import World
 from .resumable import ResumableSampler, refuse_injected
 from .sampled import refuse_path
 from .summary import Summary, of_plan
 
 _MOST = 2**31  # samples in a batch without a limit
+
+
+class Lengths(NamedTuple):
+    """The lengths that a planner sees."""
+
+    by_length: LengthOrder
+    sampled: Any
+    """The dataset that has them, or else `by_length`."""
+    own: NDArray[Any] | None
+    """The lengths of all samples, unless a dataset has them."""
+
+    @classmethod
+    def of(cls, given: Sized | ArrayLike, targets: ArrayLike | None, cache: StrPath | None) -> Lengths:
+        """Return the lengths of a dataset, or lengths that the user gave."""
+        refuse_path("dataset_or_lengths", given)
+        if isinstance(given, torch.utils.data.Sampler):
+            raise OrderError(
+                f"dataset_or_lengths: expected a dataset, found a {type(given).__name__}; give the dataset and an "
+                "order=, or mix batches with MixtureBatchSampler"
+            )
+        by_length, is_dataset = read_lengths(given, targets, cache), hasattr(type(given), "length_order")
+        own = by_length.lengths.array if targets is not None or not is_dataset else None
+        return cls(by_length, given if is_dataset else by_length, own)
+
+    def selected(
+        self, limits: Any, min_length: int | None, max_length: int | None, oversize: str, world: World
+    ) -> Selection:
+        """Return the samples within the limits: at least one for each rank."""
+        low = 0 if min_length is None else integer("min_length", min_length, 0)
+        high = None if max_length is None else integer("max_length", max_length, 1)
+        found = select(self.by_length, limits, low, high, oversize)
+        if found.records < world.num_replicas:
+            raise OrderError(
+                f"num_replicas = {world.num_replicas}, expected 1 to {found.records}, the number of samples"
+            )
+        return found
+
+
+def _checked_order(order: Order | None, planner: str, records: int) -> Order | None:
+    """Return the order of a window planner; raise OrderError if the planner cannot follow it."""
+    if order is None:
+        return None
+    check_is_order(order)
+    if not getattr(order, "is_bijection", True):
+        raise OrderError(
+            f"order: expected one with every record once an epoch, found {type(order).__name__}; give "
+            "mmapds.orders.Chunked and planner='window', or mix batches with MixtureBatchSampler"
+        )
+    if planner != "window" and (isinstance(order, Chunked) or planner == "bucket"):
+        raise OrderError(f"order: expected None with planner={planner!r}, found an order; give planner='window' too")
+    if isinstance(order, Chunked) and order.lanes > 1:
+        raise OrderError(f"order: expected lanes = 1 with a planner, found {order.lanes}")
+    if len(order) != records:
+        raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
+    return order
 
 
 class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
@@ -39,74 +94,28 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     _refills = False  # whether other records of a batch stand in for excluded ones, so that it keeps its size
     _multiple = 1  # parts of a split batch have a multiple of this many samples
 
-    def _share(
-        self, num_replicas: int | None, rank: int | None, shuffle: bool, seed: int, drop_last: bool, sampler: None
+    def __init__(
+        self,
+        world: World,
+        lengths: Lengths,
+        new_plan: Callable[..., Any],
+        exclude: Exclude | None,
+        shuffle: bool,
+        seed: int,
+        drop_last: bool,
+        group_size: int | None,
+        packs_per_batch: int,
+        start_step: int,
     ) -> None:
-        """Check and store the arguments about ranks and order."""
-        refuse_injected(sampler)
-        self._world = World.of(num_replicas, rank)
-        self.num_replicas, self.rank = self._world.num_replicas, self._world.rank
-        self.drop_last, self.shuffle = bool(drop_last), bool(shuffle)
-        self.seed = integer("seed", seed)
-
-    def _sample(
-        self, dataset_or_lengths: Sized | ArrayLike, target_lengths: ArrayLike | None, order_cache: StrPath | None
-    ) -> None:
-        """Check and store the dataset and its lengths."""
-        refuse_path("dataset_or_lengths", dataset_or_lengths)
-        if isinstance(dataset_or_lengths, torch.utils.data.Sampler):
-            raise OrderError(
-                f"dataset_or_lengths: expected a dataset, found a {type(dataset_or_lengths).__name__}; give the "
-                "dataset and an order=, or mix batches with MixtureBatchSampler"
-            )
-        self._by_length = read_lengths(dataset_or_lengths, target_lengths, order_cache)
-        dataset = dataset_or_lengths if hasattr(type(dataset_or_lengths), "length_order") else None
-        self.sampled = self._by_length if dataset is None else dataset
-        if dataset is None or target_lengths is not None:
-            self._lengths = self._by_length.lengths.array
-
-    def _follow(self, planner: str, order: Order | None) -> None:
-        """Check and store the order of a window planner, if any."""
-        if order is not None:
-            check_is_order(order)
-            if not getattr(order, "is_bijection", True):
-                raise OrderError(
-                    f"order: expected one with every record once an epoch, found {type(order).__name__}; give "
-                    "mmapds.orders.Chunked and planner='window', or mix batches with MixtureBatchSampler"
-                )
-            if planner != "window" and (isinstance(order, Chunked) or planner == "bucket"):
-                raise OrderError(
-                    f"order: expected None with planner={planner!r}, found an order; give planner='window' too"
-                )
-            if isinstance(order, Chunked) and order.lanes > 1:
-                raise OrderError(f"order: expected lanes = 1 with a planner, found {order.lanes}")
-            if len(order) != (records := len(self._by_length)):
-                raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
-        self._order = order
-
-    def _select(
-        self, limits: Any, min_length: int | None, max_length: int | None, oversize: str, exclude: Exclude | None
-    ) -> None:
-        """Select the records within the limits."""
-        low = 0 if min_length is None else integer("min_length", min_length, 0)
-        high = None if max_length is None else integer("max_length", max_length, 1)
-        self._exclude = Excluded(exclude, len(self._by_length))
-        self._selection = select(self._by_length, limits, low, high, oversize)
-        samples = self._selection.records
-        if samples < self.num_replicas:
-            raise OrderError(f"num_replicas = {self.num_replicas}, expected 1 to {samples}, the number of samples")
-
-    def _plan(self, group_size: int | None, per_batch: int, start_step: int) -> None:
-        """Plan the batches, and set up the first iterator."""
+        self._world, self._plan_of = world, new_plan
+        self.num_replicas, self.rank = world.num_replicas, world.rank
+        self.drop_last, self.shuffle, self.seed = bool(drop_last), bool(shuffle), seed
+        self.sampled, self._by_length, self._lengths = lengths.sampled, lengths.by_length, lengths.own
         self._group_size = None if group_size is None else integer("group_size", group_size, 1)
         # With drop_last, a partial last step is dropped, so its batches need not be split among the ranks.
-        self._contents = self._new_plan(
-            self._group_size or self.num_replicas, 1 if self.drop_last else self.num_replicas
-        )
-        self._begin(per_batch, start_step)
-
-    def _begin(self, packs_per_batch: int, start_step: int) -> None:
-        """Set up the sharding and the cursor of a plan."""
+        ranks = 1 if self.drop_last else self.num_replicas
+        self._contents = self._new_plan(ranks, self._group_size or self.num_replicas)
+        self._exclude = Excluded(exclude, self._contents.records)
         self.packs_per_batch, count = packs_per_batch, len(self._contents)
         self._sharding = Sharding(self.num_replicas, self.rank, packs_per_batch, self.drop_last)
         if self.drop_last and count < self._sharding.stride:
@@ -117,9 +126,9 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._cursor = self._new_cursor(start_step)
         self.sampler = _Epochs(self)
 
-    @abstractmethod
-    def _new_plan(self, group_size: int, ranks: int) -> Any:
-        """Return a plan for `ranks` ranks."""
+    def _new_plan(self, ranks: int, group_size: int) -> Any:
+        """Return a plan for this many ranks."""
+        return self._plan_of(ranks=ranks, group_size=group_size, seed=self.seed, shuffle=self.shuffle)
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
@@ -202,7 +211,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         ranks = _known_size(saved.get("ranks"), plan.ranks)
         group_size = self._group_size or _known_size(saved.get("group_size"), plan.group_size)
         if (group_size, ranks) != (plan.group_size, plan.ranks):
-            plan = self._new_plan(group_size, ranks)
+            plan = self._new_plan(ranks, group_size)
         self._load(state_dict, plan)
 
     def summary(self) -> Summary:
@@ -346,6 +355,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         one_of("cost", cost, "padded", "sum")
         one_of("oversize", oversize, "error", "drop", "single")
         one_of("planner", planner, "bucket", "window")
+        integer("sort_window", sort_window, 1)
         if planner == "window" and group_size is not None:
             raise OrderError(f"group_size = {group_size!r}, expected None with planner='window', which has no groups")
         self._budget = Budget(
@@ -358,21 +368,19 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         self.round_to = self._budget.round_to
         """Collate functions may round the width of a batch up to a multiple of this."""
         self._multiple = self._budget.batch_size_multiple
-        self._sort_window = integer("sort_window", sort_window, 1)
-        self._share(num_replicas, rank, shuffle, seed, drop_last, sampler)
-        self._sample(dataset_or_lengths, target_lengths, order_cache)
-        self._follow(planner, order)
-        self._select(self._budget, min_length, max_length, oversize, exclude)
+        refuse_injected(sampler)
+        world, seed = World.of(num_replicas, rank), integer("seed", seed)
+        lengths = Lengths.of(dataset_or_lengths, target_lengths, order_cache)
+        records = len(lengths.by_length)
+        order = _checked_order(order, planner, records)
+        self._selection = lengths.selected(self._budget, min_length, max_length, oversize, world)
         if planner == "window" and order is None:
-            records = len(self._by_length)
-            self._order = Shuffled(records, self.seed) if self.shuffle else Sequential(records)
-        self._plan(group_size, 1, start_step)
-
-    def _new_plan(self, group_size: int, ranks: int) -> BucketPlan | WindowPlan:
-        shape: dict[str, Any] = {"ranks": ranks, "seed": self.seed, "shuffle": self.shuffle}
-        if self._order is None:
-            return BucketPlan(self._selection, self._budget, group_size=group_size, **shape)
-        return WindowPlan(self._selection, self._budget, order=self._order, sort_window=self._sort_window, **shape)
+            order = Shuffled(records, seed) if shuffle else Sequential(records)
+        self._order = order
+        new_plan: Callable[..., Any] = partial(BucketPlan, self._selection, self._budget)
+        if order is not None:
+            new_plan = partial(WindowPlan, self._selection, self._budget, order=order, sort_window=sort_window)
+        super().__init__(world, lengths, new_plan, exclude, shuffle, seed, drop_last, group_size, 1, start_step)
 
     def _what(self) -> str:
         planner = "bucket" if self._order is None else "window"
@@ -456,23 +464,22 @@ class PackingBatchSampler(PlannedBatchSampler):
         """Collate functions may round samples up to a multiple of this."""
         self.max_sequences = self._pack.max_sequences
         """Most samples that collate functions may put into a row; None for no limit."""
-        self._share(num_replicas, rank, shuffle, seed, drop_last, sampler)
-        self._sample(dataset_or_lengths, None, order_cache)
-        self._follow(planner, order)
+        refuse_injected(sampler)
+        world, seed = World.of(num_replicas, rank), integer("seed", seed)
+        lengths = Lengths.of(dataset_or_lengths, None, order_cache)
+        order = _checked_order(order, planner, len(lengths.by_length))
         if (planner == "window" or order is not None) and not isinstance(order, Chunked):
             raise OrderError(
                 f"order: expected an mmapds.orders.Chunked with planner='window', found {type(order).__name__}; give "
                 "order=mmapds.orders.Chunked(ds, 4096, mix_chunks=16)"
             )
-        self._select(self._pack, min_length, max_length, oversize, exclude)
-        self._chunks = PackedChunks(self._selection, self._pack, order) if isinstance(order, Chunked) else None
-        self._plan(group_size, packs_per_batch, start_step)
-
-    def _new_plan(self, group_size: int, ranks: int) -> PackPlan | PackWindowPlan:
-        shape: dict[str, Any] = {"group_size": group_size, "ranks": ranks, "seed": self.seed, "shuffle": self.shuffle}
-        if self._chunks is None:
-            return PackPlan(self._selection, self._pack, **shape)
-        return PackWindowPlan(self._selection, self._chunks, **shape)
+        self._order = order
+        self._selection = lengths.selected(self._pack, min_length, max_length, oversize, world)
+        new_plan: Callable[..., Any] = partial(PackPlan, self._selection, self._pack)
+        if isinstance(order, Chunked):
+            new_plan = partial(PackWindowPlan, self._selection, PackedChunks(self._selection, self._pack, order))
+        per_batch = packs_per_batch
+        super().__init__(world, lengths, new_plan, exclude, shuffle, seed, drop_last, group_size, per_batch, start_step)
 
     def _what(self) -> str:
         samples = f"{counted(self._selection.records, 'sample')} in {counted(len(self._contents), 'pack')}"
