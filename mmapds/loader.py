@@ -317,12 +317,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 class _OwnSampler(OrderSampler):
     """The default sampler of a loader."""
 
+    _shuffles = False
+
     def __init__(self, dataset: Any, generator: torch.Generator | None) -> None:
-        if isinstance(self, torch.utils.data.RandomSampler):  # trainers read its attributes
-            torch.utils.data.RandomSampler.__init__(self, dataset, generator=generator)
-        self.data_source = dataset
-        self.sampled, self._seed = dataset, 0 if generator is None else generator.initial_seed()
-        order = order_of(dataset, isinstance(self, torch.utils.data.RandomSampler), self._seed)
+        self.data_source, self._seed = dataset, 0 if generator is None else generator.initial_seed()
+        order = order_of(dataset, self._shuffles, self._seed)
         self._sample(dataset, OrderedRecords(order, None), Sharding(1, 0, 1, False), World(1, 0, "given"), 0)
 
     def _what(self) -> str:
@@ -331,6 +330,12 @@ class _OwnSampler(OrderSampler):
 
 class _Shuffled(_OwnSampler, torch.utils.data.RandomSampler):
     """Shuffles; a RandomSampler, so that trainers replace it as they replace torch's own."""
+
+    _shuffles = True
+
+    def __init__(self, dataset: Any, generator: torch.Generator | None) -> None:
+        torch.utils.data.RandomSampler.__init__(self, dataset, generator=generator)  # trainers read its attributes
+        super().__init__(dataset, generator)
 
 
 class _InOrder(_OwnSampler, torch.utils.data.SequentialSampler):

@@ -64,7 +64,7 @@ def test_a_page_is_plain_markdown(page):
 
 def test_the_gallery_shows_every_report_that_is_made_with_its_command():
     text = (ROOT / "docs" / "gallery.md").read_text()
-    pattern = r"\]\(pictures/([\w-]+)\.html\).*?^mmapds report corpus\.jsonl (.*?)$"
+    pattern = r"^`([\w-]+)\.html`:.*?^mmapds report corpus\.jsonl (.*?)$"
     rows = re.findall(pattern, text, re.MULTILINE | re.DOTALL)
     assert [name for name, _ in rows] == list(make_report.REPORTS)
     parser = new_parser("mmapds", ["report"])

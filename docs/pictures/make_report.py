@@ -1,7 +1,7 @@
-"""Make the reports of docs/gallery.md: `python -m docs.pictures.make_report` writes them beside this file.
+"""Make the reports of docs/gallery.md: `python -m docs.pictures.make_report FOLDER` writes them into a folder.
 
-`make docs` makes them anew for the site. With Chromium, `make test-report` checks pages like them, and `--picture`
-takes a picture of the head of the first.
+`make docs` makes them for the site. With Chromium, `make test-report` checks pages like them, and `--picture` takes
+docs/pictures/report.png, a picture of the head of the first.
 """
 
 import contextlib
@@ -38,6 +38,7 @@ def write_corpus(path, records=30_000):
 def write_reports(into):
     """Write the pages of all reports into a folder."""
     into = Path(into).resolve()
+    into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
         write_corpus("corpus.jsonl")
         mmapds.build("corpus.jsonl", length="tokens")
@@ -47,12 +48,13 @@ def write_reports(into):
 
 def main():
     """Write the pages and, if it is asked for, the picture."""
-    write_reports(HERE)
+    into = Path(sys.argv[1])
+    write_reports(into)
     if "--picture" in sys.argv:
         from tests.support.browser import Browser
 
         with Browser() as browser:
-            browser.show(HERE / "report.html", width=1160, scheme="light")
+            browser.show(into / "report.html", width=1160, scheme="light")
             browser.picture(HERE / "report.png", height=1500)
 
 

@@ -125,7 +125,7 @@ def lay_out(into):
     for file in files:
         (into / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / file, into / file)
-    make_reports(into)
+    make_gallery(into / "docs")
     write(into / "index.md", home())
     for title, (module, names) in reference().items():
         about = [] if module == "mmapds" else [f".. automodule:: {module}\n"]
@@ -133,11 +133,13 @@ def lay_out(into):
         write(into / "reference" / f"{slug(title)}.md", f"# {title}\n\n```{{eval-rst}}\n{body}\n```\n")
 
 
-def make_reports(into):
-    """Write the reports of the gallery anew, over those that were copied."""
+def make_gallery(docs):
+    """Write the reports of the gallery, and link their names to them."""
     from docs.pictures import make_report  # which loads mmapds
 
-    make_report.write_reports(into / "docs" / "pictures")
+    make_report.write_reports(docs / "pictures")
+    text = (docs / "gallery.md").read_text()
+    write(docs / "gallery.md", re.sub(r"`(report[\w-]*\.html)`", r"[\1](pictures/\1)", text))
 
 
 def for_models(site):

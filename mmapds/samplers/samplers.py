@@ -26,6 +26,7 @@ class OrderSampler(ResumableSampler):
     """Yields records in an order: a record or a batch for each step."""
 
     _contents: OrderedRecords
+    _in_batches = False
 
     def _sample(self, dataset: Any, records: OrderedRecords, sharding: Sharding, world: World, start_step: int) -> None:
         """Store the dataset, the records and the ranks; set up the first iterator."""
@@ -46,7 +47,7 @@ class OrderSampler(ResumableSampler):
         contents.order, self._contents = found.order, contents  # a batch sampler shares them with its sampler
 
     def _maker(self, span: Span) -> Make:
-        records, in_batches = self._contents, isinstance(self, torch.utils.data.BatchSampler)
+        records, in_batches = self._contents, self._in_batches
         return lambda _, positions: records.at(span.epoch, positions if in_batches else positions[:, 0]).tolist()
 
     def indices_at(self, step: int) -> NDArray[np.int64] | list[NDArray[np.int64]]:
@@ -56,7 +57,7 @@ class OrderSampler(ResumableSampler):
         """
         span = self._span_at(step)
         positions = span.positions(int(step) - span.first_step, 1, range(span.sharding.num_replicas))[0].T
-        if not isinstance(self, torch.utils.data.BatchSampler):
+        if not self._in_batches:
             return self._contents.at(span.epoch, positions[positions >= 0])
         if (positions >= 0).all():
             return self._contents.at(span.epoch, positions)
@@ -68,8 +69,7 @@ class OrderSampler(ResumableSampler):
         Padding and imbalance, of batches, need the lengths in an index. In a long epoch, they are those of the first
         steps.
         """
-        is_batched = isinstance(self, torch.utils.data.BatchSampler)
-        order = getattr(self.sampled, "length_order", None) if is_batched else None
+        order = getattr(self.sampled, "length_order", None) if self._in_batches else None
         span = Span(self._sharding, len(self._contents), self.epoch, 0)
         return of_order(self._contents, span, order and order.lengths)
 
@@ -305,6 +305,7 @@ class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
     """
 
     sampler: DistributedSampler
+    _in_batches = True
 
     def __init__(
         self,
