@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import SourceError, StaleIndexError
-from .objects import MissingObjectError, ObjectHead
+from .urls import MissingObjectError, ObjectHead
 
 _VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "HTTP", "NO_PROXY")  # how their names begin
 _STARTS = 3  # children for a request, if they are killed

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from braceexpand import braceexpand
 
@@ -18,22 +18,10 @@ from ..storage.places import Files, Place, Places, is_below, outside, scheme_of
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, listed, named
 from . import urls
 from .cache import Cache, Item, parse_bytes
+from .urls import MissingObjectError, ObjectHead
 
 _TOGETHER = 16  # small requests at a time
 _REPORTED = 10_000  # objects of a listing between two lines of a command
-
-
-class ObjectHead(NamedTuple):
-    """An object as its store describes it."""
-
-    url: str
-    size: int  # bytes
-    mtime_ns: int
-    etag: str
-
-
-class MissingObjectError(SourceError):
-    """A store has no such object; it is also a SourceError."""
 
 
 def places(

@@ -1,6 +1,7 @@
-"""URLs of objects: which are refused, and which match a pattern."""
+"""URLs of objects: which are refused, which match a pattern, and what a store says of one."""
 
 import re
+from typing import NamedTuple
 
 from ..errors import SourceError
 
@@ -9,6 +10,19 @@ SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "ht
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _IN_ACCOUNT = ("abfs", "abfss", "az", "azure")  # `abfss://container@account.dfs.core.windows.net/path`
 _GLOB = re.compile(r"[*?\[]")
+
+
+class ObjectHead(NamedTuple):
+    """An object as its store describes it."""
+
+    url: str
+    size: int  # bytes
+    mtime_ns: int
+    etag: str
+
+
+class MissingObjectError(SourceError):
+    """A store has no such object; it is also a SourceError."""
 
 
 def checked(url: str) -> str:
