@@ -103,8 +103,7 @@ def _ignored(_: int) -> None:
 def build_part(path: str, sources: list[Source], request: Request, places: Places) -> None:
     """Fetch a source, and write the index of its file; a worker may run this on any host."""
     [source] = sources
-    with places.of(source.path).kept() as place:
-        local = place.file(source)
+    with places.of(source.path).local(source, is_fresh=request.force) as local:
         try:
             job, _ = planned(request, path, [local])
             with written(job._replace(is_part=True), [Scan(job.sources)], request.workers or 1).writer as writer:

@@ -12,9 +12,10 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import SourceError, StaleIndexError
+from ..storage.workers import uninterrupted
+from .secrets import check_environment, environment
 from .urls import MissingObjectError, ObjectHead
 
-_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "HTTP", "NO_PROXY")  # how their names begin
 _STARTS = 3  # children for a request, if they are killed
 
 
@@ -53,7 +54,8 @@ def _ask(operation: str, items: Callable[[list[Any]], object], **request: Any) -
     """Send a request, and pass on its items; raise the error that it ends with."""
     for start in range(_STARTS):
         try:
-            answer = _child().ask({"operation": operation, **request}, items)
+            # An interrupt would leave half a request in the pipe.
+            answer = uninterrupted(lambda: _child().ask({"operation": operation, **request}, items))
         except (BrokenPipeError, EOFError):  # the child was killed, or ended just now as it was idle
             if start + 1 == _STARTS:
                 raise SourceError(f"{request['url']}: the process that reads objects ended; see its message") from None
@@ -76,12 +78,13 @@ def _error(url: str, kind: str, text: str) -> SourceError | StaleIndexError:
 
 class _Child:
     def __init__(self) -> None:
-        self.environment = _environment()
+        self.environment = environment()
+        check_environment(self.environment)
         work = f"import sys; sys.path[:] = {sys.path!r}; from {__package__}.transfer import main; main()"
         command = [sys.executable, "-P", "-c", work]
-        environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}  # glibc keeps megabytes in the arena of each thread
+        variables = {**os.environ, "MALLOC_ARENA_MAX": "1"}  # glibc keeps megabytes in the arena of each thread
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=variables
         )
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Future[dict[str, Any]], Callable[[list[Any]], object]]] = {}
@@ -105,21 +108,23 @@ class _Child:
 
     def _receive(self) -> None:
         stdout = io.BufferedReader(self._process.stdout)  # type: ignore[type-var]
-        with suppress(ValueError), stdout:  # closed after a fork
-            for line in stdout:
-                answer = json.loads(line)
-                future, items = self._waiting[answer["number"]]
-                if "items" in answer:
-                    items(answer["items"])
-                else:
-                    del self._waiting[answer["number"]]
-                    future.set_result(answer)
-        with self._lock:
-            self.has_ended = True
-            for future, _ in self._waiting.values():
-                future.set_exception(EOFError())
-            self.close()
-        self._process.wait()
+        try:
+            with suppress(ValueError), stdout:  # closed after a fork
+                for line in stdout:
+                    answer = json.loads(line)
+                    future, items = self._waiting[answer["number"]]
+                    if "items" in answer:
+                        items(answer["items"])
+                    else:
+                        del self._waiting[answer["number"]]
+                        future.set_result(answer)
+        finally:
+            with self._lock:
+                self.has_ended = True
+                for future, _ in self._waiting.values():
+                    future.set_exception(EOFError())
+                self.close()
+            self._process.wait()
 
     def close(self) -> None:
         """Close the pipes; a forked process must not keep its parent's child alive."""
@@ -134,14 +139,9 @@ _starting = threading.Lock()
 def _child() -> _Child:
     global _current
     with _starting:
-        if _current is None or _current.has_ended or _current.environment != _environment():
+        if _current is None or _current.has_ended or _current.environment != environment():
             _current = _Child()
         return _current
-
-
-def _environment() -> dict[str, str]:
-    """Return the variables that stores may read; a notebook sets them after a first attempt."""
-    return {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
 
 
 def _after_fork() -> None:

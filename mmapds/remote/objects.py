@@ -12,12 +12,13 @@ from typing import Any
 
 from braceexpand import braceexpand
 
-from ..errors import Error, IndexMissingError, SourceError, StaleIndexError, either, is_command
+from ..errors import Error, IndexMissingError, SourceError, StaleIndexError, counted, either, is_command
 from ..storage.digests import fingerprint_of
 from ..storage.places import Files, Place, Places, is_below, outside, scheme_of
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, listed, named
 from . import urls
-from .cache import Cache, Item, parse_bytes
+from .cache import Cache, Item, held, parse_bytes
+from .secrets import check_options
 from .urls import MissingObjectError, ObjectHead
 
 _TOGETHER = 16  # small requests at a time
@@ -54,12 +55,13 @@ class Objects(Place):
         roots: Iterable[str] = (),
     ) -> None:
         self._roots = list(map(urls.checked, roots))
-        self._given = None if cache is None else os.path.abspath(cache), limit, dict(options or {})
+        self._given = None if cache is None else os.path.abspath(cache), limit, check_options(options or {})
         self._limit = parse_bytes(limit)
         if cache is None and limit is not None:
             raise Error(f"cache_bytes = {limit!r}, expected a cache with it, found none; give cache=DIRECTORY")
         self._cache: Cache | None = None
         self._heads: dict[str, ObjectHead] = {}  # of listed objects
+        self._indexes: dict[str, str] = {}  # that were opened: the file in the cache by URL
         self._waiting: dict[int, Item] = {}  # by thread
         self._lock = threading.Lock()  # of the numbers below
         self.fetched = 0
@@ -77,12 +79,20 @@ class Objects(Place):
         return self._given[0] is not None
 
     @contextmanager
-    def kept(self) -> Iterator[Place]:
-        if self.has_cache:
-            yield self
+    def local(self, source: Source, *, is_fresh: bool) -> Iterator[str]:
+        if not self.has_cache:
+            with tempfile.TemporaryDirectory(prefix="mmapds-") as directory:
+                yield Objects(directory, None, self._given[2], self._roots).file(source)
             return
-        with tempfile.TemporaryDirectory(prefix="mmapds-") as directory:
-            yield Objects(directory, None, self._given[2], self._roots)
+        item = item_of(source)
+        if is_fresh or not item.is_known:
+            self.cache.forget(item)
+        while True:
+            path = self.fetch(item)
+            with held(path) as is_there:
+                if is_there:
+                    yield path
+                    return
 
     @property
     def cache(self) -> Cache:
@@ -139,7 +149,8 @@ class Objects(Place):
         return [Source(head.url, head.size, head.mtime_ns, etag=head.etag) for head in heads]
 
     def check(self, name: str, index: str, home: str) -> None:
-        if not any(is_below(urls.checked(name), root) for root in (home, *self._roots) if scheme_of(root)):
+        real = _real(urls.checked(name))
+        if not any(is_below(real, _real(root)) for root in (home, *self._roots) if scheme_of(root)):
             raise outside(index, "objects below its own URL", name, name[: name.rfind("/") + 1])
 
     # ---- files -------------------------------------------------------------------------------------------------
@@ -151,9 +162,16 @@ class Objects(Place):
 
     def file_of_index(self, name: str) -> str:
         try:
-            return self.fetch(Item(*self.head(urls.checked(name))))
+            path = self.fetch(Item(*self.head(urls.checked(name))))
         except MissingObjectError:
             raise IndexMissingError(f"{name}: no such index") from None
+        self._indexes[name] = os.path.basename(path)
+        return path
+
+    @property
+    def indexes(self) -> list[str]:
+        """The names in the cache of the indexes that were opened."""
+        return list(self._indexes.values())
 
     def prepare(self, names: Sequence[str]) -> None:
         if len(names) > 1 and self.has_cache:
@@ -188,7 +206,7 @@ class Objects(Place):
         if gives_up is None:
             self._waiting[threading.get_ident()] = item
         try:
-            return cache.fetch(item, lambda path: self._download(item, path), gives_up)
+            return cache.fetch(item, partial(self._check_there, item), partial(self._download, item), gives_up)
         finally:
             if self._waiting.pop(threading.get_ident(), None):
                 with self._lock:
@@ -216,6 +234,15 @@ class Objects(Place):
         finally:
             self._count(-1)
 
+    def _check_there(self, item: Item) -> None:
+        """Raise an error unless the store has this object: an index that claims another size takes no room."""
+        found = self._client.head(item.url, self._given[2])
+        if found.size != item.size or (item.etag and found.etag not in (item.etag, "")):
+            raise StaleIndexError(
+                f"{item.url}: STALE: was {counted(item.size, 'byte')} when indexed, and is another object of "
+                f"{found.size:,} now; build the index again"
+            )
+
     def _checked_download(self, item: Item, path: str) -> None:
         self._client.get(item.url, self._given[2], path=path, size=item.size, etag=item.etag, hash=item.hash)
         if item.fingerprint and not item.hash:
@@ -242,6 +269,13 @@ class Objects(Place):
 def item_of(source: Source) -> Item:
     """Return a source as its cache knows it."""
     return Item(source.path, source.size, source.mtime_ns, source.etag, source.fingerprint, source.xxh3_128)
+
+
+def _real(url: str) -> str:
+    """Return a URL as it is compared: without escapes and, for files, with links resolved."""
+    if scheme_of(url) == "file":
+        return f"file://{os.path.realpath(url[len('file://') :])}"
+    return urls.unquoted(url)
 
 
 def _report(url: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Object stores for the child process: obstore for most, urllib for plain HTTP, fsspec for every other protocol.
+"""Object stores for the child process: obstore for most, urllib3 for plain HTTP, fsspec for every other protocol.
 
 Each store answers for one object with `head` and `read`, for a directory with `listing`, and takes a file with `write`.
 """
@@ -6,18 +6,25 @@ Each store answers for one object with `head` and `read`, for a directory with `
 import ipaddress
 import re
 import socket
-import urllib.error
-import urllib.request
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
+from http.client import HTTPException
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 PART = 8 << 20  # bytes of a request, at most: a broken one costs little, and several fetch one object
-_PIECE = 1 << 20  # bytes in memory at a time
-_TIMEOUT = 60.0  # seconds for a part of an object, or without a byte from plain HTTP
+_PIECE = 1 << 18  # bytes in memory at a time
+_CONNECT, _TIMEOUT = 10.0, 60.0  # seconds for a connection, and for a part of an object, or without a byte of HTTP
+_SLOWEST = 16_384  # bytes a second of HTTP
+_CONNECTIONS = 64  # that HTTP keeps open
+_REDIRECTS = 10
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)")
 _RETRIED = {408, 425, 429, 500, 502, 503, 504}
 _ROLES = re.compile(r"//(169\.254\.169\.254|metadata\.google\.internal)\b")  # services that name a machine's role
 _SCHEMES = {"s3a": "s3", "gcs": "gs", "azure": "az"}  # names that obstore does not know, and those that it knows
@@ -73,8 +80,8 @@ class Store:
         """Return the size, the time and the ETag of an object."""
         raise NotImplementedError
 
-    def read(self, url: str, begin: int, end: int, etag: str) -> Iterator[bytes]:
-        """Yield bytes `begin` to `end` of an object; raise RefusedError if its ETag is another one."""
+    def read(self, url: str, begin: int, end: int, expected: Head) -> Iterator[bytes]:
+        """Yield bytes `begin` to `end` of an object; raise RefusedError if its size or ETag is another one."""
         raise NotImplementedError
 
     def listing(self, url: str) -> Iterator[tuple[str, Head]]:
@@ -98,7 +105,10 @@ class _Obstore(Store):
         self._root = f"{scheme}://{parts.netloc}" if scheme != "file" else "file:///"
         self._begin = len(f"{parts.scheme}://{parts.netloc}/")  # of a key in a URL
         given = {name: each for name, each in options.items() if name != "allow_http"}
-        client: dict[str, Any] = {"timeout": timedelta(seconds=_TIMEOUT), "connect_timeout": timedelta(seconds=10)}
+        client: dict[str, Any] = {
+            "timeout": timedelta(seconds=_TIMEOUT),
+            "connect_timeout": timedelta(seconds=_CONNECT),
+        }
         client |= {"allow_http": True, **given.pop("client_options", {})}  # only an endpoint that says http:// uses it
         extra: dict[str, Any] = {"client_options": client, "retry_config": _NO_RETRIES, "config": given}
         if scheme == "file":
@@ -116,14 +126,17 @@ class _Obstore(Store):
         with _errors_of_obstore():
             return _head(self._module.head(self._store, self._key(url)))
 
-    def read(self, url: str, begin: int, end: int, etag: str) -> Iterator[bytes]:
+    def read(self, url: str, begin: int, end: int, expected: Head) -> Iterator[bytes]:
         options: dict[str, Any] = {"range": (begin, end)} if end > begin else {}
-        if etag:
-            options["if_match"] = f'"{etag}"'
+        if expected.etag:
+            options["if_match"] = f'"{expected.etag}"'
         with _errors_of_obstore():
             found = self._module.get(self._store, self._key(url), options=options)  # type: ignore[arg-type]
-            if etag and _head(found.meta).etag != etag:
+            head = _head(found.meta)
+            if head.size != expected.size or (expected.etag and head.etag != expected.etag):
                 raise RefusedError("stale", CHANGED)
+            if end > begin and found.range != (begin, end):
+                raise RefusedError("failed", f"expected bytes {begin} to {end}, found {found.range}")
             yield from found.stream(min_chunk_size=_PIECE)
 
     def listing(self, url: str) -> Iterator[tuple[str, Head]]:
@@ -164,6 +177,8 @@ class _errors_of_obstore:  # noqa: N801 - used as a function
             raise RefusedError("denied", f"permission denied (403): {text}") from None
         if name == "PreconditionError":
             raise RefusedError("stale", CHANGED) from None
+        if "invalid path" in text:
+            raise RefusedError("failed", f"{text}; remove that object, or name the others: part-{{000..099}}.jsonl")
         status = re.search(r"HTTP (\d{3})", text)
         if isinstance(error, ValueError | TypeError) or (status and int(status[1]) not in _RETRIED):
             raise RefusedError("failed", text) from None
@@ -184,21 +199,97 @@ def _text(error: BaseException) -> str:
 # ---- HTTP --------------------------------------------------------------------------------------------------------
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but none to a private address: a public server must not choose what this network sends."""
+class _Http(Store):
+    """Redirects are followed here: a public server must not choose what this network sends to whom."""
 
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        there, here = urlsplit(newurl), urlsplit(req.full_url)
-        if there.scheme not in ("http", "https") or (here.scheme, there.scheme) == ("https", "http"):
-            raise RefusedError(
-                "denied", f"expected a redirect to HTTPS, found one to {there.scheme}://{there.hostname} ({code})"
-            )
-        if (there.hostname, there.port) != (here.hostname, here.port) and _is_private(there.hostname or ""):
-            raise RefusedError("denied", f"refused a redirect to a private address, {there.hostname} ({code})")
-        made = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if made is not None and there.hostname != here.hostname:
-            made.remove_header("Authorization")
-        return made
+    def __init__(self, options: dict[str, Any]) -> None:
+        import urllib3  # an extra, as obstore is
+
+        self._own = {"User-Agent": "mmapds", "Accept-Encoding": "identity"}
+        self._given = dict(options.get("headers", {}))  # for the host of the URL alone
+        self._module = urllib3
+        self._pools: dict[str, Any] = {}  # by proxy
+
+    def _pool(self, scheme: str, host: str) -> Any:
+        """Return the connections to a host, through the proxy of the environment, if any."""
+        proxy = "" if proxy_bypass(host) else getproxies().get(scheme, "")
+        if proxy not in self._pools:
+            settings: dict[str, Any] = {"maxsize": _CONNECTIONS, "timeout": self._module.Timeout(_CONNECT, _TIMEOUT)}
+            auth = urlsplit(proxy)
+            if auth.username:
+                basic = f"{unquote(auth.username)}:{unquote(auth.password or '')}"
+                settings["proxy_headers"] = self._module.make_headers(proxy_basic_auth=basic)
+            make = self._module.PoolManager if not proxy else partial(self._module.ProxyManager, proxy)
+            self._pools[proxy] = make(**settings)
+        return self._pools[proxy]
+
+    @contextmanager
+    def _answer(self, url: str, method: str = "GET", **headers: str) -> Iterator[Any]:
+        """Yield the answer to a request, after redirects; close it if its body was not read to the end."""
+        parts = urlsplit(url)
+        there = parts._replace(path=quote(parts.path, safe="/%:@+,;=~!$&'()*")).geturl()
+        sent = {**self._own, **self._given, **headers}
+        try:
+            for _ in range(_REDIRECTS):
+                parts = urlsplit(there)
+                found = self._pool(parts.scheme, parts.hostname or "").request(
+                    method, there, headers=sent, redirect=False, retries=False, preload_content=False
+                )
+                if not (location := found.get_redirect_location()):
+                    break
+                found.close()
+                there, before = urljoin(there, location), there
+                if _checked_redirect(before, there, found.status):
+                    sent = {**self._own, **headers}
+            else:
+                raise RefusedError("failed", f"expected an object, found {_REDIRECTS} redirects")
+            with found:
+                if found.status not in (200, 206):
+                    raise _error_of_http(found)
+                yield found
+        except (self._module.exceptions.HTTPError, HTTPException, OSError, ValueError) as error:
+            raise FailedError(_text(error)) from None
+
+    def head(self, url: str) -> Head:
+        with self._answer(url, "HEAD") as answer:
+            size = answer.headers.get("Content-Length", "")
+            if not _NUMBER.fullmatch(size):
+                raise RefusedError("failed", "expected a Content-Length, found none")
+            try:
+                mtime = parsedate_to_datetime(answer.headers["Last-Modified"]).timestamp()
+            except (KeyError, TypeError, ValueError, OverflowError):
+                mtime = 0.0
+            return Head(int(size), int(mtime) * 10**9, answer.headers.get("ETag") or "")
+
+    def read(self, url: str, begin: int, end: int, expected: Head) -> Iterator[bytes]:
+        headers, etag = {"Range": f"bytes={begin}-{end - 1}"} if end > begin else {}, expected.etag
+        if etag and not etag.startswith("W/"):
+            headers["If-Match"] = etag
+        with self._answer(url, **headers) as answer:
+            if etag and answer.headers.get("ETag") not in (etag, None):
+                raise RefusedError("stale", CHANGED)
+            skipped = _skipped_by(answer, begin, expected.size)
+            left, received, begun = skipped + end - begin, 0, time.monotonic()
+            while left and (piece := answer.read1(min(_PIECE, left))):
+                left, received, passed = left - len(piece), received + len(piece), time.monotonic() - begun
+                if passed > _TIMEOUT and received < _SLOWEST * passed:
+                    raise FailedError(f"the server sends less than {_SLOWEST:,} bytes a second")
+                if len(piece) > skipped:
+                    yield piece[skipped:]
+                skipped -= min(skipped, len(piece))
+            if left:
+                raise FailedError(f"the connection ended {left:,} bytes early")
+
+
+def _checked_redirect(before: str, url: str, status: int) -> bool:
+    """Return whether a redirect leads to another host; raise RefusedError if it may not be followed."""
+    here, there = urlsplit(before), urlsplit(url)
+    if there.scheme not in ("http", "https") or (here.scheme, there.scheme) == ("https", "http"):
+        shown = f"{there.scheme}://{there.hostname}"
+        raise RefusedError("denied", f"expected a redirect to HTTPS, found one to {shown} ({status})")
+    if (there.hostname, there.port) != (here.hostname, here.port) and _is_private(there.hostname or ""):
+        raise RefusedError("denied", f"refused a redirect to a private address, {there.hostname} ({status})")
+    return (there.scheme, there.hostname, there.port) != (here.scheme, here.hostname, here.port)
 
 
 def _is_private(host: str) -> bool:
@@ -208,67 +299,33 @@ def _is_private(host: str) -> bool:
     return False
 
 
-class _Http(Store):
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._headers = {"User-Agent": "mmapds", "Accept-Encoding": "identity", **options.get("headers", {})}
-        self._opener = urllib.request.build_opener(_Redirects)
-
-    def _answer(self, url: str, method: str = "GET", **headers: str) -> Any:
-        parts = urlsplit(url)
-        asked = parts._replace(path=quote(parts.path, safe="/%:@+,;=~!$&'()*")).geturl()
-        request = urllib.request.Request(asked, headers={**self._headers, **headers}, method=method)
-        try:
-            return self._opener.open(request, timeout=_TIMEOUT)
-        except urllib.error.HTTPError as error:
-            text = f"HTTP {error.code} {error.reason}"[:200]
-            error.close()
-            if error.code in _RETRIED:
-                after = error.headers.get("Retry-After", "")
-                raise FailedError(text, float(after) if after.isdigit() else 0.0) from None
-            kind = {404: "missing", 410: "missing", 401: "denied", 403: "denied", 412: "stale"}.get(
-                error.code, "failed"
-            )
-            raise RefusedError(kind, CHANGED if kind == "stale" else f"expected an object, found {text}") from None
-        except (OSError, ValueError) as error:
-            raise FailedError(_text(getattr(error, "reason", None) or error)) from None
-
-    def head(self, url: str) -> Head:
-        with self._answer(url, "HEAD") as answer:
-            return _head_of_http(answer.headers, answer.headers.get("Content-Length"))
-
-    def read(self, url: str, begin: int, end: int, etag: str) -> Iterator[bytes]:
-        headers = {"Range": f"bytes={begin}-{end - 1}"} if end > begin else {}
-        if etag and not etag.startswith("W/"):
-            headers["If-Match"] = etag
-        with self._answer(url, **headers) as answer:
-            if etag and answer.headers.get("ETag") not in (etag, None):
-                raise RefusedError("stale", CHANGED)
-            left = end - begin
-            try:
-                if answer.status == 200 and begin:  # a server that ignores ranges
-                    _skipped(answer, begin)
-                while left and (piece := answer.read(min(_PIECE, left))):
-                    left -= len(piece)
-                    yield piece
-            except OSError as error:
-                raise FailedError(_text(error)) from None
-            if left:
-                raise FailedError(f"the connection ended {left:,} bytes early")
+def _error_of_http(answer: Any) -> Exception:
+    """Return the error for an answer without an object."""
+    status = answer.status
+    if status in (412, 416):
+        return RefusedError("stale", CHANGED)
+    reason = re.sub(r"[^\x20-\x7e]", " ", answer.reason or "")
+    text = f"HTTP {status} {reason}"[:200].rstrip()
+    if status in _RETRIED:
+        after = answer.headers.get("Retry-After", "")
+        return FailedError(text, float(after) if _NUMBER.fullmatch(after) else 0.0)
+    kind = {404: "missing", 410: "missing", 401: "denied", 403: "denied"}.get(status, "failed")
+    return RefusedError(kind, f"expected an object, found {text}")
 
 
-def _skipped(answer: Any, count: int) -> None:
-    while count and (piece := answer.read(min(_PIECE, count))):
-        count -= len(piece)
-
-
-def _head_of_http(headers: Any, size: str | None) -> Head:
-    if size is None or not size.isdigit():
-        raise RefusedError("failed", "expected a Content-Length, found none")
-    try:
-        mtime = parsedate_to_datetime(headers["Last-Modified"]).timestamp()
-    except (TypeError, ValueError):
-        mtime = 0.0
-    return Head(int(size), int(mtime) * 10**9, headers.get("ETag") or "")
+def _skipped_by(answer: Any, begin: int, size: int) -> int:
+    """Return how many bytes come before those that were asked for; raise RefusedError for other bytes or sizes."""
+    found = answer.headers.get("Content-Range", "")
+    if answer.status == 206:
+        match = _RANGE.fullmatch(found)
+        if not match or int(match[1]) != begin:
+            raise RefusedError("failed", f"expected bytes from {begin} on, found Content-Range {found[:60]!r}")
+        total = match[2]
+    else:  # a server that ignores ranges
+        total = answer.headers.get("Content-Length", "*")
+    if _NUMBER.fullmatch(total) and int(total) != size:
+        raise RefusedError("stale", f"was {size:,} bytes when indexed and is {int(total):,} now")
+    return 0 if answer.status == 206 else begin
 
 
 # ---- fsspec ------------------------------------------------------------------------------------------------------
@@ -292,10 +349,10 @@ class _Fsspec(Store):
         with _errors_of_fsspec():
             return _head_of_fsspec(system.info(path))
 
-    def read(self, url: str, begin: int, end: int, etag: str) -> Iterator[bytes]:
+    def read(self, url: str, begin: int, end: int, expected: Head) -> Iterator[bytes]:
         system, path = self._found(url)
         with _errors_of_fsspec():
-            if etag and _head_of_fsspec(system.info(path)).etag != etag:
+            if expected.etag and _head_of_fsspec(system.info(path)).etag != expected.etag:
                 raise RefusedError("stale", CHANGED)
             with system.open(path, "rb") as file:
                 file.seek(begin)

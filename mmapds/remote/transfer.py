@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from xxhash import xxh3_128
 
+from .secrets import hidden
 from .stores import PART, FailedError, Head, RefusedError, Store, store_of
 
 Result = TypeVar("Result")
@@ -27,6 +28,7 @@ _TRANSFERS = 16  # requests at a time
 _PARTS = 4  # of an object, fetched at a time
 _ATTEMPTS = 6  # of a request
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0  # seconds between attempts: doubled each time, with jitter
+_LONGEST_AFTER = 60.0  # seconds that a server may ask to wait
 _PROGRESS = 1 << 20  # bytes after which attempts are counted anew
 _LISTED = 1000  # objects in an answer
 _IDLE = 60.0  # seconds without a request until the process ends
@@ -34,7 +36,10 @@ _IDLE = 60.0  # seconds without a request until the process ends
 
 def main() -> None:
     """Answer requests until the parent closes the pipe."""
+    global _answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which then closes the pipe
+    _answers = os.dup(1)
+    os.dup2(2, 1)  # what a library prints is no answer
     left, active = b"", [0]
     with ThreadPoolExecutor(_TRANSFERS) as pool:
         while select.select([0], [], [], _IDLE)[0] or active[0]:
@@ -48,36 +53,43 @@ def main() -> None:
                 pool.submit(_serve, json.loads(line), active)
 
 
-_lock = threading.Lock()  # for stdout and the count of requests
+_lock = threading.Lock()  # for answers and the count of requests
+_answers = 1  # where they are written
 
 
 def _answer(number: int, **answer: Any) -> None:
     line = json.dumps({"number": number, **answer}).encode() + b"\n"
     with _lock:
         while line:
-            line = line[os.write(1, line) :]
+            line = line[os.write(_answers, line) :]
 
 
 def _serve(request: dict[str, Any], active: list[int]) -> None:
-    number, work = request.pop("number"), _OPERATIONS[request.pop("operation")]
+    number, work, options = request.pop("number"), _OPERATIONS[request.pop("operation")], request.pop("options")
     try:
         scheme, _, host = request["url"].split("/")[:3]
-        store = _store(f"{scheme}//{host}", json.dumps(request.pop("options")))
+        store = _store(f"{scheme}//{host}", json.dumps(options))
         for items in work(store, **request):
             _answer(number, items=items)
         _answer(number, done=True)
-    except (RefusedError, FailedError) as error:
-        _answer(number, kind=getattr(error, "kind", "failed"), text=str(error))
-    except OSError as error:
-        kind = "full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "failed"
-        _answer(number, kind=kind, text=error.strerror or str(error))
-    except ModuleNotFoundError as error:
-        _answer(number, kind="failed", text=f"{error.name}: not installed; run: pip install {error.name}")
-    except Exception as error:
-        _answer(number, kind="failed", text=f"{type(error).__name__}: {error}"[:300])
+    except BaseException as error:  # panics of obstore are none of Exception
+        kind, text = _described(error)
+        _answer(number, kind=kind, text=hidden(text, options))
     finally:
         with _lock:
             active[0] -= 1
+
+
+def _described(error: BaseException) -> tuple[str, str]:
+    """Return the kind of an error, and one line of text."""
+    if isinstance(error, RefusedError | FailedError):
+        return getattr(error, "kind", "failed"), str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return "failed", f"{error.name}: not installed; run: pip install {error.name}"
+    if isinstance(error, OSError):
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        return "full" if is_full else "failed", error.strerror or str(error)
+    return "failed", f"{type(error).__name__}: {error}".partition("\n")[0][:300]
 
 
 @lru_cache(64)
@@ -94,11 +106,14 @@ def _head(store: Store, url: str) -> Iterator[list[Head]]:
 
 def _list(store: Store, url: str) -> Iterator[list[tuple[str, Head]]]:
     """Yield all objects below a URL; a listing that fails begins again, so objects may come twice."""
-    attempt = 0
+    attempt, before = 0, None
     while True:
         try:
             listing = store.listing(url)
             while items := list(islice(listing, _LISTED)):
+                if items == before:
+                    raise RefusedError("failed", "expected an end of the listing, found a page twice")
+                before = items
                 yield items
             return
         except FailedError as error:
@@ -113,31 +128,31 @@ def _put(store: Store, url: str, path: str) -> Iterator[list[Head]]:
 
 def _get(store: Store, url: str, path: str, size: int, etag: str, hash: str) -> Iterator[list[int]]:  # noqa: A002
     """Write an object into an existing file, and check that it is the one that was indexed."""
-    if not etag:
-        found = _again(lambda: store.head(url))
-        if found.size != size:
-            raise RefusedError("stale", f"was {size:,} bytes when indexed and is {found.size:,} now")
-        etag = found.etag
+    expected, begins = Head(size, 0, etag), iter(range(0, size, PART))
+
+    def copy_parts(_: int) -> None:
+        for begin in begins:  # which the threads share
+            try:
+                _copy(store, url, file.fileno(), begin, expected)
+            except BaseException:
+                list(begins)  # the others begin no more
+                raise
+
     with open(path, "r+b", buffering=0) as file, ThreadPoolExecutor(_PARTS) as pool:
-        parts = [pool.submit(_part, store, url, file.fileno(), begin, size, etag) for begin in range(0, size, PART)]
-        try:
-            for part in parts:
-                part.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        list(pool.map(copy_parts, range(_PARTS)))
         os.fdatasync(file.fileno())  # after a power failure, a file of the right size must not have holes
         if hash and _hash(file.fileno(), size) != hash:
             raise RefusedError("stale", "has other bytes than when it was indexed")
     yield [size]
 
 
-def _part(store: Store, url: str, file: int, begin: int, size: int, etag: str) -> None:
+def _copy(store: Store, url: str, file: int, begin: int, expected: Head) -> None:
     """Write the part of an object that begins at a byte; go on after a broken connection."""
-    done, end, attempt = begin, min(begin + PART, size), 0
+    done, end, attempt = begin, min(begin + PART, expected.size), 0
     while done < end:
         before = done
         try:
-            for piece in store.read(url, done, end, etag):
+            for piece in store.read(url, done, end, expected):
                 if len(piece) > end - done:
                     raise RefusedError("failed", f"expected {end - done:,} bytes more, found {len(piece):,}")
                 left = memoryview(piece)
@@ -177,4 +192,4 @@ def _wait(attempt: int, error: FailedError) -> None:
     if attempt >= _ATTEMPTS:
         raise error
     longest = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)
-    time.sleep(max(error.after, random.uniform(longest / 2, longest)))
+    time.sleep(max(min(error.after, _LONGEST_AFTER), random.uniform(longest / 2, longest)))

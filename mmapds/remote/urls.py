@@ -2,12 +2,13 @@
 
 import re
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from ..errors import SourceError
 
 SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https", "file", "hf")
 """The protocols that are known to work; fsspec may know others."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _IN_ACCOUNT = ("abfs", "abfss", "az", "azure")  # `abfss://container@account.dfs.core.windows.net/path`
 _GLOB = re.compile(r"[*?\[]")
 
@@ -26,7 +27,10 @@ class MissingObjectError(SourceError):
 
 
 def checked(url: str) -> str:
-    """Return a URL; raise SourceError if it has credentials, steps such as `..`, or no bucket."""
+    """Return a URL; raise SourceError if it has credentials, steps such as `..`, or no bucket.
+
+    Steps are also found in escapes, such as `%2e%2e`, which servers unquote.
+    """
     if _CONTROL.search(url):
         raise SourceError(f"{url!r}: expected a URL without control characters")
     scheme, rest = url.split("://", 1)
@@ -36,11 +40,22 @@ def checked(url: str) -> str:
         raise SourceError(f"{shown}: expected no credentials in a URL; give them by the environment or storage_options")
     if scheme in ("http", "https") and re.search(r"[?#]", path):
         raise SourceError(f"{shown}: expected no query or fragment in a URL, as it may hold a signature")
-    if not host and scheme != "file":
-        raise SourceError(f"{url}: expected a bucket or a host after {scheme}://")
-    if {".", ".."} & set(path.split("/")) or "//" in path or "\\" in path:
-        raise SourceError(f"{url}: expected a path without '.', '..', '//' and backslashes")
+    if bool(host) == (scheme == "file"):
+        expected = "an absolute path after file://" if host else f"a bucket or a host after {scheme}://"
+        raise SourceError(f"{shown if host else url}: expected {expected}")
+    plain = unquoted(path)
+    if {".", ".."} & set(plain.split("/")) or "//" in plain or "\\" in plain or _CONTROL.search(plain):
+        raise SourceError(f"{url}: expected a path without '.', '..', '//', backslashes and control characters")
+    if scheme in ("http", "https") and any(plain.count(each) != path.count(each) for each in "./"):
+        raise SourceError(f"{url}: expected a path without escapes of '.' and '/'")
     return url
+
+
+def unquoted(text: str) -> str:
+    """Return a text without escapes such as `%2e`, nor escapes of these."""
+    while (found := unquote(text)) != text:
+        text = found
+    return text
 
 
 def is_pattern(url: str) -> bool:

@@ -18,42 +18,42 @@ from ..errors import Error, OrderError
 from ..orders.basic import Chunked, Int64s, Order, Resampled, Sequential, Shuffled
 from ..remote.cache import Item
 from ..remote.objects import Objects, item_of
+from ..remote.uses import Uses
 from .cursor import Iteration, Span
 
 _SHARDS, _BYTES = 4, 2 << 30  # the most to fetch ahead: whichever is less
 _TRANSFERS, _FLIGHT = 16, 32 << 20  # objects, and bytes, under way; a larger object has the line for itself
 
 
-class Uses:
+_known: "weakref.WeakKeyDictionary[Any, Uses]" = weakref.WeakKeyDictionary()
+"""What each sampler's latest loop needs, until its next loop, or as long as the sampler lives."""
+
+
+class Reads:
     """When an order reads each object, over this epoch and the next one.
 
     Args:
-      members: the object of each use, in reading order.
-      mixes: when its records are read: uses of the same number are mixed. Ascending.
+      members: the object of each read, in reading order.
+      mixes: when its records are read: those of the same number are mixed. Ascending, from 0.
       items: the objects.
+      epoch: mixes in this epoch.
     """
 
-    def __init__(self, members: Int64s, mixes: Int64s, items: Sequence[Item]) -> None:
-        self.members, self.mixes, self.items = members, mixes, items
-        by_member = np.lexsort((mixes, members))
-        self._times = mixes[by_member]
-        self._begins = np.searchsorted(members[by_member], np.arange(len(items) + 1))
-        self._numbers = {item.name: number for number, item in enumerate(items)}
+    def __init__(self, members: Int64s, mixes: Int64s, items: Sequence[Item], epoch: int) -> None:
+        self.members, self.mixes, self.items, self.epoch = members, mixes, items, epoch
+        pairs = np.unique(np.stack([mixes, members]), axis=1)
+        sizes = np.array([item.size for item in items], np.float64)
+        of_mixes = np.bincount(pairs[0], sizes[pairs[1]])
+        self.largest = int(of_mixes.max())
+        """Bytes of the objects that the order needs at the same time."""
+        self.before = np.append(0, np.cumsum(of_mixes))
+        """Bytes that are read before each mix."""
 
-    def next(self, name: str, mix: int) -> float:
-        """Return when an object is needed, at `mix` or later; infinity for never, or for an unknown object."""
-        number = self._numbers.get(name)
-        if number is None:
-            return math.inf
-        times = self._times[self._begins[number] : self._begins[number + 1]]
-        at = int(np.searchsorted(times, mix))
-        return float(times[at]) if at < len(times) else math.inf
-
-    def largest_mix(self) -> int:
-        """Return the bytes of the objects that the order needs at the same time."""
-        pairs = np.unique(np.stack([self.mixes, self.members]), axis=1)
-        sizes = np.array([item.size for item in self.items], np.float64)
-        return int(np.bincount(pairs[0], sizes[pairs[1]]).max())
+    def published(self, objects: Objects) -> Uses:
+        """Let all processes of the node know these reads."""
+        names = [item.name for item in self.items]
+        times = self.before[self.mixes]
+        return Uses(objects.cache.directory, [names[each] for each in self.members.tolist()], times, objects.indexes)
 
 
 class Ahead:
@@ -61,34 +61,27 @@ class Ahead:
 
     Args:
       mix_of: returns when the record at a position of the dataset is read in this epoch; -1 if it is not.
-    Raises:
-      OrderError: the limit of the cache has no room for what the order needs at the same time.
+      uses: tells all processes of the node how far the loop is; None for a cache without a limit.
     """
 
-    def __init__(self, objects: Objects, uses: Uses, mix_of: Callable[[int], int]) -> None:
-        self._objects, self._uses, self._mix_of = objects, uses, mix_of
+    def __init__(self, objects: Objects, reads: Reads, mix_of: Callable[[int], int], uses: Uses | None) -> None:
+        self._objects, self._reads, self._mix_of, self._uses = objects, reads, mix_of, uses
         self._now = self._reached = -1  # the mix whose batches the loop has, and the one that it is about to read
         self._next = 0  # the first use that no thread has fetched
         self._running = self._urgent = self._flight = 0  # threads; those for the present mix; the bytes of all
         self._has_ended = False
         self._lock = threading.Lock()
-        cache, largest = objects.cache, uses.largest_mix()
-        if largest > cache.limit:
-            raise OrderError(
-                f"cache_bytes = {cache.limit:,.0f}, expected {largest:,} or more: the order reads objects of so many "
-                "bytes at the same time; give more, or a ChunkedSampler that mixes fewer chunks"
-            )
-        mean = sum(item.size for item in uses.items) / len(uses.items)
-        self._most = min(_SHARDS * mean, _BYTES, cache.limit - largest)
-        cache.next_use = lambda name: uses.next(name, self._now)
+        mean = sum(item.size for item in reads.items) / len(reads.items)
+        self._most = min(_SHARDS * mean, _BYTES, objects.cache.limit - reads.largest)
 
     def reach(self, position: int) -> None:
         """Note that the loop is about to read a record; fetch what comes next."""
         mix = self._mix_of(position)
         if mix > self._reached:
             with self._lock:
-                self._next = max(self._next, int(np.searchsorted(self._uses.mixes, mix)))
-                self._now = mix if self._reached < 0 else self._now
+                self._next = max(self._next, int(np.searchsorted(self._reads.mixes, mix)))
+                if self._reached < 0:
+                    self._advance(mix)
                 self._reached = mix
                 self._start()
 
@@ -97,27 +90,36 @@ class Ahead:
         mix = self._mix_of(position)
         if mix > self._now:
             with self._lock:
-                self._now = mix
+                self._advance(mix)
                 self._start()
+
+    def _advance(self, mix: int) -> None:
+        self._now = mix
+        if self._uses is not None:
+            self._uses.reach(float(self._reads.before[mix]))
 
     def end(self) -> None:
         """Fetch no more; transfers under way complete."""
         self._has_ended = True
+        if self._uses is not None:
+            if self._now + 1 == self._reads.epoch:  # after a whole epoch, the next one is needed
+                self._uses.reach(float(self._reads.before[self._reads.epoch]))
+            self._uses.end()
 
     @property
     def bytes(self) -> int:
         """Bytes of the objects that are fetched, or under way, before their time."""
-        first = int(np.searchsorted(self._uses.mixes, self._reached, side="right"))
-        return sum(self._uses.items[member].size for member in set(self._uses.members[first : self._next].tolist()))
+        first = int(np.searchsorted(self._reads.mixes, self._reached, side="right"))
+        return sum(self._reads.items[member].size for member in set(self._reads.members[first : self._next].tolist()))
 
     def _start(self) -> None:
         """Start threads for the present mix and, once all of that is there, for later ones: the first batch is near."""
-        uses = self._uses
-        while self._next < len(uses.members) and self._running < _TRANSFERS and not self._has_ended:
-            if self._running and self._flight + uses.items[uses.members[self._next]].size > _FLIGHT:
+        reads = self._reads
+        while self._next < len(reads.members) and self._running < _TRANSFERS and not self._has_ended:
+            if self._running and self._flight + reads.items[reads.members[self._next]].size > _FLIGHT:
                 return
-            item, is_urgent = uses.items[uses.members[self._next]], bool(uses.mixes[self._next] <= self._now)
-            is_ahead = uses.mixes[self._next] > self._reached
+            item, is_urgent = reads.items[reads.members[self._next]], bool(reads.mixes[self._next] <= self._now)
+            is_ahead = reads.mixes[self._next] > self._reached
             if not is_urgent and (self._urgent or (is_ahead and self.bytes + item.size > self._most)):
                 return
             self._next += 1
@@ -163,9 +165,19 @@ def ahead_of(store: Objects, dataset: Any, sampler: Any, span: Span) -> Ahead | 
         row = by_begin[max(int(np.searchsorted(by_begin[:, 0], position, side="right")) - 1, 0)]
         return int(row[2]) if row[0] <= position < row[1] else -1
 
-    items = list(map(item_of, dataset._described()))
     members, mixes = np.concatenate(found, axis=1)
-    return Ahead(store, Uses(members, mixes, items), mix_of)
+    reads = Reads(members, mixes, list(map(item_of, dataset._described())), int(now[-1, 2]) + 1)
+    limit = store.cache.limit
+    if reads.largest > limit:
+        raise OrderError(
+            f"cache_bytes = {limit:,.0f}, expected {reads.largest:,} or more: the order reads objects of so many bytes "
+            "at the same time; give more, or a ChunkedSampler that mixes fewer chunks"
+        )
+    if before := _known.pop(sampler, None):
+        before.remove()
+    if limit < math.inf:
+        _known[sampler] = reads.published(store)
+    return Ahead(store, reads, mix_of, _known.get(sampler))
 
 
 def _chunks(dataset: Any, order: Order | None, span: Span) -> Int64s:

@@ -114,9 +114,13 @@ class Place(ABC):
         """Raise SourceError if a source changed since `inspect`; elsewhere than on the disk, `file` compares it."""
 
     @contextmanager
-    def kept(self) -> Iterator["Place"]:
-        """Yield this place, able to give files until the block ends."""
-        yield self
+    def local(self, source: Source, *, is_fresh: bool) -> Iterator[str]:
+        """Yield the path of the file with a source's bytes, which stays until the block ends.
+
+        Args:
+          is_fresh: read the bytes again, though a copy of them is there.
+        """
+        yield self.file(source)
 
     def status(self, name: str, index: str, home: str) -> os.stat_result | None:
         """Return the status of a source that an index names; None where `file` compares it."""

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from itertools import cycle, repeat
+from operator import call
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +30,15 @@ _END = object()
 def cores() -> int:
     """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def uninterrupted(work: Callable[[], Result]) -> Result:
+    """Return the result of work that Ctrl-C does not break off: it interrupts the main thread, which only waits."""
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    found: Future[Result] = Future()
+    threading.Thread(target=fulfil, args=(found, call, work), name="mmapds-uninterrupted", daemon=True).start()
+    return found.result()
 
 
 # ---- threads ----------------------------------------------------------------------------------------------------
