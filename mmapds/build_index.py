@@ -51,6 +51,7 @@ def build(
     executor: Executor | None = None,
     parts: StrPath | None = None,
     cache: StrPath | None = None,
+    cache_bytes: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Path | str | list[Path | str]:
@@ -82,7 +83,8 @@ def build(
       executor: runs tasks that scan for `out`, each in one thread: an object with `submit(function, *arguments)` that
         returns a future of `concurrent.futures`; see docs/clusters.md.
       parts: the directory for the files that tasks write; by default `out` with `.parts` appended.
-      cache: for URLs: the directory that keeps the objects, as `open` finds them; by default none is kept.
+      cache, cache_bytes: for URLs: the directory that keeps the objects, as `open` finds them, and its limit; by
+        default none is kept.
       storage_options: as in `mmapds.open`.
       **parameters: options of the format, such as `record_bytes`; see docs/formats.md.
     Returns:
@@ -102,7 +104,7 @@ def build(
 
         request = request._replace(complete=partial(complete, computed, identities(computed, version), workers))
     engine = Engine.of(executor, parts, workers or 1)
-    places = places_of(roots, cache, None, storage_options)
+    places = places_of(roots, cache, cache_bytes, storage_options)
     paths = places.expand(sources, formats.SUFFIXES, warn)
     if out is not None and (line := given_twice(paths)):
         warn(line)

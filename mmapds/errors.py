@@ -94,6 +94,13 @@ def option(name: str, value: str | int) -> str:
     return either(f"--{name.replace('_', '-')}{given}", f"{name}={value!r}")
 
 
+def way_to_seekable(*paths: str) -> str:
+    """Return the advice that makes compressed files seekable; objects of a store need a copy on a disk."""
+    if any("://" in path for path in paths):
+        return f"copy each object, run {tool('seekable')} on the copy, and put that in its place"
+    return f"run: {tool('seekable')} {' '.join(map(quoted, paths))}"
+
+
 def tool(command: str) -> str:
     """Return the start of a command: `mmapds` if that started this process, otherwise `python -m`."""
     started_as = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""

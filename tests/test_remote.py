@@ -10,17 +10,18 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from random import Random
+from random import Random, random, uniform
 from urllib.parse import quote
 
 import pytest
 from xxhash import xxh3_128
 
 from mmapds.errors import Error, SourceError, StaleIndexError
-from mmapds.remote import client, urls
+from mmapds.remote import client, transfer, urls
 from mmapds.remote.cache import Cache, Item
 from mmapds.remote.objects import Objects
-from mmapds.remote.stores import RefusedError, _errors_of_obstore, store_of
+from mmapds.remote.secrets import hidden
+from mmapds.remote.stores import FailedError, RefusedError, _errors_of_obstore, store_of
 from tests.support.objects import KEY, SECRET, Fault, Server
 from tests.support.torture import HANGS, ends, forked
 
@@ -92,6 +93,7 @@ PASSING = {
     "two short bodies": Fault(sent=0.5, times=2),
     "no byte at all": Fault(sent=0, times=1),
     "slow": Fault(rate=30e6),
+    "a Retry-After that is no number": Fault(503, {"Retry-After": "\u00b2"}, times=1),
 }
 """Faults that end."""
 
@@ -116,6 +118,7 @@ LASTING = {
     "429": (Fault(429, {"Retry-After": "0"}), SourceError, "429"),
     "a body that is always short": (Fault(sent=0.4), SourceError, ""),
     "no byte at all": (Fault(sent=0), SourceError, ""),
+    "an answer that is no object": (Fault(204), SourceError, ""),
 }
 """Faults that stay, the error that each gives, and what it names besides the URL."""
 
@@ -303,6 +306,14 @@ REFUSED = {
     "s3://b/a\n": "control",
     "s3://b/a\x1b[2J": "control",
     "s3://b/a\0": "control",
+    "http://h/d/%2e%2e/a": "'..'",
+    "http://h/d/%252e%252e/a": "'..'",
+    "s3://b/d/%2e%2e/a": "'..'",
+    "http://h/d/%2ehidden": "escapes",
+    "http://h/d%2fa": "escapes",
+    "http://h/d/%5ca": "backslash",
+    "http://h/a%0a": "control",
+    "file://h/a": "absolute",
     "s3:///a": "bucket",
     "https:///a": "host",
 }
@@ -333,6 +344,42 @@ def test_patterns_stay_within_a_directory_but_for_two_stars(pattern, fits):
     found = [name for name in NAMES if matching.match(f"s3://b/{name}")]
     assert len(found) == fits, found
     assert all(f"s3://b/{name}".startswith(urls.prefix_of(pattern)) for name in found)
+
+
+# ---- secrets -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_REGION", "https_proxy"])
+def test_a_variable_with_a_line_end_is_named_and_not_shown(server, monkeypatch, name):
+    """As secrets are when `echo` made them."""
+    monkeypatch.setenv(name, f"{SECRET}\n")
+    with pytest.raises(Error, match=rf"^{name}: expected a variable of one line") as error:
+        client.head("s3://b/a", server.options)
+    assert SECRET not in str(error.value)
+
+
+WRONG_OPTIONS = {
+    "a header": ({"headers": {"Authorization": f"Bearer {SECRET}\n"}}, "['headers']['Authorization']: expected text"),
+    "a character that headers lack": ({"headers": {"X": f"{SECRET}…"}}, "['headers']['X']: expected text"),
+    "a key": ({"secret_access_key": f"{SECRET}\r"}, "['secret_access_key']: expected text of one line"),
+    "a value that is none of JSON": ({"token": {SECRET}}, ": expected values of JSON"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_OPTIONS)
+def test_an_option_that_cannot_be_sent_is_refused_when_it_is_given(case):
+    options, message = WRONG_OPTIONS[case]
+    with pytest.raises(Error, match=re.escape(f"storage_options{message}")) as error:
+        Objects("cache", None, options)
+    assert SECRET not in str(error.value)
+
+
+def test_a_message_of_a_store_shows_no_secret(monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "long-and-secret")
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    options = {"headers": {"Authorization": f"Bearer {SECRET}"}, "endpoint": "http://store:9000"}
+    text = f"eu-north-1 http://store:9000 refused 'Bearer {SECRET}' and long-and-secret"
+    assert hidden(text, options) == "eu-north-1 http://store:9000 refused '***' and ***"
 
 
 # ---- the cache -----------------------------------------------------------------------------------------------------
@@ -420,6 +467,31 @@ def test_readers_that_are_killed_leave_right_objects_and_nothing_else(corpus, tm
         assert largest <= limit
 
 
+def read_again_and_again(server, items, directory, stop):
+    """Read all objects until a file is there; Ctrl-C only makes it begin anew."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    while not stop.exists():
+        with suppress(KeyboardInterrupt):
+            read_all(server, items, directory, 5 * SIZE, random())
+
+
+@pytest.mark.parametrize("interrupts", [40, pytest.param(500, marks=pytest.mark.nightly)])
+def test_readers_that_are_interrupted_leave_no_lock(corpus, tmp_path, interrupts):
+    """Two at a time: one would wait for ever for what the other has left."""
+    server, items = corpus
+    server.faults.update({item.url.removeprefix("s3://"): Fault(rate=20e6) for item in items})
+    cache, stop = tmp_path / "cache", tmp_path / "stop"
+    readers = [forked(partial(read_again_and_again, server, items, cache, stop)) for _ in range(2)]
+    wait_for(lambda: cache.exists() and len(files(cache)) > 2)
+    for number in range(interrupts):
+        os.kill(readers[number % 2][0], signal.SIGINT)
+        time.sleep(uniform(0.005, 0.05))
+    stop.touch()
+    assert [joined(*reader) for reader in readers] == [0, 0]
+    assert not [entry for entry in Cache(str(cache)).entries() if entry.is_part]
+    read_all(server, items, cache, 5 * SIZE, 0)
+
+
 def test_the_process_that_downloads_ends_with_its_parent(corpus, tmp_path):
     server, items = corpus
     server.faults["b/part-00"] = Fault(delay=30)
@@ -459,6 +531,38 @@ def test_a_cache_never_removes_what_it_did_not_download(corpus, tmp_path):
     assert outside.read_bytes() == b"mine"
     assert {each: (cache / each).read_bytes() for each in foreign} == foreign
     assert len(os.listdir(cache)) == len(foreign) + 3  # the link, the directory and the lock
+
+
+def test_a_server_may_ask_to_wait_for_a_minute_at_most(monkeypatch):
+    waits = []
+    monkeypatch.setattr(transfer.time, "sleep", waits.append)
+
+    def fails():
+        raise FailedError("HTTP 503", 3600.0)
+
+    with pytest.raises(FailedError):
+        transfer._again(fails)
+    assert waits == [60.0] * 5
+
+
+def test_names_are_cut_by_bytes_and_none_is_that_of_a_part(server, tmp_path):
+    emptied(server)
+    names = ["part.part", "名" * 300, ".part", "a" * 300 + ".part"]
+    server.data.update({f"b/{name}": name.encode() for name in names})
+    objects = Objects(str(tmp_path), None, server.options)
+    for head in client.listing("s3://b/", server.options):
+        path = Path(objects.fetch(Item(*head)))
+        assert path.read_bytes().decode() in names
+        assert Objects(str(tmp_path), None, server.options).cache.entries()
+    assert sum(server.downloads().values()) - server.downloads()["b"] == len(files(tmp_path)) == len(names)
+
+
+def test_a_lower_limit_holds_from_the_start(corpus, tmp_path):
+    server, items = corpus
+    read_all(server, items, tmp_path, None, 0)
+    assert len(files(tmp_path)) == COUNT
+    assert Objects(str(tmp_path), 3 * SIZE, server.options).cache.entries()
+    assert len(files(tmp_path)) == 3
 
 
 def test_a_limit_that_is_too_small_is_an_error_with_the_number(corpus, tmp_path):

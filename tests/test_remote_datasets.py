@@ -376,6 +376,86 @@ def renamed(metadata, path):
     return metadata
 
 
+def test_links_that_only_an_index_names_lead_out_of_no_directory(bucket, tmp_path):
+    """Files of another disk are objects, too, by file:// URLs."""
+    _, options, records = bucket
+    shared, outside = tmp_path / "shared", tmp_path / "outside"
+    shared.mkdir()
+    outside.mkdir()
+    for path in (tmp_path / "local").iterdir():
+        (shared / path.name).write_bytes(path.read_bytes())
+    given = {"cache": options["cache"]}
+    assert mmapds.open(f"file://{shared}/corpus.mmx", **given)[0] == records[0]
+    (shared / "part-1.jsonl").rename(outside / "part-1.jsonl")
+    (shared / "part-1.jsonl").symlink_to(outside / "part-1.jsonl")
+    ds = mmapds.open(f"file://{shared}/corpus.mmx", cache=tmp_path / "another")
+    with pytest.raises(SourceError, match="expected objects below its own URL"):
+        ds[50]
+    (shared / "part-1.jsonl.mmx").write_bytes(mmapds.build(outside / "part-1.jsonl").read_bytes())
+    ds = mmapds.open(f"file://{shared}/corpus.mmx", roots=f"file://{outside}/", cache=tmp_path / "another")
+    assert ds[50] == records[50]
+
+
+@pytest.mark.parametrize("has_time", [True, False])
+def test_objects_without_etags_are_read_from_what_indexing_kept(bucket, monkeypatch, has_time):
+    """Those without Last-Modified too are fetched anew by each build, as nothing tells whether they changed."""
+    server, options, records = bucket
+    server.etags.update(dict.fromkeys((f"b/{name}" for name in SOURCES), None))
+    monkeypatch.setattr(server, "has_time", has_time)
+    names = [f"{server.endpoint}/b/{name}" for name in SOURCES]
+    given = {"cache": options["cache"], "out": options["cache"] + ".mmx"}
+    mmapds.build(names, **given)
+    ds = mmapds.open(given["out"], roots=f"{server.endpoint}/b/", cache=options["cache"])
+    assert list(ds) == records
+    once(server, *SOURCES) if has_time else None
+    server.data["b/part-1.jsonl"] = server.data["b/part-1.jsonl"].replace(b"50", b"99")
+    mmapds.build(names, **given, force=True)
+    ds = mmapds.open(given["out"], roots=f"{server.endpoint}/b/", cache=options["cache"])
+    assert ds[50]["n"] == 99
+    assert ds[0] == records[0]
+
+
+def test_an_index_that_is_built_again_and_again_does_not_fill_the_cache(bucket):
+    server, options, records = bucket
+    limit = 3 * len(server.data["b/corpus.mmx"]) + sum(len(server.data[f"b/{name}"]) for name in SOURCES[:3])
+    given = {"force": True, "length": "n", "storage_options": server.options}
+    for number in range(15):
+        mmapds.build("s3://b/part-*.jsonl", out="s3://b/corpus.mmx", columns={f"c{number}": "n"}, **given)
+        ds = mmapds.open("s3://b/corpus.mmx", **options, cache_bytes=limit)
+        assert ds[number] == records[number]
+
+
+def test_a_key_that_no_path_can_name_is_an_error_at_once(bucket):
+    server, options, _ = bucket
+    server.data["b/d//x"] = b""
+    with pytest.raises(SourceError, match=r"s3://b/: .*remove that object, or name the others"):
+        mmapds.build("s3://b/part-*.jsonl", out="s3://b/new.mmx", **options)
+    assert server.downloads()["b"] == 1
+
+
+def test_two_loops_at_a_time_fetch_ahead_each_for_itself(server, shards, tmp_path):
+    """A validation of three shards comes every hundred batches of training. Each loop has what it needs kept."""
+    server.data |= shards
+    size = len(shards["b/00.jsonl"])
+    limit = len(shards["b/corpus.mmx"]) + 20 * size
+    ds = mmapds.open("s3://b/corpus.mmx", cache=tmp_path, cache_bytes=limit, storage_options=server.options)
+    train, validation = ds[: 36 * SIZE], ds[37 * SIZE :]
+    sampler = mmapds.ChunkedSampler(train, SIZE, num_replicas=1, rank=0, mix_chunks=1, seed=3, cross_sources=True)
+    loader = mmapds.DataLoader(train, 4, sampler=sampler, collate_fn=list)
+    checks = mmapds.DataLoader(validation, 4, collate_fn=list)
+    uses = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for step, batch in enumerate(loader):
+            uses += [shard for shard in dict.fromkeys(each // 100 - 10 for each in batch) if uses[-1:] != [shard]]
+            if step % 100 == 50:
+                assert len([each for some in checks for each in some]) == 3 * SIZE
+    downloads = {int(name[2:4]): count for name, count in server.downloads().items() if name.endswith("jsonl")}
+    assert sum(count for shard, count in downloads.items() if shard >= 37) <= 18, "half of the times at most"
+    found = sum(count for shard, count in downloads.items() if shard < 37)
+    assert found <= misses(uses, 20 - 3 - 2), "what training needs is kept as well as can be"
+
+
 def test_roots_allow_another_bucket(bucket, tmp_path):
     server, options, records = bucket
     index = tmp_path / "local" / "corpus.mmx"

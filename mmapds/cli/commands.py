@@ -82,6 +82,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "batch-size": _N | {"help": "batches of a size; the default, with 32"},
     "build": _FLAG | {"help": "build missing and stale indexes first"},
     "cache": {"metavar": "DIR", "help": "directory for objects of stores, which URLs name"},
+    "cache-bytes": {"metavar": "SIZE", "help": "the limit of the cache, such as 200GB"},
     "clear": _FLAG | {"help": "remove all objects; processes that read them go on"},
     "chunk-size": _N | {"help": "shuffle chunks of neighbouring records, not single records"},
     "collate": {"metavar": "list|pad", "help": "samples as they are, or pad_collate"},
@@ -144,8 +145,8 @@ _SHORT = {"out": ["-o"], "records": ["-n"]}
 _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
     "index": (
         "index files where they lie",
-        "out format length column missing validate bad max-record hash workers dask ray parts root cache grown merge "
-        "force where quiet",
+        "out format length column missing validate bad max-record hash workers dask ray parts root cache cache-bytes "
+        "grown merge force where quiet",
         ["train.jsonl --length 'chars(text)'", "'shards/part-{000..099}.jsonl' -o corpus.mmx"],
     ),
     "info": (
@@ -266,7 +267,8 @@ def new_parser(prog: str, wanted: Collection[str]) -> Parser:
             examples=[f"mmapds {name} {example}" for example in examples],
         )
         if name in wanted:
-            what = "file, URL, directory, glob or brace pattern" if name != "cache" else "directory"
+            what = f"file, {'URL, ' * ('cache' in known.split())}directory, glob or brace pattern"
+            what = "directory" if name == "cache" else what
             metavar = "SOURCE" if name != "cache" else "DIR"
             sources = own.add_argument("sources", nargs="+", metavar=metavar, help=what)
             setattr(sources, "complete", _FILES)  # noqa: B010 - an attribute of shtab's

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Sequence
 from itertools import chain, takewhile
 from typing import Any, cast
@@ -42,18 +43,32 @@ def info(options: argparse.Namespace) -> int:
 def cache(options: argparse.Namespace) -> None:
     """Show what caches of objects hold, or clear them."""
     for directory in options.sources:
-        if not os.path.isdir(directory):
+        if not Cache.is_at(directory):
             raise Error(f"{directory}: expected the directory of a cache, found none")
         held = Cache(directory)
         entries = held.clear() if options.clear else sorted(held.entries())
         size, removed = sum(each.size for each in entries), "removed " * bool(options.clear)
         if options.json:
-            objects = [{"name": each.name, "bytes": each.size, "complete": not each.is_part} for each in entries]
+            keys = "name", "bytes", "used", "complete"
+            objects = [
+                dict(zip(keys, (each.name, each.size, each.used, not each.is_part), strict=True)) for each in entries
+            ]
             print_json(json.dumps({"path": directory, "bytes": size, "objects": objects}, indent=2))
         elif not options.quiet:
             print_line(f"{directory}: {removed}{counted(len(entries), 'object')}, {decimal(size)}")
-            shown = [[each.name.partition("-")[2], decimal(each.size)] for each in entries]
+            shown = [
+                [each.name.partition("-")[2] or "under way", decimal(each.size), _ago(time.time() - each.used)]
+                for each in sorted(entries, key=lambda each: each.used)
+            ]
             print_table([] if options.clear else shown)
+
+
+def _ago(seconds: float) -> str:
+    """Return how long ago something was, in its largest unit."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"used {seconds / size:.0f} {unit} ago"
+    return "used just now"
 
 
 def verify(options: argparse.Namespace) -> int:

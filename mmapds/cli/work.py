@@ -62,7 +62,7 @@ def index(options: argparse.Namespace) -> None:
     if options.merge:
         _merge(options)
         return
-    places = places_of(options.roots, options.cache)
+    places = places_of(options.roots, options.cache, options.cache_bytes)
     paths = places.expand(options.sources, formats.SUFFIXES, print_aside)
     if options.out is not None and (line := given_twice(paths)):
         warn(line)

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 from .. import _native
-from ..errors import Error, quoted, tool
+from ..errors import Error, way_to_seekable
 from ..storage.index_file import Index
 from ..storage.sections import LARGEST_BLOCK
 from ..storage.workers import cores, in_order, is_worker
@@ -124,7 +124,7 @@ def out_of_order(path: str, block: int, size: int, limit: int) -> Error:
     return Error(
         f"{path}: expected records in the order of the file, as block {block} has {size} bytes of content, more than "
         f"block_cache = {limit}, found an earlier one; give block_cache={size} or more to mmapds.open, or make "
-        f"smaller blocks; run: {tool('seekable')} {quoted(path)}"
+        f"smaller blocks; {way_to_seekable(path)}"
     )
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 
-from ..errors import counted, quoted, tool, warn
+from ..errors import counted, warn, way_to_seekable
 from ..storage.places import Places
 from ..storage.sources import StrPath, index_path
 from .build import BuildResult, Request, build_files, check_workers
@@ -25,7 +25,7 @@ def complaints(results: Sequence[BuildResult]) -> list[str]:
     if empty := [path for result in results for path in result.summary.empty]:
         lines.append(f"{_some(empty)}: expected one record or more, found 0 records")
     if in_order := [path for result in results if result.fresh for path in result.summary.in_order]:
-        way = f"to shuffle, run: {tool('seekable')} {' '.join(map(quoted, in_order[:_NAMED]))}"
+        way = f"to shuffle, {way_to_seekable(*in_order[:_NAMED])}"
         lines.append(
             f"{_some(in_order)}: a frame of over 8 MiB is read in file order only, unless block_cache holds it; {way}"
         )

@@ -83,6 +83,11 @@ class Cache:
         except OSError as error:
             raise SourceError(f"cache = {directory!r}: {(error.strerror or str(error)).lower()}") from None
 
+    @staticmethod
+    def is_at(directory: str) -> bool:
+        """Return whether a directory is a cache."""
+        return os.path.isfile(os.path.join(directory, _LOCK))
+
     def path(self, item: Item) -> str:
         """Return where the complete file of an object lies."""
         return os.path.join(self.directory, item.name)

@@ -10,7 +10,7 @@ import numpy as np
 import torch.utils.data
 
 from ..dataset.dataset import Dataset
-from ..errors import Error, OrderError, warn
+from ..errors import Error, OrderError, warn, way_to_seekable
 from ..orders.basic import Int64s
 
 _COMPARED = 64  # positions compared between two datasets
@@ -117,7 +117,7 @@ def check_decoding(dataset: Any, records: Int64s) -> None:
     message = (
         f"each block of the compressed sources would be decoded about {times:,.0f} times an epoch, expected about "
         f"once; {cache}read fewer chunks at a time, as in ChunkedSampler(ds, 'block', mix_chunks=2), or make smaller "
-        "blocks: mmapds seekable SOURCE"
+        f"blocks; {way_to_seekable(*dataset.sources[:1])}"
     )
     if size > _TOO_MUCH:
         raise OrderError(message)

@@ -67,6 +67,7 @@ class Server:
       requests: all that were answered.
       bandwidth: bytes a second, of all answers together.
       page: objects in a page of a listing, at most.
+      has_time: whether HTTP says when an object was changed.
       most: how many requests were answered at a time, at most.
     """
 
@@ -76,6 +77,7 @@ class Server:
         self.faults: dict[str, Fault] = {}
         self.requests: list[Request] = []
         self.page, self.most, self.active = 1000, 0, 0
+        self.has_time = True
         self.bandwidth, self.sent_at = math.inf, 0.0  # the time at which the line has sent everything
         self.lock = threading.Lock()
 
@@ -220,7 +222,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer with an object, or a range of it."""
         data, etag = self.store.data[self.name], self.store.etag(self.name)
         fault.after()
-        headers = {"Last-Modified": formatdate(1_600_000_000, usegmt=True)} | ({"ETag": etag} if etag else {})
+        headers = {"ETag": etag} if etag else {}
+        if self.store.has_time:
+            headers["Last-Modified"] = formatdate(1_600_000_000, usegmt=True)
         if self.headers.get("If-Match", etag) not in (etag, "*"):
             return self.reply(412, BODY)
         if self.command == "PUT":
