@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-trainers test-asan test-tsan test-ray test-report coverage clean
+.PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-trainers test-doors test-asan test-tsan test-ray test-report coverage clean
 
 test: $(STAMP)
 	$(MAKE) --no-print-directory -j 2 --output-sync lint
@@ -86,6 +86,16 @@ OLDEST_EXTRAS = ("torch", "images", "parquet", "hdf5", "gzip")
 test-trainers: build/trainers/installed
 	build/trainers/bin/python -m pytest -q $(PARALLEL) tests/trainers
 
+build/doors/installed: $(STAMP)
+	$(environment)
+	$(PIP) --python $(@D) install -q --group doors
+	npm install --silent --prefix $(@D) azurite
+	touch $@
+
+# Object stores of others: an emulator of Azure, a hub, FTP, and AIStore's door
+test-doors: build/doors/installed
+	build/doors/bin/python -m pytest -q -n0 tests/doors
+
 test-ray: build/ray/installed
 	build/ray/bin/python -m pytest -q -n0 -m ray tests/test_ray.py
 
@@ -144,7 +154,7 @@ build/gcov/installed: FLAGS = --coverage
 test-all: $(STAMP)
 	$(MAKE) --no-print-directory lint
 	HYPOTHESIS_PROFILE=thorough $(VENV)/bin/python -m pytest -q $(PARALLEL) -m "not ray and not browser"
-	$(MAKE) --no-print-directory test-trainers test-ray test-report test-tsan test-asan
+	$(MAKE) --no-print-directory test-trainers test-doors test-ray test-report test-tsan test-asan
 	$(MAKE) --no-print-directory fuzz RUNS=$(or $(RUNS),1000000)
 	$(MAKE) --no-print-directory torture SECONDS=$(or $(SECONDS),1800)
 

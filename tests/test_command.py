@@ -94,7 +94,7 @@ def test_options_have_the_names_of_arguments():
     """So none is parsed and then forgotten; commands look at the others themselves."""
     functions = {"convert": convert, "report": report, "seekable": package.seekable, "bench": bench, "index": Request}
     of_commands = {"command", "print_completion", "sources", "quiet", "json", "dask", "ray", "cache", "roots"}
-    of_commands |= {"out", "column", "length", "merge", "parts", "where", *OPTIONS, *formats.OPTIONS}
+    of_commands |= {"cache_bytes", "out", "column", "length", "merge", "parts", "where", *OPTIONS, *formats.OPTIONS}
     for name, function in functions.items():
         options = set(vars(new_parser("mmapds", [name]).parse_args([name, "SOURCE"])))
         assert options - of_commands <= set(signature(function).parameters), name

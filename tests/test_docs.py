@@ -110,15 +110,17 @@ def test_the_readme_runs_from_top_to_bottom_is_killed_and_resumes_with_the_next_
 
 
 def test_the_page_of_object_stores_runs_with_credentials_of_the_environment(tmp_path):
-    """Each object is fetched once: to be indexed."""
-    (indexing,), (code,) = blocks("docs/remote.md", "sh"), blocks("docs/remote.md", "python")
+    """Each object is fetched once to be indexed, and once for the cache; a second index fetches the new one alone."""
+    (indexing, appending), (code,) = blocks("docs/remote.md", "sh"), blocks("docs/remote.md", "python")
     shards = [f"bucket/part-{i}.jsonl" for i in range(4)]
     with Server() as server:
         server.data = dict.fromkeys(shards, b'{"id": 1}\n' * 100)
-        for words in (shlex.split(indexing)[1:], ["-c", f"train_step = len\n{code}"]):
+        for words in (shlex.split(indexing)[1:], ["-c", f"train_step = len\n{code}"], shlex.split(appending)[1:]):
             ran = run(*(word.replace("/nvme", str(tmp_path)) for word in words), env=os.environ | server.environment)
             assert ran.returncode == 0, ran.stderr
-    assert [server.downloads()[shard] for shard in shards] == [1] * 4
+            server.data["bucket/part-4.jsonl"] = b'{"id": 2}\n'
+    assert [server.downloads()[shard] for shard in [*shards, "bucket/part-4.jsonl"]] == [2] * 4 + [1]
+    assert ran.stdout.startswith("s3://bucket/corpus.mmx: 401 records")
 
 
 def test_every_environment_variable_stands_in_a_table():
