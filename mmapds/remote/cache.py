@@ -19,7 +19,6 @@ from xxhash import xxh3_128
 
 from ..errors import Error, SourceError, counted
 from ..storage.workers import uninterrupted
-from .uses import seconds_until_use
 
 _OWN = re.compile(r"[0-9a-f]{32}(-.+|\.part)", re.DOTALL)  # names of our files; a cache never touches others
 _PART, _LOCK = ".part", ".lock"
@@ -273,6 +272,8 @@ class Cache:
         if over <= 0:
             return []
         names = [entry.name for entry in entries] + ([item.name] if item else [])
+        from .uses import seconds_until_use  # numpy, which indexing does without
+
         uses, found = seconds_until_use(self.directory, names).tolist(), []
         own = uses.pop() if item else -1.0
         for use, entry in sorted(zip(uses, entries, strict=True), key=lambda each: (-each[0], each[1].used)):
