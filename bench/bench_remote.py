@@ -102,6 +102,74 @@ def test_bytes_of_three_epochs(row, counted, fraction, mix_chunks):
     )
 
 
+def test_bytes_with_validation(row, counted):
+    """Training over most objects, a validation over the last ones every so many steps, a cache of half of all."""
+    store, folder, size = counted
+    held_out, room, every = 16, OBJECTS // 2, 50
+    ds = opened(store, folder, "counted", cache_bytes=room * size)
+    cut = (OBJECTS - held_out) * RECORDS
+    train, held = ds[:cut], ds[cut:]
+    sampler = mmapds.ChunkedSampler(train, RECORDS, mix_chunks=1, seed=3, cross_sources=True)
+    loader = mmapds.DataLoader(train, RECORDS, sampler=sampler, num_workers=1, collate_fn=list)
+    validation = mmapds.DataLoader(held, RECORDS, num_workers=1, collate_fn=list)
+    store.take()
+    reads, both = [], []
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)
+        for step, batch in enumerate(loader):
+            shards = [sample["shard"] for sample in batch]
+            reads, both = reads + shards, both + shards
+            if step % every == every - 1:
+                both += [sample["shard"] for found in validation for sample in found]
+    sent = store.sent()
+    of_training = sum(count for name, count in sent.items() if name < f"counted/part-{OBJECTS - held_out:04}") / size
+    best, alone = belady(both, room), belady(reads, room - held_out)
+    row(
+        f"objects of {EPOCHS} epochs, cache of half of {OBJECTS}, a validation over {held_out} every {every} steps",
+        f"Belady's optimum for both: {best:,}; for training, with the validation kept: {alone:,}",
+        f"{sum(sent.values()) / size:,.0f}, {sum(sent.values()) / size / best - 1:+.1%}; training {of_training:,.0f}",
+        "within 1%",
+    )
+
+
+TWO = """
+import json, sys
+import mmapds
+index, options, records, seed, epochs = json.loads(sys.argv[1])
+ds = mmapds.open(index, **options)
+sampler = mmapds.ChunkedSampler(ds, records, mix_chunks=1, seed=seed)
+loader = mmapds.DataLoader(ds, records, sampler=sampler, num_workers=1, collate_fn=list)
+for epoch in loader.epochs(epochs):
+    for batch in loader:
+        print(batch[0]["shard"])
+"""
+
+
+@pytest.mark.parametrize("seeds", [(3, 3), (3, 4)])
+def test_bytes_of_two_jobs(row, counted, seeds):
+    """Two jobs of one node at a time, in one order or in two, through one cache of half of the objects."""
+    store, folder, size = counted
+    room = OBJECTS // 2
+    opened(store, folder, "counted")
+    options = {"roots": "s3://counted/", "cache": str(folder / "two"), "storage_options": store.options}
+    options["cache_bytes"] = room * size
+    shutil.rmtree(folder / "two", ignore_errors=True)
+    store.take()
+    given = [json.dumps([str(folder / "counted.mmx"), options, RECORDS, seed, EPOCHS]) for seed in seeds]
+    jobs = [subprocess.Popen([sys.executable, "-c", TWO, each], stdout=subprocess.PIPE, cwd=ROOT) for each in given]
+    reads = [list(map(int, job.communicate()[0].split())) for job in jobs]
+    assert [len(set(each)) for each in reads] == [OBJECTS] * 2
+    found, best = sum(store.sent().values()) / size, [belady(each, room) for each in reads]
+    in_step = belady([each for pair in zip(*reads, strict=True) for each in pair], room)
+    what = "one order" if seeds[0] == seeds[1] else "two orders"
+    row(
+        f"objects of two jobs at a time, {EPOCHS} epochs in {what}, one cache of half of {OBJECTS}",
+        f"Belady's optimum: {best[0]:,} for one job alone, {in_step:,} for both in step",
+        f"{found:,.0f}: {found / in_step - 1:+.1%}",
+        "",
+    )
+
+
 @pytest.mark.parametrize("lanes", [1, NODES])
 def test_bytes_of_nodes(row, counted, lanes):
     """Each node has a cache of its own."""
@@ -171,6 +239,29 @@ def test_waits(row, limited, mix_chunks):
         f"the same from a full cache: {warm}; torch's DataLoader: {plain}",
         f"{figure}; {late}",
         f"<= {LONG_WAIT * 1e3:g} ms",
+    )
+
+
+def test_large_objects(row, tmp_path):
+    """A cache of four of them, two of which are mixed at a time; the order is known, so a step seldom waits."""
+    shards, records, size = 6, 4096, 146_484
+    total = corpus(tmp_path / "store" / "large", shards, records, size) * shards
+    with Store(tmp_path / "store") as store:
+        ds = opened(store, tmp_path, "large", cache_bytes=4 * records * size)
+        sampler = mmapds.ChunkedSampler(ds, 10**9, mix_chunks=2, seed=3)
+        loader = mmapds.DataLoader(ds, BATCH, sampler=sampler, num_workers=2, collate_fn=list)
+        store.take()
+        begin = time.perf_counter()
+        found, second = waits(loader, 0.02), waits(loader, 0.02)
+        seconds = time.perf_counter() - begin
+        fetched = sum(store.sent().values()) / total
+    steps = shards * records // BATCH
+    row(
+        f"2 epochs of {shards} objects of 600 MB, {records:,} samples each, cache of 4, mix_chunks=2, steps of 20 ms",
+        f"{2 * steps * 0.02:.0f} s of steps; at least {1 + 2 / shards:.2f} corpora",
+        f"{seconds:.0f} s, {fetched:.2f} corpora; after {WARM_UP} steps, waits of {found[WARM_UP:].sum():.1f} s, then "
+        f"{second.sum():.1f} s; the longest {max(found[WARM_UP:].max(), second.max()):.2f} s",
+        "",
     )
 
 

@@ -120,7 +120,9 @@ class Server:
         }
 
     def etag(self, name):
-        return self.etags.get(name, f'"{md5(self.data[name], usedforsecurity=False).hexdigest()}"')
+        if name in self.etags:
+            return self.etags[name]
+        return f'"{md5(self.data[name], usedforsecurity=False).hexdigest()}"'
 
     def began(self, request):
         """Count a request, and return what goes wrong with it."""
