@@ -37,7 +37,7 @@ def test_packs_are_those_of_best_fit_decreasing_over_all_samples_or_over_each_mi
         found = best_fit_decreasing([taken[record] for record in records], pack_length, options["max_sequences"])
         return kinds([records[place] for place in pack] for pack in found)
 
-    sampler = PackingBatchSampler(lengths, pack_length, **options, **ALONE)
+    sampler = PackingBatchSampler(lengths, pack_length, **options, **ALONE, drop_last=True)
     sampler.set_epoch(epoch)
     packs = list(sampler)
     assert len(sampler) == len(packs)

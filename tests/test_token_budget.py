@@ -44,8 +44,6 @@ def problems(draw):
         st.one_of([st.lists(kind, min_size=1, max_size=most) for kind, most in zip(kinds, (40, 150, 300), strict=True)])
     )
     options = {name: draw(st.sampled_from(values)) for name, values in OPTIONS.items()}
-    if options["planner"] == "window":
-        options["group_size"] = None
     quadratic = options["quadratic_length"]
 
     def cost(length):
@@ -59,14 +57,13 @@ def problems(draw):
 
 def check_plan(lengths, budget, world, options, cost, epochs=(0, 1)):
     """Hold what docs/samplers.md promises of the batches, and of how the last step is shared."""
-    n, multiple, is_window = len(lengths), options["batch_size_multiple"], options["planner"] == "window"
-    options = options if is_window else options | {"group_size": options["group_size"] or world}
+    n, multiple = len(lengths), options["batch_size_multiple"]
+    group_size = options["group_size"] or world
     sampler = TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=world - 1, **options)
-    plan, alone = (TokenBudgetBatchSampler(lengths, budget, **ALONE, **options) for _ in range(2))
+    plan, alone = (TokenBudgetBatchSampler(lengths, budget, **ALONE, **options, drop_last=last) for last in (0, 1))
     plan.load_state_dict(sampler.state_dict(step=0))
-    fits, rest = True, len(alone) % world
     for epoch in epochs:
-        for each in (sampler, plan, alone):
+        for each in (sampler, plan):
             each.set_epoch(epoch)
         batches, steps = list(plan), [sampler.indices_at(step) for step in range(len(sampler))]
         check(lengths, [batches, *steps], cost, budget, options["max_batch_size"] or n)
@@ -84,14 +81,7 @@ def check_plan(lengths, budget, world, options, cost, epochs=(0, 1)):
         if left and multiple == 1 and len(last) == len(flat([left])):
             enough = (size for size in range(1, n + 1) if sum(-(-len(batch) // size) for batch in left) <= world)
             assert max(map(len, steps[-1])) == next(enough), "none is larger than it has to be"
-        sizes = [len(batch) for batch in alone]
-        if is_window or options["group_size"] != world:
-            smallest = sorted(sizes)[:rest] if is_window else [min(sizes)] * rest
-        else:
-            smallest = sizes[len(sizes) - rest :]  # the last group stays the last
-        fits &= sum(smallest) >= world or not rest
-    needed = len(alone) if fits else min(up(len(alone), world), n)
-    assert len(plan) == needed, "no more batches than the last step needs"
+    assert len(plan) == min(up(len(alone), group_size), n), "no more batches than the last group needs"
     if len(set(lengths)) == 1 and multiple == 1:
         sizes = sorted(map(len, batches))
         assert sizes[2:] == [] or sizes[2] >= sizes[-1] // 2, "but for the rest, none is split more than others"
@@ -266,7 +256,6 @@ POSITIVE = ("max_tokens", "max_batch_size", "batch_size_multiple", "quadratic_le
         ({"oversize": "skip"}, "oversize = 'skip', expected 'error' or 'drop' or 'single'"),
         ({"target_lengths": [1]}, "target_lengths: expected 2, one for each length, found 1"),
         ({"order": orders.Sequential(2)}, "order: expected None with planner='bucket', found an order"),
-        (WINDOW | {"group_size": 2}, "group_size = 2, expected None with planner='window', which has no groups"),
         (WINDOW | {"order": orders.Sequential(3)}, "order: expected 2 positions, one for each record, found 3"),
         (WINDOW | {"order": orders.Resampled(2)}, REPEATS.format("Resampled")),
         (WINDOW | {"order": orders.Mixture([1, 1], [1, 0], epoch_size=2)}, REPEATS.format("Mixture")),

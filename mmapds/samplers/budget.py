@@ -82,8 +82,8 @@ class BucketPlan(BudgetPlan):
 
     Every epoch permutes the records inside each bucket, and the groups of neighbouring batches. Odd epochs shift the
     buckets by half, so that records meet others even in buckets of few batches. All epochs have the same number of
-    batches: if one of the two sets of buckets has fewer, batches of short records shrink to make more. Only the buckets
-    are stored.
+    batches, whole groups of them: if a set of buckets has fewer, batches of short records shrink to make more. Only the
+    buckets are stored.
     """
 
     kind = "token budget, buckets"
@@ -91,22 +91,9 @@ class BucketPlan(BudgetPlan):
     def __init__(self, selection: Selection, budget: Budget, **shape: Any) -> None:
         super().__init__(selection, budget, **shape)
         cut = [self._cut_buckets(_CUT, between=between) for between in ((False, True) if self.shuffle else (False,))]
-        most = max(map(batches_in, cut))
-        for wanted in (most, min(-(-most // self.ranks) * self.ranks, selection.records)):
-            self._tables = [_with_more_batches(each, wanted, budget.batch_size_multiple) for each in cut]
-            if all(map(self._last_step_can_be_split, self._tables)):
-                break
+        wanted = self.filled(max(map(batches_in, cut)))
+        self._tables = [_with_more_batches(each, wanted, budget.batch_size_multiple) for each in cut]
         self._groups = Groups(len(self), self.group_size, self.seed, self.shuffle)
-
-    def _last_step_can_be_split(self, buckets: Uint64s) -> bool:
-        """Return whether any batches of a last step have enough samples for all ranks."""
-        rest = batches_in(buckets) % self.ranks
-        smallest = rest * int(buckets[:, 3].min()) >= self.ranks
-        if not rest or smallest or self.group_size != self.ranks:
-            return not rest or smallest
-        # The partial group is always the last one, and has the shortest records.
-        batches, sizes = buckets[-rest:, 2].astype(np.int64), buckets[-rest:, 3].astype(np.int64)
-        return int(np.repeat(sizes, np.minimum(batches, rest))[-rest:].sum()) >= self.ranks
 
     def __len__(self) -> int:
         return batches_in(self._tables[0])
@@ -172,8 +159,8 @@ class WindowPlan(BudgetPlan):
     like those of sorted windows, but without window edges. A bucket always has the same number of records, so every
     epoch has the same number of batches in any order.
 
-    A last step with fewer samples than ranks needs more batches. A smaller budget makes most of them; the first large
-    batches that are ready are split for the rest.
+    More batches fill the last group. A smaller budget makes most of them; the first large batches that are ready are
+    split for the rest.
 
     A reader reads the order from its beginning to the requested batch, at about 10^7 records a second.
 
@@ -190,21 +177,18 @@ class WindowPlan(BudgetPlan):
         # bucket of one batch would hold the same records in every epoch.
         wanted = min(max(selection.records // (2 * sort_window), 2), 2**32)
         self._cut = (wanted, wanted, 0)
-        buckets, self._more = self._with_a_last_step()
+        buckets, self._more = self._with_whole_groups()
         self._batches = batches_in(buckets) + self._more
         self._most = _most_unsplit(buckets, self._more)
         self.buckets = _for_a_stream(buckets, budget.batch_size_multiple)
         self.tables = _tables(selection, self.buckets)
 
-    def _with_a_last_step(self) -> tuple[Uint64s, int]:
-        """Return buckets, and how many batches to add so that each rank has a sample in the last step.
-
-        There are never more batches than samples, even if the last step then lacks some.
-        """
+    def _with_whole_groups(self) -> tuple[Uint64s, int]:
+        """Return buckets, and how many batches to add."""
         buckets, budget = self._cut_buckets(self._cut), self.limits
-        if self._has_whole_steps(buckets):
+        wanted = self.filled(batches_in(buckets))
+        if batches_in(buckets) == wanted:
             return buckets, 0
-        wanted = min(-(-batches_in(buckets) // self.ranks) * self.ranks, self.selection.records)
         largest = int(buckets[:, 3].max())
         # The number of batches rises as the budget falls, but sometimes by more than one, so it may miss `wanted`.
         low, high = 0.0, 1.0
@@ -219,12 +203,6 @@ class WindowPlan(BudgetPlan):
             if batches_in(buckets) == wanted:
                 break
         return buckets, wanted - batches_in(buckets)
-
-    def _has_whole_steps(self, buckets: Uint64s) -> bool:
-        """Whether any batches of a last step have enough samples for all ranks."""
-        rest = batches_in(buckets) % self.ranks
-        smallest = np.sort(np.repeat(buckets[:, 3], np.minimum(buckets[:, 2], rest).astype(np.int64)))[:rest]
-        return not rest or int(smallest.sum()) >= self.ranks
 
     def __len__(self) -> int:
         return self._batches

@@ -84,7 +84,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         super().__init__(
             World.of(num_replicas, rank),
             Lengths(plan, sampled, None),  # type: ignore[arg-type]
-            plan.with_ranks,
+            plan.of_any_group,
             exclude,
             any(part.shuffle for part in parts),
             parts[0].seed,
@@ -147,12 +147,12 @@ class _MixedPlan:
     early; its remaining batches are not read.
     """
 
-    ranks = group_size = 1
+    group_size, fills = 1, False
 
     def __init__(
         self, parts: list[PlannedBatchSampler], weights: Sequence[float], share: str, stop: str, epoch_size: int | None
     ) -> None:
-        self._parts, self._plans = parts, [part._new_plan(1, 1) for part in parts]
+        self._parts, self._plans = parts, [part._new_plan(1, False) for part in parts]
         sizes = [len(plan) for plan in self._plans]
         given = Mixture(sizes, weights, epoch_size=1).weights
         of_batches = [weight / _mean(plan, share) for weight, plan in zip(given, self._plans, strict=True)]
@@ -170,8 +170,8 @@ class _MixedPlan:
     def __len__(self) -> int:
         return len(self._order)
 
-    def with_ranks(self, **_: Any) -> _MixedPlan:
-        """Return this plan, which has no ranks."""
+    def of_any_group(self, **_: Any) -> _MixedPlan:
+        """Return this plan, which has no groups."""
         return self
 
     def reader(self, epoch: int) -> Reader:

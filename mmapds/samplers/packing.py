@@ -153,7 +153,7 @@ class PackPlan(_Packed):
 
     Packs that hold the same lengths share a pattern; the plan stores only patterns. A keyed permutation, new in every
     epoch, assigns the sequences of a length to its slots. Packs are numbered by falling cost, the sum of the squares of
-    their lengths. Packs with many sequences are halved until the number of packs is a multiple of the ranks.
+    their lengths. Packs with many sequences are halved until the last group is full.
     """
 
     kind = "packs"
@@ -163,8 +163,7 @@ class PackPlan(_Packed):
         values, self._counts = classes(limits.taken(selection.values), selection.counts)
         patterns = Patterns.of(values, self._counts, limits)
         packs = int(patterns.packs.sum())
-        more = min(-(-packs // self.ranks) * self.ranks, selection.records) - packs
-        self._patterns = patterns.halved(more).by_cost(values)
+        self._patterns = patterns.halved(self.filled(packs) - packs).by_cost(values)
         self._groups = Groups(len(self), self.group_size, self.seed, self.shuffle)
 
     def __len__(self) -> int:
@@ -229,14 +228,15 @@ class PackWindowPlan(_Packed):
     def __init__(self, selection: Selection, chunks: PackedChunks, **shape: Any) -> None:
         super().__init__(selection, chunks.limits, **shape)
         self.chunks = chunks
-        self._packs = _with_whole_steps(chunks, self.ranks)
+        packs = int(chunks.packs.sum())
+        self._packs = _with_more(chunks, self.filled(packs) - packs)
         self._total = int(self._packs.sum())
 
     def __len__(self) -> int:
         return self._total
 
     def _shape(self) -> dict[str, Any]:
-        return {**super()._shape(), "of": self.chunks.order.describe()}
+        return {"of": self.chunks.order.describe()}
 
     def reader(self, epoch: int) -> Reader:
         """Return a reader of the packs of an epoch, in any order; it plans each window that it reads."""
@@ -297,10 +297,9 @@ class PackWindowPlan(_Packed):
         return read
 
 
-def _with_whole_steps(chunks: PackedChunks, ranks: int) -> Int64s:
-    """Return the packs of each chunk; chunks with many samples per pack get more, to fill the last step."""
+def _with_more(chunks: PackedChunks, more: int) -> Int64s:
+    """Return the packs of each chunk, and `more`; chunks with many spare samples get those."""
     packs, spare = chunks.packs, chunks.records - chunks.packs
-    more = min(-int(packs.sum()) % ranks, int(spare.sum()))
     by_spare = np.argsort(-spare, kind="stable")
     before = np.cumsum(spare[by_spare]) - spare[by_spare]
     given = np.zeros_like(packs)

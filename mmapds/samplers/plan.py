@@ -119,7 +119,7 @@ def classes(taken: Uint64s, counts: Uint64s | None = None) -> tuple[Uint64s, Uin
 # ---- plans ----------------------------------------------------------------------------------------------------------
 
 
-VERSION = 2
+VERSION = 3
 """Increased when a plan changes for the same arguments, so that old states are refused, not misread."""
 _GROUPS = 2  # stream of the permutation of groups; records and chunks have 0 and 1
 
@@ -146,10 +146,9 @@ class Plan(ABC):
     Args:
       selection: the samples to plan.
       limits: what a batch or a pack may hold, a `Budget` or `PackLimits`.
-      ranks: batches in a step. If a partial last step would have fewer samples than ranks, the plan makes more
-        batches, until the step is full.
       shuffle: False reads the same batches in the same order in every epoch.
-      group_size: neighbouring batches that stay together, so that the ranks of a step get similar batches.
+      group_size: batches of an optimizer step, over all ranks.
+      fills: make more batches until the last group is full, or there is one for each sample.
     """
 
     kind: ClassVar[str]
@@ -160,10 +159,14 @@ class Plan(ABC):
     selection: Selection
     limits: Any
     _: KW_ONLY
-    ranks: int
     seed: int
     shuffle: bool
     group_size: int = 1
+    fills: bool = False
+
+    def filled(self, batches: int) -> int:
+        """Return how many batches to make of samples that fit into `batches`."""
+        return min(-(-batches // self.group_size) * self.group_size, self.selection.records) if self.fills else batches
 
     @abstractmethod
     def __len__(self) -> int:
@@ -211,7 +214,8 @@ class Plan(ABC):
         return {
             "order": self.kind,
             "shuffle": self.shuffle,
-            "ranks": self.ranks,
+            "group_size": self.group_size,
+            "fills": self.fills,
             **self._shape(),
             "version": VERSION,
             "records": self.records,
@@ -225,7 +229,7 @@ class Plan(ABC):
 
     def _shape(self) -> dict[str, Any]:
         """Return the other arguments that shape batches, for states."""
-        return {"group_size": self.group_size}
+        return {}
 
 
 class Groups(NamedTuple):

@@ -112,9 +112,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self.drop_last, self.shuffle, self.seed = bool(drop_last), bool(shuffle), seed
         self.sampled, self._by_length, self._lengths = lengths.sampled, lengths.by_length, lengths.own
         self._group_size = None if group_size is None else integer("group_size", group_size, 1)
-        # With drop_last, a partial last step is dropped, so its batches need not be split among the ranks.
-        ranks = 1 if self.drop_last else self.num_replicas
-        self._contents = self._new_plan(ranks, self._group_size or self.num_replicas)
+        self._contents = self._new_plan(self._group_size or self.num_replicas, not self.drop_last)
         self._exclude = Excluded(exclude, self._contents.records)
         self.packs_per_batch, count = packs_per_batch, len(self._contents)
         self._sharding = Sharding(self.num_replicas, self.rank, packs_per_batch, self.drop_last)
@@ -126,9 +124,9 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._cursor = self._new_cursor(start_step)
         self.sampler = _Epochs(self)
 
-    def _new_plan(self, ranks: int, group_size: int) -> Any:
-        """Return a plan for this many ranks."""
-        return self._plan_of(ranks=ranks, group_size=group_size, seed=self.seed, shuffle=self.shuffle)
+    def _new_plan(self, group_size: int, fills: bool) -> Any:
+        """Return a plan with groups of this many batches."""
+        return self._plan_of(group_size=group_size, fills=fills, seed=self.seed, shuffle=self.shuffle)
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
@@ -208,10 +206,10 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         """
         order = state_dict.get("order") if isinstance(state_dict, Mapping) else None
         saved, plan = order if isinstance(order, Mapping) else {}, self._contents
-        ranks = _known_size(saved.get("ranks"), plan.ranks)
         group_size = self._group_size or _known_size(saved.get("group_size"), plan.group_size)
-        if (group_size, ranks) != (plan.group_size, plan.ranks):
-            plan = self._new_plan(ranks, group_size)
+        fills = saved["fills"] if isinstance(saved.get("fills"), bool) else plan.fills
+        if (group_size, fills) != (plan.group_size, plan.fills):
+            plan = self._new_plan(group_size, fills)
         self._load(state_dict, plan)
 
     def summary(self) -> Summary:
@@ -302,12 +300,13 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         "single" batch over the budget.
       planner: "bucket" plans by length alone; "window" follows an order, for chunked reads or fully random batches.
       sort_window: for "window": positions of the order that a record waits for its batch, on average.
-      group_size: for "bucket": neighbouring batches that shuffling keeps together, by default the number of replicas.
-        States have it, so that a job resumed with another number of replicas keeps the same sequence.
+      group_size: batches of an optimizer step: replicas times accumulated batches; by default the number of replicas.
+        The plan makes whole groups, and the batches of a group are alike with the planner "bucket". States have it, so
+        that a job resumed with another number of replicas keeps the same sequence.
       num_replicas, rank: default to torch.distributed, then to WORLD_SIZE and RANK, then to 1 and 0.
       shuffle: make other batches in another order every epoch (see `set_epoch`); False sorts by falling length.
       seed: chooses the orders; the same on all ranks.
-      drop_last: drop a last step that has fewer batches than ranks, instead of splitting its batches.
+      drop_last: drop a last step that has fewer batches than ranks, instead of making more batches.
       start_step: where the first iterator begins, in batches.
       order: for "window": the order to follow, with every record once an epoch (see `mmapds.orders`).
       exclude: numbers and ranges of records to skip; another record of the batch replaces each.
@@ -356,8 +355,6 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         one_of("oversize", oversize, "error", "drop", "single")
         one_of("planner", planner, "bucket", "window")
         integer("sort_window", sort_window, 1)
-        if planner == "window" and group_size is not None:
-            raise OrderError(f"group_size = {group_size!r}, expected None with planner='window', which has no groups")
         self._budget = Budget(
             integer("max_tokens", max_tokens, 1),
             _MOST if max_batch_size is None else min(integer("max_batch_size", max_batch_size, 1), _MOST),
@@ -412,9 +409,10 @@ class PackingBatchSampler(PlannedBatchSampler):
       packs_per_batch: packs in a batch of one rank. A state can be loaded with any number.
       planner: "global" packs any samples together; "window" packs the samples of `mix_chunks` chunks of an order, so
         that reads stay near one another.
-      group_size: neighbouring packs that shuffling keeps together, by default the number of replicas. States have it.
+      group_size: packs of an optimizer step; by default the number of replicas. The plan makes whole groups of packs
+        that cost about the same. States have it.
       shuffle: make other packs in another order every epoch (see `set_epoch`); False sorts by falling cost.
-      drop_last: drop a partial last step. Otherwise some packs are halved, so that every rank has packs in every step.
+      drop_last: drop a partial last step. Otherwise some packs are halved, so that all groups are whole.
       order: for "window": the order to follow, an `mmapds.orders.Chunked`.
       exclude: numbers and ranges of records to skip; the nearest other pack replaces a pack with only such records.
     The other arguments, the warnings and the errors are those of `TokenBudgetBatchSampler`.
