@@ -24,7 +24,7 @@ from .samplers.planned import PlannedBatchSampler
 from .samplers.ranks import World, process_group
 from .samplers.resumable import ResumableSampler
 from .samplers.sampled import check_same_samples
-from .samplers.samplers import OrderSampler, order_of
+from .samplers.samplers import DistributedSampler, OrderSampler, order_of
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -52,6 +52,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         longer than the trainer's step.
       prefetch: batches that all workers prefetch together; it overrides `prefetch_factor`.
       stall_after: seconds of waiting for a batch after which the loader warns; None never warns.
+      mesh: the data-parallel ranks, for a `mmapds.DistributedSampler` that the loader makes itself.
     The other arguments are those of torch's DataLoader.
     Raises:
       OrderError: an argument is out of range or contradicts another one, as a sampler of another view of the dataset
@@ -83,6 +84,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         workers: Literal["threads", "processes"] = "threads",
         prefetch: int | None = None,
         stall_after: float | None = 60.0,
+        mesh: Any = None,
     ) -> None:
         self.workers, self.stall_after = workers, stall_after
         self.prefetch = None if prefetch is None else integer("prefetch", prefetch, 1)
@@ -91,13 +93,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             prefetch_factor = -(-self.prefetch // max(num_workers, 1))
         elif prefetch_factor is not None:
             prefetch_factor = integer("prefetch_factor", prefetch_factor, 1)
-        _check_samplers(dataset, sampler, batch_sampler, is_batched=batch_size is not None)
+        _check_samplers(dataset, sampler, batch_sampler, mesh, is_batched=batch_size is not None)
         check_plan(batch_sampler, collate_fn)
-        self._shuffles = bool(shuffle)
+        self._shuffles = bool(shuffle) and mesh is None
         if sampler is None and batch_sampler is None:
-            sampler, shuffle = (_Shuffled if shuffle else _InOrder)(dataset, generator), None
-        if collate_fn is None and (batch_size is not None or batch_sampler is not None):
-            collate_fn = default_collate
+            sampler, shuffle = _new_sampler(dataset, bool(shuffle), generator, mesh), None
+        is_batched = batch_size is not None or batch_sampler is not None
         super().__init__(
             _with_own_epoch(dataset, sampler if batch_sampler is None else batch_sampler),
             batch_size=batch_size,
@@ -105,7 +106,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             sampler=sampler,
             batch_sampler=batch_sampler,
             num_workers=num_workers,
-            collate_fn=collate_fn,
+            collate_fn=default_collate if collate_fn is None and is_batched else collate_fn,
             pin_memory=pin_memory,
             drop_last=bool(drop_last),
             timeout=timeout,
@@ -187,7 +188,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self.set_epoch(epoch)
             yield epoch
 
-    def steps(self, *, accumulate: int | None = None) -> Iterator[tuple[int, Any]]:
+    def steps(self, *, accumulate: int | None = None, total: str | None = None) -> Iterator[tuple[Any, ...]]:
         """Yield the number and the batch of each remaining step of this epoch.
 
             for step, batches in loader.steps(accumulate=4):
@@ -198,10 +199,29 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         Args:
           accumulate: the batches of an optimizer step; they come as a list, and steps count lists. The last list of an
             epoch may be shorter.
+          total: a column, such as "length". Its sum over the step on all ranks comes as a third item: see `total_at`.
         """
         span, size = self._stateful()._next_span(), 1 if accumulate is None else integer("accumulate", accumulate, 1)
-        whole, left = (-(-self._batches_in(steps) // size) for steps in (span._replace(start=0).steps, span.steps))
-        return enumerate(iter(self) if accumulate is None else Grouped(iter(self), size), whole - left)
+        batches, left = (self._batches_in(steps) for steps in (span._replace(start=0).steps, span.steps))
+        first = -(-batches // size) - -(-left // size)
+        steps = enumerate(iter(self) if accumulate is None else Grouped(iter(self), size), first)
+        if total is None:
+            return steps
+        begin = batches - left - first * size
+        return ((step, found, self.total_at(begin + step * size, size, total)) for step, found in steps)
+
+    def total_at(self, step: int, steps: int = 1, column: str = "length") -> int | float:
+        """Return the sum of a column over some batches that `steps` numbers, on all ranks.
+
+            tokens = loader.total_at(step, 4)  # of four batches on each rank
+
+        The arguments and errors are those of `total_at` of a sampler.
+        """
+        sampler, size = self._stateful(), self._samples_of_a_batch
+        if size is None:
+            return sampler.total_at(step, steps, column)
+        samples = self._samples_in(step, steps)
+        return sampler.total_at(samples.start, len(samples), column)
 
     def indices_at(self, step: int) -> Any:
         """Return the records of a step that `steps` numbers: a batch for each rank.
@@ -219,17 +239,26 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         sampler, size = self._stateful(), self._samples_of_a_batch
         if size is None:
             return sampler.indices_at(step)
+        samples: list[Any] = [sampler.indices_at(each) for each in self._samples_in(step, 1)]
+        if all(len(each) == len(samples[0]) for each in samples):
+            return np.stack(samples, axis=1)
+        rows = [[int(each[rank]) for each in samples if rank < len(each)] for rank in range(len(samples[0]))]
+        return list(map(np.array, rows))
+
+    def _samples_in(self, step: int, steps: int) -> range:
+        """Return the steps of a sampler of single samples that are in some batches.
+
+        Raises:
+          IndexError: the epoch does not have the first batch.
+        """
+        sampler, size = self._stateful(), cast(Any, self._samples_of_a_batch)
         step, span = integer("step", step), sampler._cursor.span(sampler._sharding)
         whole = span._replace(start=0).steps
         if not 0 <= step < (batches := self._batches_in(whole)):
             raise IndexError(f"step {step} is out of range for the {batches} steps of an epoch")
         first = batches - self._batches_in(span.steps)
         begin = span.first_step + (step - first) * size if step >= first else step * size
-        samples: list[Any] = [sampler.indices_at(each) for each in range(begin, min(begin + size, whole))]
-        if all(len(each) == len(samples[0]) for each in samples):
-            return np.stack(samples, axis=1)
-        rows = [[int(each[rank]) for each in samples if rank < len(each)] for rank in range(len(samples[0]))]
-        return list(map(np.array, rows))
+        return range(begin, min(begin + min(integer("steps", steps, 1), batches - step) * size, whole))
 
     @property
     def _samples_of_a_batch(self) -> int | None:
@@ -314,13 +343,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 # ---- samplers --------------------------------------------------------------------------------------------------
 
 
+def _seed(generator: torch.Generator | None) -> int:
+    return 0 if generator is None else generator.initial_seed()
+
+
 class _OwnSampler(OrderSampler):
     """The default sampler of a loader."""
 
     _shuffles = False
 
     def __init__(self, dataset: Any, generator: torch.Generator | None) -> None:
-        self.data_source, self._seed = dataset, 0 if generator is None else generator.initial_seed()
+        self.data_source, self._seed = dataset, _seed(generator)
         order = order_of(dataset, self._shuffles, self._seed)
         self._sample(dataset, OrderedRecords(order, None), Sharding(1, 0, 1, False), World(1, 0, "given"), 0)
 
@@ -340,6 +373,13 @@ class _Shuffled(_OwnSampler, torch.utils.data.RandomSampler):
 
 class _InOrder(_OwnSampler, torch.utils.data.SequentialSampler):
     """Reads in order."""
+
+
+def _new_sampler(dataset: Any, shuffle: bool, generator: torch.Generator | None, mesh: Any) -> OrderSampler:
+    """Return the sampler of a loader that was given none: of one process, or of the places of a mesh."""
+    if mesh is not None:
+        return DistributedSampler(dataset, shuffle=shuffle, seed=_seed(generator), mesh=mesh)
+    return (_Shuffled if shuffle else _InOrder)(dataset, generator)
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------
@@ -372,7 +412,7 @@ def _is_number(seconds: object) -> bool:
     return isinstance(seconds, Real) and not isinstance(seconds, bool) and seconds == seconds  # not NaN
 
 
-def _check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, is_batched: bool) -> None:
+def _check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, mesh: Any, *, is_batched: bool) -> None:
     """Raise OrderError for an iterable dataset, or a sampler of mmapds in the wrong argument or of other data.
 
     Args:
@@ -383,6 +423,8 @@ def _check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, is_batche
             f"dataset: expected a length and dataset[i], found {type(dataset).__name__}, an IterableDataset; use "
             "torch.utils.data.DataLoader"
         )
+    if mesh is not None and not (sampler is None and batch_sampler is None):
+        raise OrderError("mesh: expected None beside a sampler; give it to the sampler")
     batches = torch.utils.data.BatchSampler
     if is_batched and isinstance(sampler, ResumableSampler) and isinstance(sampler, batches):
         raise OrderError(

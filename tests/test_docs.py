@@ -62,7 +62,7 @@ def files(tmp_path, write, monkeypatch):
 
 # ---- pages for users
 
-ELSEWHERE = {"clusters", "from-huggingface", "from-webdataset", "gallery", "remote"}
+ELSEWHERE = {"clusters", "from-huggingface", "from-webdataset", "gallery", "parallel", "remote"}
 """Pages whose code other tests run, and look at what it leaves."""
 PAGES = sorted(path.stem for path in (ROOT / "docs").glob("*.md") if re.search("^```(py|sh)", path.read_text(), re.M))
 
@@ -143,11 +143,12 @@ def test_the_page_of_public_names_is_that_of_the_code():
     assert {f"mmapds.{name}" for name in api.public_names()} < {name for name, _ in named}
 
 
-def test_the_picture_of_packs_is_what_its_script_draws():
+@pytest.mark.parametrize("name", ["packs", "mesh", "flow"])
+def test_a_picture_is_what_its_script_draws(name):
     pictures = ROOT / "docs" / "pictures"
-    ran = run(pictures / "draw_packs.py", cwd=ROOT)
+    ran = run(pictures / f"draw_{name}.py", cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == (pictures / "packs.svg").read_text()
+    assert ran.stdout == (pictures / f"{name}.svg").read_text()
 
 
 def test_every_path_that_contributing_names_exists():

@@ -150,7 +150,7 @@ def test_it_is_a_loader_of_torchs_with_its_attributes():
     given |= {"pin_memory": False, "persistent_workers": False, "prefetch_factor": 4, "workers": "threads"}
     given |= {"in_order": True, "worker_init_fn": None, "multiprocessing_context": None}
     assert {name: getattr(loader, name) for name in given} == given
-    assert given.keys() | {"shuffle", "batch_sampler"} == inspect.signature(DataLoader).parameters.keys()
+    assert given.keys() | {"shuffle", "batch_sampler", "mesh"} == inspect.signature(DataLoader).parameters.keys()
     assert list(DataLoader(**given)) == list(loader), "as Lightning makes it again, with another sampler"
     assert list(pickle.loads(pickle.dumps(ours(ds, 2)))) == list(copy.deepcopy(ours(ds, 2))) == list(ours(ds, 2))
     assert DataLoader(ds, 2, None, sampler, num_workers=2).prefetch_factor == 2

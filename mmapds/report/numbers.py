@@ -184,11 +184,10 @@ def _planned(by_length: LengthOrder, wanted: Wanted, chunks: Chunked | None) -> 
     is_pack = wanted.kind == "packs"
     limits: Any = PackLimits(wanted.limit, None, 1) if is_pack else Budget(wanted.limit, _ANY_SIZE, 1, 0)
     selection = select(by_length, limits, 1, None, "drop")
-    shape: dict[str, Any] = {"ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
+    shape: dict[str, Any] = {"group_size": wanted.ranks, "fills": True, "seed": wanted.seed, "shuffle": True}
     reasons = {"empty": selection.too_short, "longer than a pack" if is_pack else "over the budget": selection.first}
     if chunks is not None and not is_pack:
         return WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape), reasons
-    shape["group_size"] = wanted.ranks
     if chunks is not None:
         return PackWindowPlan(selection, PackedChunks(selection, limits, chunks), **shape), reasons
     return (PackPlan if is_pack else BucketPlan)(selection, limits, **shape), reasons

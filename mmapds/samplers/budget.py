@@ -62,11 +62,12 @@ class BudgetPlan(Plan):
         return np.frombuffer(found, np.uint64).reshape(-1, 4)
 
     def measured(self, records: Int64s, begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
-        """Measure batches; see `Plan.measured`. The cost of a batch is its padded size."""
+        """Measure batches; see `Plan.measured`. The cost of a batch is its padded size, and what is quadratic in it."""
         lengths = self.selection.by_length.lengths.at(records)
         widths = rounded_up(np.maximum.reduceat(lengths, begins).astype(np.uint64), self.limits.round_to)
         spaces = widths.astype(np.int64) * sizes
-        return np.add.reduceat(lengths.astype(np.int64), begins), spaces, spaces
+        attention = widths.astype(np.float64) * spaces / (self.limits.quadratic_length or np.inf)
+        return np.add.reduceat(lengths.astype(np.int64), begins), spaces, spaces + attention
 
 
 # ---- by length alone: buckets ---------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
       weights: share of each, on any scale.
       share: the unit of the weights: "tokens", "samples" or "batches". The first two hold on average: they use the mean
         of a batch of each sampler.
-      num_replicas, rank: as in `DistributedSampler`; those of `samplers` do not matter.
+      num_replicas, rank, mesh: as in `DistributedSampler`; those of `samplers` do not matter.
       drop_last: drop a last step that has fewer batches than ranks, instead of splitting its batches.
       stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
       epoch_size: batches in an epoch over all ranks, instead of `stop`.
@@ -69,6 +69,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         epoch_size: int | None = None,
         start_step: int = 0,
         exclude: Exclude | None = None,
+        mesh: Any = None,
         sampler: None = None,
     ) -> None:
         one_of("share", share, "tokens", "samples", "batches")
@@ -82,7 +83,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         sampled: Any = [part.sampled for part in parts]
         sampled = joined(sampled) if are_ours(sampled) else range(plan.records)
         super().__init__(
-            World.of(num_replicas, rank),
+            World.of(num_replicas, rank, mesh),
             Lengths(plan, sampled, None),  # type: ignore[arg-type]
             plan.of_any_group,
             exclude,

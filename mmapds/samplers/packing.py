@@ -27,6 +27,8 @@ class PackLimits(NamedTuple):
     max_sequences: int | None
     round_to: int
     """Lengths are rounded up to a multiple of this, which divides the pack length."""
+    quadratic_length: int = 0
+    """A sequence of length L costs L * L for attention, and this times L for all else."""
 
     def cost(self, length: int) -> int:
         """Return the cost of one sequence, for comparison with the pack length."""
@@ -35,6 +37,11 @@ class PackLimits(NamedTuple):
     def taken(self, lengths: Uint64s) -> Uint64s:
         """Return the tokens that a sequence of each length takes in a pack, truncated to the pack length."""
         return rounded_up(np.minimum(lengths, np.uint64(self.pack_length)), self.round_to)
+
+    def compute(self, taken: Uint64s) -> NDArray[np.float64]:
+        """Return what sequences cost to train on."""
+        each = taken.astype(np.float64)
+        return each * (each + self.quadratic_length)
 
 
 class Patterns:
@@ -89,11 +96,10 @@ class Patterns:
 
         return read
 
-    def by_cost(self, values: Uint64s) -> "Patterns":
-        """Return the patterns by falling cost, the sum of the squares of their lengths."""
-        lengths = values[self.parts[:, 0].astype(np.int64)]
-        costs = np.add.reduceat(lengths * lengths * self.parts[:, 1], self._firsts.astype(np.int64))
-        return self._taken(np.argsort(-costs.astype(np.int64), kind="stable"))
+    def by_cost(self, of_lengths: NDArray[np.float64]) -> "Patterns":
+        """Return the patterns by falling cost, from the cost of a sequence of each length."""
+        costs = of_lengths[self.parts[:, 0].astype(np.int64)] * self.parts[:, 1]
+        return self._taken(np.argsort(-np.add.reduceat(costs, self._firsts.astype(np.int64)), kind="stable"))
 
     def _taken(self, order: Int64s) -> "Patterns":
         rows = self.rows[order]
@@ -140,20 +146,20 @@ class _Packed(Plan):
     limits: PackLimits
 
     def measured(self, records: Int64s, begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
-        """Measure packs; see `Plan.measured`. The cost of a pack is the sum of the squares of its lengths."""
+        """Measure packs; see `Plan.measured`. The cost of a pack is that of its sequences."""
         lengths = self.selection.by_length.lengths.at(records)
         taken = self.limits.taken(lengths.astype(np.uint64))
         real = np.minimum(lengths, self.limits.pack_length).astype(np.int64)
         spaces = np.full(len(begins), self.limits.pack_length, np.int64)
-        return np.add.reduceat(real, begins), spaces, np.add.reduceat(taken * taken, begins).astype(np.float64)
+        return np.add.reduceat(real, begins), spaces, np.add.reduceat(self.limits.compute(taken), begins)
 
 
 class PackPlan(_Packed):
     """Packs sequences by best-fit decreasing, all sequences of one length at a time.
 
     Packs that hold the same lengths share a pattern; the plan stores only patterns. A keyed permutation, new in every
-    epoch, assigns the sequences of a length to its slots. Packs are numbered by falling cost, the sum of the squares of
-    their lengths. Packs with many sequences are halved until the last group is full.
+    epoch, assigns the sequences of a length to its slots. Packs are numbered by falling cost. Packs with many sequences
+    are halved until the last group is full.
     """
 
     kind = "packs"
@@ -163,7 +169,7 @@ class PackPlan(_Packed):
         values, self._counts = classes(limits.taken(selection.values), selection.counts)
         patterns = Patterns.of(values, self._counts, limits)
         packs = int(patterns.packs.sum())
-        self._patterns = patterns.halved(self.filled(packs) - packs).by_cost(values)
+        self._patterns = patterns.halved(self.filled(packs) - packs).by_cost(limits.compute(values))
         self._groups = Groups(len(self), self.group_size, self.seed, self.shuffle)
 
     def __len__(self) -> int:
@@ -274,7 +280,7 @@ class PackWindowPlan(_Packed):
         count, patterns = end - begin, Patterns.of(values, counts, self.limits)
         if int(patterns.packs.sum()) > count:  # best-fit decreasing may need more packs for all chunks together
             patterns = _one_by_one(self.chunks, chunks, values)
-        patterns = patterns.halved(count - int(patterns.packs.sum())).by_cost(values)
+        patterns = patterns.halved(count - int(patterns.packs.sum())).by_cost(self.limits.compute(values))
         ranks_of = patterns.reader(counts, self.seed, epoch, self.shuffle)
 
         size = self.group_size

@@ -93,6 +93,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     _limit: str  # the argument that decides how many batches there are
     _refills = False  # whether other records of a batch stand in for excluded ones, so that it keeps its size
     _multiple = 1  # parts of a split batch have a multiple of this many samples
+    _latest: tuple[int, Any, Reader] | None = None  # an epoch of a plan, and the reader that looked at its steps
 
     def __init__(
         self,
@@ -185,7 +186,33 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         positions = span.remainder(at)
         if not len(positions):
             positions = span.positions(at, 1, range(self.num_replicas)).ravel()
-        return _dealt(cut(*self.reader(span.epoch, self._contents)(positions)), self.num_replicas, self._multiple)
+        return _dealt(cut(*self._read(span.epoch, positions)), self.num_replicas, self._multiple)
+
+    def _read(self, epoch: int, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """Read batches with the latest reader, as one of windows reads an epoch from its beginning."""
+        if self._latest is None or self._latest[:2] != (epoch, self._contents):
+            self._latest = epoch, self._contents, self.reader(epoch, self._contents)
+        return self._latest[2](positions)
+
+    def _batches_in(self, span: Span, steps: range) -> tuple[Int64s, Int64s]:
+        stride, last = self._sharding.stride, span.remainder(steps.stop - 1)
+        full = range(steps.start, steps.stop - bool(len(last)))
+        batches: list[Int64s] = []
+        if full:
+            positions = np.arange(full.start * stride, full.stop * stride) + span.start
+            batches = cut(*self._read(span.epoch, positions))
+        if len(last):
+            batches += _dealt(cut(*self._read(span.epoch, last)), self.num_replicas, self._multiple)
+        return np.concatenate(batches), np.cumsum([0, *map(len, batches)])[:-1]
+
+    def _sum(self, records: Int64s, begins: Int64s, column: str) -> Any:
+        if column != "length":
+            return super()._sum(records, begins, column)
+        sizes = np.diff(np.append(begins, len(records)))
+        return int(self._contents.measured(records, begins, sizes)[0].sum())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_latest": None}  # native code has no pickle
 
     def limit_of(self, records: Sequence[int]) -> tuple[str, int]:
         """Return the argument that limits the batch of these records, and its most tokens."""
@@ -311,6 +338,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
       order: for "window": the order to follow, with every record once an epoch (see `mmapds.orders`).
       exclude: numbers and ranges of records to skip; another record of the batch replaces each.
       order_cache: a file that caches the order of lengths given as an array, for all ranks of a machine.
+      mesh: the data-parallel ranks, as in `DistributedSampler`.
       sampler: for trainers that want to shard the epoch again; only None is accepted.
     Warns:
       UserWarning: see `DistributedSampler`.
@@ -349,6 +377,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         order: Order | None = None,
         exclude: Exclude | None = None,
         order_cache: StrPath | None = None,
+        mesh: Any = None,
         sampler: None = None,
     ) -> None:
         one_of("cost", cost, "padded", "sum")
@@ -366,7 +395,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         """Collate functions may round the width of a batch up to a multiple of this."""
         self._multiple = self._budget.batch_size_multiple
         refuse_injected(sampler)
-        world, seed = World.of(num_replicas, rank), integer("seed", seed)
+        world, seed = World.of(num_replicas, rank, mesh), integer("seed", seed)
         lengths = Lengths.of(dataset_or_lengths, target_lengths, order_cache)
         records = len(lengths.by_length)
         order = _checked_order(order, planner, records)
@@ -400,6 +429,8 @@ class PackingBatchSampler(PlannedBatchSampler):
       dataset_or_lengths: an mmapds dataset with a column "length", or the lengths: an array or list of integers.
       pack_length: most tokens in a pack, in the unit of the lengths.
       max_sequences: most samples in a pack, 2 or more.
+      quadratic_length: a sample of length L costs L + L^2 / quadratic_length, for packs that cost alike; by default,
+        attention alone counts, L^2.
       round_to: round lengths up to a multiple of this, which divides `pack_length`. If few samples have the same
         length, plans become smaller and packs vary more.
       min_length, max_length: drop samples outside these lengths.
@@ -428,6 +459,7 @@ class PackingBatchSampler(PlannedBatchSampler):
         pack_length: int,
         *,
         max_sequences: int | None = None,
+        quadratic_length: int | None = None,
         round_to: int = 1,
         min_length: int | None = None,
         max_length: int | None = None,
@@ -444,6 +476,7 @@ class PackingBatchSampler(PlannedBatchSampler):
         order: Order | None = None,
         exclude: Exclude | None = None,
         order_cache: StrPath | None = None,
+        mesh: Any = None,
         sampler: None = None,
     ) -> None:
         one_of("oversize", oversize, "error", "drop", "truncate")
@@ -452,6 +485,7 @@ class PackingBatchSampler(PlannedBatchSampler):
             integer("pack_length", pack_length, 1),
             None if max_sequences is None else integer("max_sequences", max_sequences, 2),
             integer("round_to", round_to, 1),
+            0 if quadratic_length is None else integer("quadratic_length", quadratic_length, 1),
         )
         if pack_length % round_to:
             raise OrderError(f"round_to = {round_to}, expected a divisor of pack_length = {pack_length}")
@@ -463,7 +497,7 @@ class PackingBatchSampler(PlannedBatchSampler):
         self.max_sequences = self._pack.max_sequences
         """Most samples that collate functions may put into a row; None for no limit."""
         refuse_injected(sampler)
-        world, seed = World.of(num_replicas, rank), integer("seed", seed)
+        world, seed = World.of(num_replicas, rank, mesh), integer("seed", seed)
         lengths = Lengths.of(dataset_or_lengths, None, order_cache)
         order = _checked_order(order, planner, len(lengths.by_length))
         if (planner == "window" or order is not None) and not isinstance(order, Chunked):

@@ -19,7 +19,6 @@ from xxhash import xxh3_64
 
 from ..errors import OrderError, shortened, warn
 from ..orders.basic import integer
-from .cursor import Sharding
 
 
 class World(NamedTuple):
@@ -28,17 +27,22 @@ class World(NamedTuple):
     num_replicas: int
     rank: int
     origin: str
-    """The origin of `num_replicas`: "given", "group", "environment", or "nowhere" for the default of 1."""
+    """The origin of `num_replicas`: "mesh", "given", "group", "environment", or "nowhere" for the default of 1."""
 
     @classmethod
-    def of(cls, num_replicas: int | None, rank: int | None) -> "World":
+    def of(cls, num_replicas: int | None, rank: int | None, mesh: Any = None) -> "World":
         """Return the world from the arguments, torch.distributed or the environment; by default, a single process.
 
         Warns of the default in a SLURM job of several tasks.
 
         Raises:
-          OrderError: rank is outside [0, num_replicas), or unknown.
+          OrderError: rank is outside [0, num_replicas), or unknown; or the mesh does not hold this process.
         """
+        if mesh is not None:
+            for name, given in {"num_replicas": num_replicas, "rank": rank}.items():
+                if given is not None:
+                    raise OrderError(f"{name} = {shortened(given)}, expected None beside mesh=, which has it")
+            return cls(*_place_in(mesh), "mesh")
         group = process_group()
         origin = "given" if num_replicas is not None else "group"
         if num_replicas is None and group is None:
@@ -75,6 +79,33 @@ class World(NamedTuple):
                 "torch.distributed.init_process_group(), or pass num_replicas= and rank= (each process reads its share "
                 "of the samples, and trains a model of its own)"
             )
+
+
+def _place_in(mesh: Any) -> tuple[int, int]:
+    """Return the size of a DeviceMesh or a ProcessGroup, and the place of this process in it, in row-major order."""
+    group = process_group()
+    if group is None:
+        raise OrderError(
+            "mesh: expected a process group of torch.distributed, found none; make it first, with init_process_group()"
+        )
+    if isinstance(mesh, group.device_mesh.DeviceMesh):
+        shape, coordinate = tuple(mesh.shape), mesh.get_coordinate()
+        place = None if coordinate is None else int(np.ravel_multi_index(coordinate, shape))
+        size = int(np.prod(shape))
+    elif isinstance(mesh, group.ProcessGroup):
+        try:
+            size, place = mesh.size(), group.get_rank(mesh)
+        except ValueError:
+            raise OrderError("mesh: expected a process group, found one that was destroyed") from None
+    elif mesh is group.GroupMember.NON_GROUP_MEMBER:
+        place = None
+    else:
+        raise OrderError(f"mesh: expected a DeviceMesh or a ProcessGroup of torch.distributed, found {shortened(mesh)}")
+    if place is None:
+        raise OrderError(
+            f"mesh: expected one with rank {group.get_rank()} in it, found another; give each rank its own mesh"
+        )
+    return size, place
 
 
 def process_group() -> Any:
@@ -127,7 +158,7 @@ def _store() -> Any:
     return None if store is _inherited else store
 
 
-def compare_before_first_batch(fields: Mapping[str, Any], sharding: Sharding) -> None:
+def compare_before_first_batch(fields: Mapping[str, Any], world: World) -> None:
     """Compare a sampler with those of all other ranks, if all of them share its epoch.
 
     Ranks match samplers by the order in which these start.
@@ -135,13 +166,14 @@ def compare_before_first_batch(fields: Mapping[str, Any], sharding: Sharding) ->
     Raises:
       OrderError: another rank has other fields, or is missing.
     """
-    store = _store() if sharding.num_replicas > 1 else None
-    if store is None or sharding.num_replicas != process_group().get_world_size():
+    store = _store() if world.num_replicas > 1 or world.origin == "mesh" else None
+    if store is None:
         return
-    limit = _limit_of(store)
-    if limit:
+    processes, limit = process_group().get_world_size(), _limit_of(store)
+    if limit and processes > 1 and (world.origin == "mesh" or world.num_replicas == processes):
         when = f"before the first batch of {fields['sampler']}"
-        _Comparison(store, "samplers", range(sharding.num_replicas), limit, when).run(fields, sharding.rank)
+        sharing = max(processes // world.num_replicas, 1)
+        _Comparison(store, "samplers", range(processes), limit, when, sharing).run(fields, world.rank)
 
 
 def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> None:
@@ -183,12 +215,14 @@ class _Comparison(NamedTuple):
     ranks: Sequence[int]
     limit: float  # seconds to wait for other ranks
     when: str
+    sharing: int = 1
+    """How many ranks may have the same rank in their samplers."""
 
     def run(self, fields: Mapping[str, Any], rank: int | None = None) -> None:
         """Wait until all ranks have joined with the same fields.
 
         Args:
-          rank: rank of the sampler, which must be unique.
+          rank: rank of the sampler.
         Raises:
           OrderError: fields differ, or a rank is missing.
         """
@@ -239,12 +273,8 @@ class _Comparison(NamedTuple):
     def _difference(self, keys: Mapping[int, str]) -> str:
         """Return the message about the first rank whose fields differ from those of the first one, or `_ALIKE`."""
         (first, (place, expected)), *others = ((rank, json.loads(self.store.get(key))) for rank, key in keys.items())
-        owners = {place: first}
+        owners = {place: [first]}
         for rank, (place, fields) in others:
-            if place is not None and place in owners:
-                both = f"{owners[place]} and {rank}"
-                return f"rank = {place} on ranks {both}, expected another on each; pass the rank of the process"
-            owners[place] = rank
             names = [name for name in {**expected, **fields} if expected.get(name) != fields.get(name)]
             if names:
                 more = f", also different: {', '.join(names[1:])}" if names[1:] else ""
@@ -252,6 +282,12 @@ class _Comparison(NamedTuple):
                     f"{names[0]} = {fields.get(names[0])} on rank {rank}, expected {expected.get(names[0])} as on rank "
                     f"{first}; make the sampler alike on all ranks ({self.when}{more})"
                 )
+            owners.setdefault(place, []).append(rank)
+            if place is not None and len(owners[place]) > self.sharing:
+                *some, last = map(str, owners[place])
+                most = "another on each" if self.sharing == 1 else f"it on {self.sharing}"
+                found = f"rank = {place} on ranks {', '.join(some)} and {last}"
+                return f"{found}, expected {most}; pass the rank of the process, or mesh="
         return _ALIKE
 
     def _wait(self, keys: list[str], seconds: float) -> bool:

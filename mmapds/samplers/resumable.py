@@ -12,6 +12,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 from xxhash import xxh3_64
 
+from ..dataset.dataset import Dataset
 from ..errors import OrderError, StateError, counted, shortened, warn
 from ..integrations import refuse_second_sharding
 from ..orders.basic import Int64s, integer, is_same
@@ -68,7 +69,7 @@ class ResumableSampler(ABC):
         """Return the span of an iterator, its blocks, and the function that makes steps of blocks."""
         self._world.check()
         if not self._is_compared and torch.utils.data.get_worker_info() is None:
-            compare_before_first_batch(self._shared_by_ranks(), self._sharding)
+            compare_before_first_batch(self._shared_by_ranks(), self._world)
             self._is_compared = True
             self._check_decoding()
         span = self._next_span()
@@ -187,6 +188,35 @@ class ResumableSampler(ABC):
     @abstractmethod
     def indices_at(self, step: int) -> Any:
         """Return the records of a step of this epoch, for each rank."""
+
+    def total_at(self, step: int, steps: int = 1, column: str = "length") -> int | float:
+        """Return the sum of a column over some steps of this epoch, on all ranks: the tokens of an optimizer step.
+
+            tokens = sampler.total_at(step, 4)  # of four batches on each rank
+
+        It is exact, without communication: the index has the numbers. Samples count as often as they come.
+
+        Args:
+          step, steps: the first step, and how many; those after the end of the epoch do not count.
+          column: a column of the dataset. The "length" of a plan is that of its planner, cut to the pack length.
+        Raises:
+          IndexError: the epoch does not have the first step.
+          ColumnError, OrderError: the samples have no such column.
+        """
+        span, steps = self._span_at(step), integer("steps", steps, 1)
+        first = int(step) - span.first_step
+        found = self._sum(*self._batches_in(span, range(first, min(first + steps, span.steps))), column)
+        return found.item() if isinstance(found, np.generic) else found  # type: ignore[no-any-return]
+
+    @abstractmethod
+    def _batches_in(self, span: Span, steps: range) -> tuple[Int64s, Int64s]:
+        """Return the records of some steps on all ranks, concatenated, and where each batch begins."""
+
+    def _sum(self, records: Int64s, begins: Int64s, column: str) -> Any:
+        """Return the sum of a column over the records of some batches."""
+        if not isinstance(self.sampled, Dataset):
+            raise OrderError(f"column = {column!r}: expected a sampler of a dataset, found one of other samples")
+        return self.sampled[records].column(column).sum()
 
     @abstractmethod
     def summary(self) -> Any:

@@ -13,7 +13,7 @@ import torch.utils.data.distributed
 from numpy.typing import NDArray
 
 from ..errors import OrderError, counted, plain_counted
-from ..orders.basic import Chunked, Mixture, Order, Sequential, Shuffled, check_is_order, integer
+from ..orders.basic import Chunked, Int64s, Mixture, Order, Sequential, Shuffled, check_is_order, integer
 from .cursor import Make, Sharding, Span
 from .ordered import Exclude, OrderedRecords
 from .ranks import World
@@ -63,6 +63,16 @@ class OrderSampler(ResumableSampler):
             return self._contents.at(span.epoch, positions)
         return [self._contents.at(span.epoch, row[row >= 0]) for row in positions]
 
+    def _batches_in(self, span: Span, steps: range) -> tuple[Int64s, Int64s]:
+        sharding = span.sharding
+        begin, end = (span.start + step * sharding.stride for step in (steps.start, steps.stop))
+        positions = np.arange(begin, min(end, span.total), dtype=np.int64)
+        if sharding.pad and end > span.total:
+            padding = np.arange(span.total, span.total + -len(positions) % sharding.num_replicas)
+            positions = np.append(positions, padding % span.total)
+        records = self._contents.at(span.epoch, positions)
+        return records, np.zeros(1, np.int64)
+
     def summary(self) -> Summary:
         """Return statistics of this epoch; `print` shows them.
 
@@ -97,6 +107,8 @@ class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedS
         replaces each, so steps, lengths and states do not change.
       pad: False does not pad a partial last step, for exact evaluation: every sample comes once over all ranks, and
         ranks may differ by one sample; `len()` counts the samples of this rank.
+      mesh: a DeviceMesh or a ProcessGroup of torch.distributed: the data-parallel ranks, instead of `num_replicas` and
+        `rank`. Ranks with the same place in it share their batches, and all ranks are compared (docs/parallel.md).
     Warns:
       UserWarning: the sampler serves one process, but SLURM runs several tasks, or torch.distributed was initialised
         after it was made; or an iterator follows a broken loop of torch's workers, which had drawn ahead.
@@ -119,9 +131,10 @@ class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedS
         start_step: int = 0,
         exclude: Exclude | None = None,
         pad: bool = True,
+        mesh: Any = None,
     ) -> None:
         refuse_path("dataset", dataset)
-        world = World.of(num_replicas, rank)
+        world = World.of(num_replicas, rank, mesh)
         if order is not None:
             _check_order(order, dataset, shuffle=shuffle, seed=seed)
         # torch's constructor would only set these attributes, so it is not called.
@@ -196,6 +209,7 @@ class ChunkedSampler(DistributedSampler):
         epoch_size: int | None = None,
         start_step: int = 0,
         exclude: Exclude | None = None,
+        mesh: Any = None,
     ) -> None:
         refuse_path("dataset", dataset)
         in_order = order_of(dataset, False, seed)
@@ -212,6 +226,7 @@ class ChunkedSampler(DistributedSampler):
             epoch_size=epoch_size,
             start_step=start_step,
             exclude=exclude,
+            mesh=mesh,
         )
         self.shuffle, self.seed = shuffle, seed
         if shuffle:
@@ -252,6 +267,7 @@ class MixtureSampler(DistributedSampler):
         epoch_size: int | None = None,
         start_step: int = 0,
         exclude: Exclude | None = None,
+        mesh: Any = None,
     ) -> None:
         refuse_path("datasets", datasets)
         sampled: Any = datasets
@@ -279,7 +295,14 @@ class MixtureSampler(DistributedSampler):
             if are_ours(parts):
                 sampled = joined(list(parts))
         super().__init__(
-            sampled, num_replicas, rank, drop_last=drop_last, order=order, start_step=start_step, exclude=exclude
+            sampled,
+            num_replicas,
+            rank,
+            drop_last=drop_last,
+            order=order,
+            start_step=start_step,
+            exclude=exclude,
+            mesh=mesh,
         )
         self.shuffle, self.seed = shuffle, seed
 
@@ -322,13 +345,14 @@ class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
         start_step: int = 0,
         exclude: Exclude | None = None,
         pad: bool = True,
+        mesh: Any = None,
         sampler: None = None,
     ) -> None:
         refuse_injected(sampler)
         batch_size = integer("batch_size", batch_size, 1)
         drop_last, pad = bool(drop_last), bool(pad)
         of_samples: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "order": order, "epoch_size": epoch_size}
-        of_samples["exclude"] = exclude
+        of_samples |= {"exclude": exclude, "mesh": mesh}
         if isinstance(dataset, DistributedSampler):
             indices = dataset
             for name, value in of_samples.items():
