@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from .dataset.catalog import Location
     from .dataset.collate import pad_collate
     from .dataset.dataset import Dataset, concat
-    from .dataset.dataset import zip as zip  # noqa: A004 - the same
     from .dataset.decode import takes_location, takes_view
     from .dataset.fields import Fields
     from .dataset.opening import open as open  # noqa: A004 - mmapds.open is the public name
     from .dataset.pack import pack_collate
+    from .dataset.zipped import zip as zip  # noqa: A004 - the same
     from .index import executors as executors
     from .loader import DataLoader
     from .orders.permutation import Permutation
@@ -111,7 +111,8 @@ _LAZY = {
         "convert.writer": ["Writer"],
         "dataset.catalog": ["Location"],
         "dataset.collate": ["pad_collate"],
-        "dataset.dataset": ["Dataset", "concat", "zip"],
+        "dataset.dataset": ["Dataset", "concat"],
+        "dataset.zipped": ["zip"],
         "dataset.decode": ["takes_location", "takes_view"],
         "dataset.fields": ["Fields"],
         "dataset.opening": ["open"],
