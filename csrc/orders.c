@@ -249,3 +249,96 @@ size_t mds_first_outside(const int64_t *numbers, size_t n, uint64_t limit)
         k++;
     return k;
 }
+
+/* ---- draws by weight ----------------------------------------------------------------------------------------------
+ *
+ * A tree halves the records again and again, at whole blocks of the coarse sums as long as it can. With replacement, a
+ * draw is a number below the total, and the tree finds its record.
+ *
+ * Without replacement, a node knows how many draws its records get: their expected number, rounded up or down. It gives
+ * each half the expected number of that half, rounded so that both add up, and such that each half is rounded up with the
+ * probability of its fraction. So every record gets its expected number, rounded without bias, and nothing is stored but
+ * the sums. This is dependent rounding along a tree (A. Srinivasan, "Distributions on level-sets with applications to
+ * approximation algorithms", FOCS 2001). */
+
+/* The sum of the weights of the first `records` records, at least one. */
+static uint64_t sum_of(const mds_sums *s, uint64_t records)
+{
+    return records % MDS_SUMS_BLOCK ? s->ends[records - 1] : s->coarse[records / MDS_SUMS_BLOCK - 1];
+}
+
+static uint64_t middle_of(uint64_t first, uint64_t last)
+{
+    const uint64_t middle = first + (last - first) / 2;
+    if (last - first <= MDS_SUMS_BLOCK)
+        return middle;
+    const uint64_t whole = middle / MDS_SUMS_BLOCK * MDS_SUMS_BLOCK;
+    return whole > first ? whole : whole + MDS_SUMS_BLOCK;
+}
+
+static uint64_t weighted_at(const mds_sums *s, uint64_t drawn)
+{
+    uint64_t first = 0, last = s->n;
+    while (last - first > 1) {
+        const uint64_t middle = middle_of(first, last);
+        if (drawn < sum_of(s, middle))
+            last = middle;
+        else
+            first = middle;
+    }
+    return first;
+}
+
+void mds_weighted_many(const mds_sums *sums, uint64_t key, const int64_t *at, size_t count, int64_t *out)
+{
+    const uint64_t total = sums->ends[sums->n - 1];
+    for (size_t k = 0; k < count; k++)
+        out[k] = (int64_t)weighted_at(sums, mds_draw(key, (uint64_t)at[k], total));
+}
+
+typedef struct {
+    uint64_t whole, part; /* an expected number is whole + part / total */
+} expected;
+
+/* Whether to round up the left half, if exactly one half is: the parts of both say with which probability. */
+static int left_is_up(uint64_t left, uint64_t right, uint64_t total, uint64_t key, uint64_t node)
+{
+    if (left < total - right) /* the sum of both fractions is below 1 */
+        return mds_draw(key, node, left + right) < left;
+    return mds_draw(key, node, (total - left) + (total - right)) < total - right;
+}
+
+static uint64_t rounded_at(const mds_sums *s, uint64_t draws, uint64_t key, uint64_t at)
+{
+    const uint64_t total = s->ends[s->n - 1];
+    uint64_t first = 0, last = s->n, before = 0, given = draws;
+    expected own = {draws, 0};
+    while (last - first > 1) {
+        const uint64_t middle = middle_of(first, last), end = sum_of(s, middle);
+        const unsigned __int128 of_left = (unsigned __int128)(end - before) * draws;
+        const expected left = {(uint64_t)(of_left / total), (uint64_t)(of_left % total)};
+        const uint64_t borrows = own.part < left.part;
+        const expected right = {own.whole - left.whole - borrows, own.part - left.part + (borrows ? total : 0)};
+        const uint64_t up = given - left.whole - right.whole; /* of both halves, 0 to 2 are rounded up */
+        const int takes_one = up == 2 || (up == 1 && left_is_up(left.part, right.part, total, key, middle));
+        const uint64_t to_left = left.whole + (uint64_t)takes_one;
+        if (at < to_left) {
+            last = middle;
+            own = left;
+            given = to_left;
+        } else {
+            at -= to_left;
+            first = middle;
+            before = end;
+            own = right;
+            given -= to_left;
+        }
+    }
+    return first;
+}
+
+void mds_rounded_many(const mds_sums *sums, uint64_t draws, uint64_t key, const int64_t *at, size_t count, int64_t *out)
+{
+    for (size_t k = 0; k < count; k++)
+        out[k] = (int64_t)rounded_at(sums, draws, key, (uint64_t)at[k]);
+}

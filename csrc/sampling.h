@@ -42,6 +42,23 @@ uint64_t mds_draw(uint64_t key, uint64_t i, uint64_t n);
 /* out[k] = draw(key, positions[k], n). Needs n >= 1. */
 void mds_draw_many(uint64_t key, uint64_t n, const int64_t *positions, size_t count, int64_t *out);
 
+/* The weights of n records as sums: ends[i] is the sum of those of records 0 to i. Every MDS_SUMS_BLOCK-th of them is in
+ * `coarse`, too, so that a search reads few pages. Needs n >= 1, and a total ends[n - 1] from 1 to 2^63 - 1. */
+#define MDS_SUMS_BLOCK 4096
+
+typedef struct {
+    const uint64_t *ends, *coarse; /* n, and n / MDS_SUMS_BLOCK entries */
+    uint64_t n;
+} mds_sums;
+
+/* Draws with replacement by weight: out[k] is the record of draw at[k]. */
+void mds_weighted_many(const mds_sums *sums, uint64_t key, const int64_t *at, size_t count, int64_t *out);
+
+/* Draws without replacement by weight: of `draws` draws, each record gets its expected number rounded up or down, at random
+ * by the key. out[k] is the record of draw at[k] < draws; records rise with draws. Needs draws < 2^63. */
+void mds_rounded_many(const mds_sums *sums, uint64_t draws, uint64_t key, const int64_t *at, size_t count,
+                      int64_t *out);
+
 /* The first of numbers[0..n) that is not in [0, limit), or n if all are. */
 size_t mds_first_outside(const int64_t *numbers, size_t n, uint64_t limit);
 

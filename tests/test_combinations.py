@@ -44,6 +44,7 @@ VIEWS = {  # with the ids that it has; `others` are records without lengths
     "mask": lambda ds, _: (ds[np.isin(IDS, SOME)], SOME),
     "saved view": lambda ds, _: (saved(ds[SOME] + ds[:3]), [*SOME, 0, 1, 2]),
     "concat": lambda ds, _: (mmapds.concat([ds[FIRST:], ds[SOME][5:]]), [*IDS[FIRST:], *SOME[5:]]),
+    "repeat": lambda ds, _: (ds.repeat(IDS % 3), np.repeat(IDS, IDS % 3)),
     "positions": lambda ds, _: (ds[IDS[:45] * 7 % N], IDS[:45] * 7 % N),
     "zip": lambda ds, others: (mmapds.zip(a=ds, b=others)[SOME], SOME),
     "map": lambda ds, _: (ds[3:].map(dict), IDS[3:]),
@@ -55,7 +56,12 @@ ORDERS = {
     "blocks": lambda ds: orders.Chunked(ds, "block", mix_chunks=3, seed=3),
     "mixture": lambda ds: orders.Mixture([20, len(ds) - 20], [0.7, 0.3], seed=3, stop="longest"),
     "resampled": lambda ds: orders.Resampled(len(ds), DRAWN, seed=3),
+    "weighted": lambda ds: orders.Weighted(np.arange(len(ds)) + 1, DRAWN, seed=3),
+    "drawn chunks": lambda ds: orders.ResampledChunks(ds, 7, mix_chunks=3, epoch_size=DRAWN, seed=3),
+    "parts": lambda ds: orders.Parts(orders.Shuffled(len(ds), 3), DRAWN),
+    "sorted": lambda ds: orders.Sorted(np.arange(len(ds)) % 5, 9, seed=3),
 }
+DRAWING = ("resampled", "weighted", "drawn chunks", "parts")
 BATCHES = {
     "single": lambda ds, order: mmapds.DistributedSampler(ds, order=order),
     "fixed": lambda ds, order: mmapds.DistributedBatchSampler(ds, 8, order=order),
@@ -157,12 +163,12 @@ def check_epoch(ds, ids, sampler, epoch, how):
 def check_promises(ds, order, batches, steps):
     records = np.concatenate(steps)
     counts = Counter(records.tolist())
-    assert (counts.keys() == set(range(len(ds)))) or (order == "resampled" and len(records) == DRAWN)
+    assert (counts.keys() == set(range(len(ds)))) or (order in DRAWING and len(records) == DRAWN)
     if order == "mixture":
         assert abs((records < 20).sum() - 0.7 * len(records)) <= 1
     elif order == "mixed batches":
         assert all(len(set(step < 20)) == 1 for step in steps)
-    elif order != "resampled":
+    elif order not in DRAWING:
         assert set(counts.values()) == {1}
     if batches in ("bucket", "window"):
         assert all(ds.lengths[step].max() * len(step) <= BUDGET for step in steps)

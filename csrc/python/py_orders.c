@@ -19,6 +19,39 @@ static PyObject *draw(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
+static PyObject *weighted(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long draws, seed, epoch;
+    PyObject *arrays, *ends, *coarse, *keys, *source, *target, *result = NULL;
+    int is_rounded;
+    mds_py_lookup lookup;
+    mds_sums sums;
+    MDS_PY_BUFFERS(buffers, 4);
+    if (!PyArg_ParseTuple(args, "OO&pOOO:weighted", &arrays, mds_py_size, &draws, &is_rounded, &keys, &source,
+                          &target) ||
+        mds_py_expect_tuple(arrays, "sums") != 0 || mds_py_expect_tuple(keys, "key") != 0 ||
+        !PyArg_ParseTuple(arrays, "OO:sums", &ends, &coarse) || !PyArg_ParseTuple(keys, "KK:key", &seed, &epoch))
+        return NULL;
+    if (!(sums.ends = mds_py_take_words(&buffers, ends, MDS_PY_READ, MDS_PY_ANY, "ends")))
+        goto done;
+    sums.n = buffers.entries;
+    if (!(sums.coarse = mds_py_take_words(&buffers, coarse, MDS_PY_READ, sums.n / MDS_SUMS_BLOCK, "coarse")))
+        goto done;
+    if (sums.n < 1 || sums.ends[sums.n - 1] < 1 || sums.ends[sums.n - 1] > INT64_MAX || draws > INT64_MAX)
+        PyErr_Format(PyExc_ValueError, "ends, draws: expected a sum of 1 to 2^63 - 1, and draws below 2^63");
+    else if (mds_py_take_lookup(&buffers, source, target, "positions", &lookup) == 0) {
+        const uint64_t key = mds_key(seed, epoch, 0);
+        if (is_rounded)
+            LOOK_UP(lookup, draws, mds_rounded_many(&sums, draws, key, lookup.at, lookup.count, lookup.out));
+        else
+            LOOK_UP(lookup, draws, mds_weighted_many(&sums, key, lookup.at, lookup.count, lookup.out));
+        result = mds_py_looked_up(&lookup, "position", "an epoch");
+    }
+done:
+    mds_py_give_back(&buffers);
+    return result;
+}
+
 /* ---- Chunks -------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -293,6 +326,12 @@ static PyMethodDef functions[] = {
      "draw($module, n, seed, epoch, positions, out, /)\n--\n\n"
      "Set out[k] to the record at positions[k], drawn from [0, n) with replacement; both are i64, one shape.\n\n"
      "Raises IndexError when a position is negative, ValueError unless 1 <= n < 2^63."},
+    {"weighted", weighted, METH_VARARGS,
+     "weighted($module, sums, draws, rounded, key, positions, out, /)\n--\n\n"
+     "Set out[k] to the record of the draw at positions[k], by weight; both are i64, one shape.\n\n"
+     "sums: two arrays of u64, the sum of the weights up to each record, and every 4096th of them. rounded: draw\n"
+     "without replacement. key: seed and epoch.\n\n"
+     "Raises IndexError when a position is not among the draws, ValueError for weights that are all 0."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -16,7 +16,7 @@ from ..storage.sources import StrPath
 from .catalog import Location
 from .decode import decoder_name, is_same_decoder
 from .randomness import Randomness
-from .views import PermutedRows, Rows, is_position, rows_of
+from .views import PermutedRows, RepeatedRows, Rows, is_position, rows_of
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -256,6 +256,22 @@ class Dataset(_Samples):
             whole = self._select(PermutedRows(Permutation(length, integer("seed", seed))))
         ends = np.rint(np.cumsum(sizes) * length).astype(np.int64).tolist()
         return [whole[begin:end] for begin, end in pairwise([0, *ends[:-1], length])]
+
+    def repeat(self, counts: ArrayLike | str) -> "Dataset":
+        """Return a view in which each record comes several times in a row.
+
+            twice = ds.repeat(2)
+            oversampled = ds.repeat(np.where(ds.lengths > 100, 3, 1))
+
+        It is a view as any other, for each sampler. It takes 8 bytes a record.
+
+        Args:
+          counts: how often each record comes: an integer for all, integers of shape (records,), or a column by name;
+            0 leaves a record out.
+        Raises:
+          Error: a count is negative or no integer, or there is another number of them.
+        """
+        return self._select(RepeatedRows.of(self.column(counts) if isinstance(counts, str) else counts, len(self)))
 
     def save(self, path: StrPath) -> None:
         """Save a view as an index (`.mmx`), which `mmapds.open(path)` opens.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..arrays.values import masked_count
-from ..errors import plain_counted
+from ..errors import Error, plain_counted
 from ..formats.filters import Filter
 from ..orders.permutation import Permutation
 from ..storage.index_file import BITS_BLOCK
@@ -19,6 +19,7 @@ from ..storage.numbers import scratch
 
 Int64s = NDArray[np.int64]
 _PIECE = 1 << 20  # positions at a time
+_MOST = 1 << 31  # how often a record may come
 
 
 class Rows(ABC):
@@ -127,6 +128,40 @@ class BitRows(Rows):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BitRows, (self.words, self._records, self.before)
+
+
+class RepeatedRows(Rows):
+    """Each record several times in a row: those of record i end before position ends[i]."""
+
+    def __init__(self, ends: Int64s) -> None:
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def many(self, positions: Int64s) -> Int64s:
+        return self._ends.searchsorted(positions, side="right").astype(np.int64, copy=False)
+
+    @classmethod
+    def of(cls, counts: Any, length: int) -> "RepeatedRows":
+        """Return the rows of `length` records that come so often each; one count stands for all."""
+        given = np.asarray(counts)
+        given = np.broadcast_to(given, length) if not given.ndim else given
+        if given.dtype.kind not in "iu" or given.shape != (length,):
+            found = f"{given.dtype} of shape {given.shape}"
+            hint = "; give fractions to orders.Weighted(..., replacement=False)" * (given.dtype.kind == "f")
+            raise Error(
+                f"counts: expected integers, one for each of {plain_counted(length, 'record')}, found {found}{hint}"
+            )
+        ends, last = np.frombuffer(scratch(8 * length), np.int64, length), 0
+        for begin in range(0, length, _PIECE):
+            piece = given[begin : begin + _PIECE]
+            if (wrong := (piece < 0) | (piece >= _MOST)).any():
+                at = int(wrong.argmax())
+                raise Error(f"counts[{begin + at}] = {piece[at]}, expected 0 to {_MOST - 1:,}")
+            ends[begin : begin + _PIECE] = last + np.cumsum(piece, dtype=np.int64)
+            last = int(ends[begin + len(piece) - 1])
+        return cls(ends)
 
 
 class NestedRows(Rows):

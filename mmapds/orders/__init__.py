@@ -7,5 +7,20 @@ Write your own with three methods, those of `Order`, and pass it to any sampler 
 """
 
 from .basic import VERSION, Chunked, Mixture, Order, Resampled, Sequential, Shuffled
+from .drawn import Parts, ResampledChunks, Sorted, Weighted
+from .weights import save_weights
 
-__all__ = ["VERSION", "Chunked", "Mixture", "Order", "Resampled", "Sequential", "Shuffled"]
+__all__ = [
+    "VERSION",
+    "Chunked",
+    "Mixture",
+    "Order",
+    "Parts",
+    "Resampled",
+    "ResampledChunks",
+    "Sequential",
+    "Shuffled",
+    "Sorted",
+    "Weighted",
+    "save_weights",
+]

@@ -16,12 +16,15 @@ import numpy as np
 from ..dataset.dataset import Dataset
 from ..errors import Error, OrderError
 from ..orders.basic import Chunked, Int64s, Order, Resampled, Sequential, Shuffled
+from ..orders.drawn import Parts, ResampledChunks, Sorted, Weighted
 from ..remote.cache import Item
 from ..remote.objects import Objects, item_of
 from ..remote.uses import Uses
 from .cursor import Iteration, Span
+from .plan import PartPlan
 
 _SHARDS, _BYTES = 4, 2 << 30  # the most to fetch ahead: whichever is less
+_UNDERSTOOD = (Chunked, Sequential, Shuffled, Resampled, ResampledChunks, Sorted, Weighted, type(None))
 _TRANSFERS, _FLIGHT = 16, 32 << 20  # objects, and bytes, under way; a larger object has the line for itself
 
 
@@ -60,11 +63,11 @@ class Ahead:
     """Fetches ahead of a loop, in threads.
 
     Args:
-      mix_of: returns when the record at a position of the dataset is read in this epoch; -1 if it is not.
+      mix_of: returns when the record at a position of the dataset is read in this epoch, from a mix on; -1 for never.
       uses: tells all processes of the node how far the loop is; None for a cache without a limit.
     """
 
-    def __init__(self, objects: Objects, reads: Reads, mix_of: Callable[[int], int], uses: Uses | None) -> None:
+    def __init__(self, objects: Objects, reads: Reads, mix_of: Callable[[int, int], int], uses: Uses | None) -> None:
         self._objects, self._reads, self._mix_of, self._uses = objects, reads, mix_of, uses
         self._now = self._reached = -1  # the mix whose batches the loop has, and the one that it is about to read
         self._next = 0  # the first use that no thread has fetched
@@ -76,7 +79,7 @@ class Ahead:
 
     def reach(self, position: int) -> None:
         """Note that the loop is about to read a record; fetch what comes next."""
-        mix = self._mix_of(position)
+        mix = self._mix_of(position, self._reached)
         if mix > self._reached:
             with self._lock:
                 self._next = max(self._next, int(np.searchsorted(self._reads.mixes, mix)))
@@ -87,7 +90,7 @@ class Ahead:
 
     def leave(self, position: int) -> None:
         """Note that the loop has read a record: nothing before it is needed any more."""
-        mix = self._mix_of(position)
+        mix = self._mix_of(position, self._now)
         if mix > self._now:
             with self._lock:
                 self._advance(mix)
@@ -155,15 +158,19 @@ def ahead_of(store: Objects, dataset: Any, sampler: Any, span: Span) -> Ahead | 
       OrderError: the limit of the cache is too small for the order.
     """
     order = getattr(sampler, "_order", None) or getattr(sampler._contents, "order", None)
-    if not isinstance(order, Chunked | Sequential | Shuffled | Resampled | None):
+    if not isinstance(getattr(order, "order", order), _UNDERSTOOD) or isinstance(sampler._contents, PartPlan):
         return None
     now, later = (_chunks(dataset, order, span._replace(epoch=epoch)) for epoch in (span.epoch, span.epoch + 1))
     found = [_members(dataset, now), _members(dataset, np.add(later, [0, 0, now[-1, 2] + 1]))]
-    by_begin = now[np.argsort(now[:, 0])]
+    by_begin = now[np.lexsort((now[:, 2], now[:, 0]))]
 
-    def mix_of(position: int) -> int:
-        row = by_begin[max(int(np.searchsorted(by_begin[:, 0], position, side="right")) - 1, 0)]
-        return int(row[2]) if row[0] <= position < row[1] else -1
+    def mix_of(position: int, least: int) -> int:
+        """A chunk that is drawn twice is read in the next mix from `least` on that has it."""
+        last = int(np.searchsorted(by_begin[:, 0], position, side="right"))
+        first = int(np.searchsorted(by_begin[:, 0], by_begin[max(last - 1, 0), 0]))
+        own = by_begin[first:last]
+        rows = own[own[:, 2] >= least]
+        return int(rows[0, 2]) if len(rows) and rows[0, 0] <= position < rows[0, 1] else -1
 
     members, mixes = np.concatenate(found, axis=1)
     reads = Reads(members, mixes, list(map(item_of, dataset._described())), int(now[-1, 2]) + 1)
@@ -190,6 +197,10 @@ def _chunks(dataset: Any, order: Order | None, span: Span) -> Int64s:
             rows[:, 2] = np.unique(rows[:, 2], return_inverse=True)[1]
         found = np.concatenate(lanes)
         return found[np.argsort(found[:, 2], kind="stable")]
+    if isinstance(order, ResampledChunks | Parts) and hasattr(getattr(order, "order", order), "spans"):
+        found = order.spans(span.epoch)[:, :3]
+        found[:, 2] = np.unique(found[:, 2], return_inverse=True)[1]
+        return found
     if isinstance(order, Sequential):
         starts = np.unique(dataset.source_starts)
         return np.stack([starts[:-1], starts[1:], np.arange(len(starts) - 1)], axis=1)

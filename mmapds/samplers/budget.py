@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import OrderError
-from ..orders.basic import Int64s, Order, records_at
+from ..orders.basic import Int64s, Order, integer, records_at
 from ..orders.permutation import Permutation, word
 from .plan import Groups, Plan, Reader, Selection, Uint64s, classes, pieces, rounded_up
 
@@ -19,6 +19,7 @@ _MIXED = 1 << 32  # stream of the first permutation of ready batches; later ones
 _HALVINGS = 24  # bisection steps for the budget that fills the last step
 _TABLE = 1 << 20  # lengths below this are looked up in a table
 _CHUNK = 65_536  # positions of an order read at a time
+_MOST = 2**31  # samples in a batch without a limit
 
 
 class Budget(NamedTuple):
@@ -33,6 +34,19 @@ class Budget(NamedTuple):
     """A record of length L costs L + L^2 / quadratic_length; with 0, it costs L."""
     round_to: int = 1
     """Lengths L are rounded up to a multiple of this."""
+
+    @classmethod
+    def of(
+        cls, max_tokens: int, max_batch_size: int | None, multiple: int, quadratic_length: int | None, round_to: int
+    ) -> "Budget":
+        """Return the limits that a user gave; raise OrderError for one that is out of range."""
+        return cls(
+            max_tokens,
+            _MOST if max_batch_size is None else min(integer("max_batch_size", max_batch_size, 1), _MOST),
+            integer("batch_size_multiple", multiple, 1),
+            0 if quadratic_length is None else integer("quadratic_length", quadratic_length, 1),
+            integer("round_to", round_to, 1),
+        )
 
     def cost(self, length: int) -> int:
         """Return what one record costs; the same rule as in mds_batch_size, and a test compares them."""

@@ -14,6 +14,8 @@ import numpy as np
 from ..errors import warn
 from ..orders.basic import Int64s
 
+_FIRST = 64  # positions of the first block
+
 
 class Sharding(NamedTuple):
     """How ranks share an epoch: each step deals the next `num_replicas * batch_size` positions, round-robin."""
@@ -89,15 +91,16 @@ class Span(NamedTuple):
         """Yield blocks of steps of this rank: the number of the first step, and positions, shape (steps, batch).
 
         Args:
-          size: about how many positions a block has.
+          size: about how many positions a block has; the first ones are smaller, so that the first batch comes fast.
         """
         ranks, batch = [self.sharding.rank], self.sharding.batch_size
         # The last step may be smaller than the others, so it is a block of its own.
         is_even = self.sharding.drop_last or (self.total - self.start) % self.sharding.stride == 0
         full = self.steps if is_even else self.steps - 1
-        size = max(size // batch, 1)
-        for first in range(0, full, size):
-            yield first, self.positions(first, min(size, full - first), ranks)[:, :, 0]
+        first, steps = 0, max(min(size, _FIRST) // batch, 1)
+        while first < full:
+            yield first, self.positions(first, min(steps, full - first), ranks)[:, :, 0]
+            first, steps = first + steps, max(min(2 * steps, size // batch), 1)
         if full < self.steps:
             last = self.positions(full, 1, ranks)[:, :, 0]
             if last[0, 0] >= 0:

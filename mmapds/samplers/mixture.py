@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import OrderError, counted, shortened
 from ..orders.basic import VERSION, Int64s, Mixture
+from .kinds import KindsPlan
 from .ordered import Exclude
 from .plan import Reader, Totals
 from .planned import Lengths, PlannedBatchSampler, cut, one_of
@@ -50,6 +51,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
       epoch_size: batches in an epoch over all ranks, instead of `stop`.
       start_step: where the first iterator begins, in batches.
       exclude: numbers and ranges of records to skip, counted through the datasets; as in `samplers`.
+      part_size: batches of an epoch, which begins where the last one ended.
     The warnings and the errors are those of `TokenBudgetBatchSampler`.
     """
 
@@ -70,6 +72,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         start_step: int = 0,
         exclude: Exclude | None = None,
         mesh: Any = None,
+        part_size: int | None = None,
         sampler: None = None,
     ) -> None:
         one_of("share", share, "tokens", "samples", "batches")
@@ -93,6 +96,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
             None,
             parts[0].packs_per_batch,
             start_step,
+            part_size,
         )
 
     def limit_of(self, records: Sequence[int]) -> tuple[str, int]:
@@ -131,8 +135,13 @@ def _checked(samplers: Sequence[Any]) -> list[PlannedBatchSampler]:
             raise OrderError(
                 f"samplers[{d}]: expected a {type(parts[0]).__name__}, as samplers[0], found a {type(part).__name__}"
             )
-        if part._group_size is not None:
-            raise OrderError(f"samplers[{d}].group_size = {part._group_size}, expected None: a mixture has no groups")
+        if isinstance(part._contents, KindsPlan):
+            raise OrderError(f"samplers[{d}].kind: expected None in a mixture, whose datasets are its kinds")
+        for name in ("group_size", "part_size"):
+            if (given := getattr(part, f"_{name}")) is not None:
+                raise OrderError(
+                    f"samplers[{d}].{name} = {given}, expected None: a mixture has no groups, and own parts"
+                )
         for name in (*_ALIKE, "packs_per_batch"):
             if (found := getattr(part, name, None)) != (expected := getattr(parts[0], name, None)):
                 raise OrderError(f"samplers[{d}].{name} = {found}, expected {expected}, as in samplers[0]")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import OrderError
-from ..orders.basic import Chunked, Int64s
+from ..orders.basic import Chunked, Int64s, integer
 from ..orders.permutation import word
 from .plan import Groups, Plan, Reader, Selection, Uint64s, classes, rounded_up
 
@@ -29,6 +29,21 @@ class PackLimits(NamedTuple):
     """Lengths are rounded up to a multiple of this, which divides the pack length."""
     quadratic_length: int = 0
     """A sequence of length L costs L * L for attention, and this times L for all else."""
+
+    @classmethod
+    def of(
+        cls, pack_length: int, max_sequences: int | None, round_to: int, quadratic_length: int | None
+    ) -> "PackLimits":
+        """Return the limits that a user gave; raise OrderError for one that is out of range."""
+        found = cls(
+            integer("pack_length", pack_length, 1),
+            None if max_sequences is None else integer("max_sequences", max_sequences, 2),
+            integer("round_to", round_to, 1),
+            0 if quadratic_length is None else integer("quadratic_length", quadratic_length, 1),
+        )
+        if pack_length % round_to:
+            raise OrderError(f"round_to = {round_to}, expected a divisor of pack_length = {pack_length}")
+        return found
 
     def cost(self, length: int) -> int:
         """Return the cost of one sequence, for comparison with the pack length."""

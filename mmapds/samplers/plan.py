@@ -232,6 +232,47 @@ class Plan(ABC):
         return {}
 
 
+class PartPlan:
+    """Another plan in parts: an epoch reads the next `size` batches, and each pass goes on where an epoch ended."""
+
+    def __init__(self, plan: Any, size: int) -> None:
+        self.plan, self._size = plan, size
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "plan":  # while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.plan, name)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def reader(self, epoch: int) -> Reader:
+        """Return a reader of the batches of an epoch."""
+        passes, first = divmod(epoch * self._size, len(self.plan))
+        readers: dict[int, Reader] = {}
+
+        def read(positions: Int64s) -> tuple[Int64s, Int64s]:
+            begun, places = np.divmod(positions + first, len(self.plan))
+            found = []
+            for each in np.unique(begun).tolist():
+                if each not in readers:
+                    readers[each] = self.plan.reader(passes + each)
+                found.append(readers[each](places[begun == each]))
+            sizes = [np.diff(ends, prepend=0) for _, ends in found]
+            return np.concatenate([out for out, _ in found]), np.cumsum(np.concatenate(sizes))
+
+        return read
+
+    def totals(self) -> Totals:
+        """Return what an epoch reads, on average, and what a pass leaves out."""
+        found: Totals = self.plan.totals()
+        return found._replace(samples=round(found.samples * self._size / len(self.plan)))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the identity of this plan for states."""
+        return {**self.plan.describe(), "part_size": self._size}
+
+
 class Groups(NamedTuple):
     """Maps the positions of an epoch to batches, which are numbered by their cost.
 

@@ -17,15 +17,16 @@ from ..orders.basic import Chunked, Int64s, Order, Sequential, Shuffled, check_i
 from ..storage.sources import StrPath
 from .budget import BucketPlan, Budget, WindowPlan
 from .cursor import Make, Sharding, Span
+from .kinds import KindsPlan, kinds_of, limits_of_kind
 from .ordered import Exclude, Excluded
 from .packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
-from .plan import Plan, Reader, Selection, pieces, select
+from .plan import PartPlan, Plan, Reader, Selection, pieces, select
 from .ranks import World
 from .resumable import ResumableSampler, refuse_injected
 from .sampled import refuse_path
 from .summary import Summary, of_plan
 
-_MOST = 2**31  # samples in a batch without a limit
+_MOST = 2**31  # size of a group in a state
 
 
 class Lengths(NamedTuple):
@@ -62,6 +63,42 @@ class Lengths(NamedTuple):
                 f"num_replicas = {world.num_replicas}, expected 1 to {found.records}, the number of samples"
             )
         return found
+
+    def plan_of_kinds(
+        self,
+        kind: Any,
+        limits_of: Callable[[int], Any],
+        plan: Callable[..., Any],
+        min_length: int | None,
+        max_length: int | None,
+        oversize: str,
+    ) -> Callable[..., KindsPlan]:
+        """Return what makes a plan of batches of one kind each; its arguments are those of `Plan`.
+
+        Args:
+          kind: integers, or the name of a column.
+          limits_of: returns the limits of a kind.
+        """
+        if isinstance(kind, str) and not hasattr(self.sampled, "column"):
+            raise OrderError(f"kind = {kind!r}, expected integers, or a column of a dataset of mmapds")
+        values = self.sampled.column(kind) if isinstance(kind, str) else kind
+        kinds, plans = kinds_of(values, len(self.by_length)), []
+        for each in kinds:
+            limits, own = limits_of(each.value), Lengths.of(self.by_length.lengths.at(each.records), None, None)
+            try:
+                selection = own.selected(limits, min_length, max_length, oversize, World(1, 0, "given"))
+            except OrderError as error:
+                raise OrderError(f"{error} (of kind {each.value})") from None
+            plans.append(partial(plan, selection, limits))
+        return partial(KindsPlan, kinds, plans, records=len(self.by_length))
+
+
+def _check_kind(planner: str, drop_last: bool) -> None:
+    """Raise OrderError for arguments that batches of one kind do not have."""
+    if planner == "window":
+        raise OrderError("planner = 'window', expected the other one with kind=, which plans each kind alone")
+    if drop_last:
+        raise OrderError("drop_last = True, expected False with kind=, whose steps are whole")
 
 
 def _checked_order(order: Order | None, planner: str, records: int) -> Order | None:
@@ -107,7 +144,11 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         group_size: int | None,
         packs_per_batch: int,
         start_step: int,
+        part_size: int | None,
     ) -> None:
+        if part_size is not None and drop_last:
+            raise OrderError("drop_last = True, expected False with part_size=, which reads every sample")
+        self._part_size = None if part_size is None else integer("part_size", part_size, 1)
         self._world, self._plan_of = world, new_plan
         self.num_replicas, self.rank = world.num_replicas, world.rank
         self.drop_last, self.shuffle, self.seed = bool(drop_last), bool(shuffle), seed
@@ -127,7 +168,8 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def _new_plan(self, group_size: int, fills: bool) -> Any:
         """Return a plan with groups of this many batches."""
-        return self._plan_of(group_size=group_size, fills=fills, seed=self.seed, shuffle=self.shuffle)
+        plan = self._plan_of(group_size=group_size, fills=fills, seed=self.seed, shuffle=self.shuffle)
+        return plan if self._part_size is None else PartPlan(plan, self._part_size)
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
@@ -216,7 +258,8 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def limit_of(self, records: Sequence[int]) -> tuple[str, int]:
         """Return the argument that limits the batch of these records, and its most tokens."""
-        limits = self._contents.limits
+        plan = self._contents
+        limits = plan.limits_of(records) if isinstance(plan, KindsPlan) else plan.limits
         return limits._fields[0], limits[0] * self.packs_per_batch
 
     def lengths_of(self, records: Sequence[int]) -> NDArray[Any]:
@@ -250,6 +293,8 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
                 dropped = samples
             else:
                 repeated = sum(map(len, _dealt(last, self.num_replicas, self._multiple))) - samples
+        if isinstance(plan, KindsPlan):
+            repeated += plan.repeated(self.epoch)
         return of_plan(plan, self._sharding, self.epoch, dropped, repeated)
 
 
@@ -339,6 +384,11 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
       exclude: numbers and ranges of records to skip; another record of the batch replaces each.
       order_cache: a file that caches the order of lengths given as an array, for all ranks of a machine.
       mesh: the data-parallel ranks, as in `DistributedSampler`.
+      kind: a batch holds samples of one kind, an integer: the name of a column, or integers of shape (samples,). All
+        batches of a group have the same one, so all ranks of a step do. A kind of few samples repeats them to fill a
+        step. `max_tokens` may be a dict of budgets by kind. For batches of a fixed size, give ones as lengths.
+      part_size: batches of an epoch, over all ranks. It begins where the last one ended, so every sample comes once a
+        pass. A multiple of `group_size` keeps all steps whole.
       sampler: for trainers that want to shard the epoch again; only None is accepted.
     Warns:
       UserWarning: see `DistributedSampler`.
@@ -354,7 +404,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
     def __init__(
         self,
         dataset_or_lengths: Sized | ArrayLike,
-        max_tokens: int,
+        max_tokens: int | Mapping[int, int],
         *,
         target_lengths: ArrayLike | None = None,
         max_batch_size: int | None = None,
@@ -378,19 +428,17 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         exclude: Exclude | None = None,
         order_cache: StrPath | None = None,
         mesh: Any = None,
+        part_size: int | None = None,
+        kind: ArrayLike | str | None = None,
         sampler: None = None,
     ) -> None:
         one_of("cost", cost, "padded", "sum")
         one_of("oversize", oversize, "error", "drop", "single")
         one_of("planner", planner, "bucket", "window")
         integer("sort_window", sort_window, 1)
-        self._budget = Budget(
-            integer("max_tokens", max_tokens, 1),
-            _MOST if max_batch_size is None else min(integer("max_batch_size", max_batch_size, 1), _MOST),
-            integer("batch_size_multiple", batch_size_multiple, 1),
-            0 if quadratic_length is None else integer("quadratic_length", quadratic_length, 1),
-            integer("round_to", round_to, 1),
-        )
+        budgets: Any = max_tokens.values() if kind is not None and isinstance(max_tokens, Mapping) else [max_tokens]
+        largest = max(integer("max_tokens", each, 1) for each in budgets)
+        self._budget = Budget.of(largest, max_batch_size, batch_size_multiple, quadratic_length, round_to)
         self.round_to = self._budget.round_to
         """Collate functions may round the width of a batch up to a multiple of this."""
         self._multiple = self._budget.batch_size_multiple
@@ -398,19 +446,26 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         world, seed = World.of(num_replicas, rank, mesh), integer("seed", seed)
         lengths = Lengths.of(dataset_or_lengths, target_lengths, order_cache)
         records = len(lengths.by_length)
-        order = _checked_order(order, planner, records)
-        self._selection = lengths.selected(self._budget, min_length, max_length, oversize, world)
-        if planner == "window" and order is None:
-            order = Shuffled(records, seed) if shuffle else Sequential(records)
-        self._order = order
-        new_plan: Callable[..., Any] = partial(BucketPlan, self._selection, self._budget)
-        if order is not None:
-            new_plan = partial(WindowPlan, self._selection, self._budget, order=order, sort_window=sort_window)
-        super().__init__(world, lengths, new_plan, exclude, shuffle, seed, drop_last, group_size, 1, start_step)
+        self._order = _checked_order(order, planner, records)
+        if planner == "window":
+            self._order = self._order or (Shuffled(records, seed) if shuffle else Sequential(records))
+        within = min_length, max_length, oversize
+        if kind is not None:
+            _check_kind(planner, drop_last)
+            limits_of = partial(limits_of_kind, self._budget, "max_tokens", max_tokens)
+            new_plan: Callable[..., Any] = lengths.plan_of_kinds(kind, limits_of, BucketPlan, *within)
+        else:
+            limits = lengths.selected(self._budget, *within, world), self._budget
+            new_plan = partial(BucketPlan, *limits)
+            if self._order is not None:
+                new_plan = partial(WindowPlan, *limits, order=self._order, sort_window=sort_window)
+        super().__init__(
+            world, lengths, new_plan, exclude, shuffle, seed, drop_last, group_size, 1, start_step, part_size
+        )
 
     def _what(self) -> str:
         planner = "bucket" if self._order is None else "window"
-        samples = counted(self._selection.records, "sample")
+        samples = counted(self._contents.totals().samples, "sample")
         return f"{samples}, max_tokens {self._budget.max_tokens:,}, planner {planner!r}, seed {self.seed}"
 
 
@@ -477,18 +532,13 @@ class PackingBatchSampler(PlannedBatchSampler):
         exclude: Exclude | None = None,
         order_cache: StrPath | None = None,
         mesh: Any = None,
+        part_size: int | None = None,
+        kind: ArrayLike | str | None = None,
         sampler: None = None,
     ) -> None:
         one_of("oversize", oversize, "error", "drop", "truncate")
         one_of("planner", planner, "global", "window")
-        self._pack = PackLimits(
-            integer("pack_length", pack_length, 1),
-            None if max_sequences is None else integer("max_sequences", max_sequences, 2),
-            integer("round_to", round_to, 1),
-            0 if quadratic_length is None else integer("quadratic_length", quadratic_length, 1),
-        )
-        if pack_length % round_to:
-            raise OrderError(f"round_to = {round_to}, expected a divisor of pack_length = {pack_length}")
+        self._pack = PackLimits.of(pack_length, max_sequences, round_to, quadratic_length)
         packs_per_batch = integer("packs_per_batch", packs_per_batch, 1)
         self.cut_length = self._pack.pack_length if oversize == "truncate" else None
         """Collate functions must cut samples to this length; None for no cut."""
@@ -506,14 +556,20 @@ class PackingBatchSampler(PlannedBatchSampler):
                 "order=mmapds.orders.Chunked(ds, 4096, mix_chunks=16)"
             )
         self._order = order
-        self._selection = lengths.selected(self._pack, min_length, max_length, oversize, world)
-        new_plan: Callable[..., Any] = partial(PackPlan, self._selection, self._pack)
-        if isinstance(order, Chunked):
-            new_plan = partial(PackWindowPlan, self._selection, PackedChunks(self._selection, self._pack, order))
-        per_batch = packs_per_batch
-        super().__init__(world, lengths, new_plan, exclude, shuffle, seed, drop_last, group_size, per_batch, start_step)
+        new_plan: Callable[..., Any]
+        within = min_length, max_length, oversize
+        if kind is not None:
+            _check_kind(planner, drop_last)
+            new_plan = lengths.plan_of_kinds(kind, lambda _: self._pack, PackPlan, *within)
+        else:
+            selection = lengths.selected(self._pack, *within, world)
+            new_plan = partial(PackPlan, selection, self._pack)
+            if isinstance(order, Chunked):
+                new_plan = partial(PackWindowPlan, selection, PackedChunks(selection, self._pack, order))
+        shape = group_size, packs_per_batch, start_step, part_size
+        super().__init__(world, lengths, new_plan, exclude, shuffle, seed, drop_last, *shape)
 
     def _what(self) -> str:
-        samples = f"{counted(self._selection.records, 'sample')} in {counted(len(self._contents), 'pack')}"
+        samples = f"{counted(self._contents.totals().samples, 'sample')} in {counted(len(self._contents), 'pack')}"
         windows = "" if self._order is None else ", planner 'window'"
         return f"{samples}, pack_length {self._pack.pack_length:,}{windows}, seed {self.seed}"

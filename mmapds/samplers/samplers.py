@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch.utils.data.distributed
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..errors import OrderError, counted, plain_counted
 from ..orders.basic import Chunked, Int64s, Mixture, Order, Sequential, Shuffled, check_is_order, integer
+from ..orders.drawn import Parts, ResampledChunks, order_by_weight
 from .cursor import Make, Sharding, Span
 from .ordered import Exclude, OrderedRecords
 from .ranks import World
@@ -107,6 +108,10 @@ class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedS
         replaces each, so steps, lengths and states do not change.
       pad: False does not pad a partial last step, for exact evaluation: every sample comes once over all ranks, and
         ranks may differ by one sample; `len()` counts the samples of this rank.
+      weights: draw by these weights, with replacement: numbers, or the name of a column; `epoch_size` draws are an
+        epoch. `mmapds.orders.Weighted` draws without replacement.
+      part_size: samples of an epoch, over all ranks. It begins where the last one ended, so every record comes once a
+        pass over the dataset.
       mesh: a DeviceMesh or a ProcessGroup of torch.distributed: the data-parallel ranks, instead of `num_replicas` and
         `rank`. Ranks with the same place in it share their batches, and all ranks are compared (docs/parallel.md).
     Warns:
@@ -132,18 +137,27 @@ class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedS
         exclude: Exclude | None = None,
         pad: bool = True,
         mesh: Any = None,
+        weights: ArrayLike | str | None = None,
+        part_size: int | None = None,
     ) -> None:
         refuse_path("dataset", dataset)
         world = World.of(num_replicas, rank, mesh)
         if order is not None:
-            _check_order(order, dataset, shuffle=shuffle, seed=seed)
+            _check_order(order, dataset, shuffle=shuffle, seed=seed, weights=weights)
         # torch's constructor would only set these attributes, so it is not called.
         self.dataset: Any = dataset
         self.num_replicas, self.rank = world.num_replicas, world.rank
         self.shuffle, self.seed = shuffle is None or bool(shuffle), 0 if seed is None else seed
         self.drop_last = bool(drop_last)
-        if order is None:
+        if weights is not None:
+            if not self.shuffle:
+                raise OrderError("shuffle = False, expected True with weights=, which draw")
+            order, epoch_size = order_by_weight(dataset, weights, epoch_size, self.seed), None
+        elif order is None:
             order = order_of(dataset, self.shuffle, self.seed)
+        if part_size is not None:
+            check_part(epoch_size, self.drop_last)
+            order = Parts(order, integer("part_size", part_size, 1))
         sharding = Sharding(world.num_replicas, world.rank, 1, self.drop_last, bool(pad))
         self._sample(dataset, OrderedRecords(order, epoch_size, exclude), sharding, world, start_step)
         self.num_samples = len(self)
@@ -151,6 +165,13 @@ class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedS
 
     def _what(self) -> str:
         return f"{counted(len(self._contents), 'sample')}, seed {self.seed}"
+
+
+def check_part(epoch_size: int | None, drop_last: bool) -> None:
+    """Raise OrderError for arguments that would leave out samples of each part."""
+    for name, value, expected in (("epoch_size", epoch_size, None), ("drop_last", drop_last, False)):
+        if value != expected:
+            raise OrderError(f"{name} = {value}, expected {expected} with part_size=, which reads every record")
 
 
 def order_of(dataset: Sized, shuffle: bool, seed: int) -> Order:
@@ -190,6 +211,8 @@ class ChunkedSampler(DistributedSampler):
       cross_sources: let chunks cross sources.
       lanes: parts of an epoch with chunks of their own. With the number of nodes, each chunk is read by one node, but
         for some at the edges of lanes. A state keeps its lanes, for any number of ranks.
+      resample: draw chunks with replacement, `epoch_size` samples an epoch, so that a small cache is enough; with
+        `mix_chunks=0`, each is read in order. See `mmapds.orders.ResampledChunks`.
     The other arguments are those of `DistributedSampler`.
     """
 
@@ -210,26 +233,38 @@ class ChunkedSampler(DistributedSampler):
         start_step: int = 0,
         exclude: Exclude | None = None,
         mesh: Any = None,
+        part_size: int | None = None,
+        resample: bool = False,
     ) -> None:
         refuse_path("dataset", dataset)
         in_order = order_of(dataset, False, seed)
         is_block = isinstance(chunk_size, str) and chunk_size == "block"  # an array compares item by item
         has_bounds = is_block or (hasattr(type(dataset), "source_starts") and not cross_sources)
         bounds = dataset if has_bounds else len(dataset)
-        chunked = Chunked(bounds, chunk_size, mix_chunks=mix_chunks, seed=seed, lanes=lanes)
+        order: Any = in_order
+        if resample:
+            if not shuffle:
+                raise OrderError("shuffle = False, expected True with resample=True, which draws")
+            order = ResampledChunks(bounds, chunk_size, mix_chunks=mix_chunks, epoch_size=epoch_size, seed=seed)
+            epoch_size = None
+        elif shuffle:
+            order = chunked = Chunked(bounds, chunk_size, mix_chunks=mix_chunks, seed=seed, lanes=lanes)
+        if integer("lanes", lanes, 1) > 1 and (resample or part_size is not None):
+            raise OrderError(f"lanes = {lanes}, expected 1 with resample=True or part_size=")
         super().__init__(
             dataset,
             num_replicas,
             rank,
             drop_last=drop_last,
-            order=chunked if shuffle else in_order,
+            order=order,
             epoch_size=epoch_size,
             start_step=start_step,
             exclude=exclude,
             mesh=mesh,
+            part_size=part_size,
         )
         self.shuffle, self.seed = shuffle, seed
-        if shuffle:
+        if lanes > 1 and shuffle:
             self._contents.order = chunked._with_lanes(chunked.lanes, max(self.num_replicas // chunked.lanes, 1))
 
 
@@ -268,6 +303,7 @@ class MixtureSampler(DistributedSampler):
         start_step: int = 0,
         exclude: Exclude | None = None,
         mesh: Any = None,
+        part_size: int | None = None,
     ) -> None:
         refuse_path("datasets", datasets)
         sampled: Any = datasets
@@ -303,6 +339,7 @@ class MixtureSampler(DistributedSampler):
             start_step=start_step,
             exclude=exclude,
             mesh=mesh,
+            part_size=part_size,
         )
         self.shuffle, self.seed = shuffle, seed
 
@@ -346,13 +383,15 @@ class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
         exclude: Exclude | None = None,
         pad: bool = True,
         mesh: Any = None,
+        weights: ArrayLike | str | None = None,
+        part_size: int | None = None,
         sampler: None = None,
     ) -> None:
         refuse_injected(sampler)
         batch_size = integer("batch_size", batch_size, 1)
         drop_last, pad = bool(drop_last), bool(pad)
         of_samples: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "order": order, "epoch_size": epoch_size}
-        of_samples |= {"exclude": exclude, "mesh": mesh}
+        of_samples |= {"exclude": exclude, "mesh": mesh, "weights": weights, "part_size": part_size}
         if isinstance(dataset, DistributedSampler):
             indices = dataset
             for name, value in of_samples.items():

@@ -258,6 +258,8 @@ def table(folder):
         "cells_widen": (core.cells_widen, (halves(1, 2), two)),
         "cells_inexact": (core.cells_inexact, (words(1, 2**60 + 1), core.NUMBER_U64)),
         "cells_largest": (core.cells_largest, (words(1, 2**60 + 1),)),
+        "weighted": (core.weighted, ((words(2, 5), words()), 9, False, (1, 2), words(0, 7), two)),
+        "weighted, rounded": (core.weighted, ((words(2, 5), words()), 9, True, (1, 2), words(0, 7), two)),
         "draw": (core.draw, (5, 1, 2, words(0, 7), two)),
         "join_pieces": (core.join_pieces, ([b"ab", b"c"], None, 1, bytearray(6))),
         "join_pieces, placed": (core.join_pieces, ([b"ab", b"c"], words(1, 3), 1, bytearray(6))),
