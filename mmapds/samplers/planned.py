@@ -64,6 +64,10 @@ class Lengths(NamedTuple):
             )
         return found
 
+    def in_order(self, seed: int | None) -> Order:
+        """Return an order of the samples, shuffled with a seed."""
+        return Sequential(len(self.by_length)) if seed is None else Shuffled(len(self.by_length), seed)
+
     def plan_of_kinds(
         self,
         kind: Any,
@@ -101,10 +105,10 @@ def _check_kind(planner: str, drop_last: bool) -> None:
         raise OrderError("drop_last = True, expected False with kind=, whose steps are whole")
 
 
-def _checked_order(order: Order | None, planner: str, records: int) -> Order | None:
-    """Return the order of a window planner; raise OrderError if the planner cannot follow it."""
+def _checked_order(order: Order | None, planner: str, default: Order) -> Order | None:
+    """Return the order of a window planner, or else None; raise OrderError if the planner cannot follow it."""
     if order is None:
-        return None
+        return default if planner == "window" else None
     check_is_order(order)
     if not getattr(order, "is_bijection", True):
         raise OrderError(
@@ -115,8 +119,8 @@ def _checked_order(order: Order | None, planner: str, records: int) -> Order | N
         raise OrderError(f"order: expected None with planner={planner!r}, found an order; give planner='window' too")
     if isinstance(order, Chunked) and order.lanes > 1:
         raise OrderError(f"order: expected lanes = 1 with a planner, found {order.lanes}")
-    if len(order) != records:
-        raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
+    if len(order) != len(default):
+        raise OrderError(f"order: expected {len(default)} positions, one for each record, found {len(order)}")
     return order
 
 
@@ -445,10 +449,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         refuse_injected(sampler)
         world, seed = World.of(num_replicas, rank, mesh), integer("seed", seed)
         lengths = Lengths.of(dataset_or_lengths, target_lengths, order_cache)
-        records = len(lengths.by_length)
-        self._order = _checked_order(order, planner, records)
-        if planner == "window":
-            self._order = self._order or (Shuffled(records, seed) if shuffle else Sequential(records))
+        self._order = _checked_order(order, planner, lengths.in_order(seed if shuffle else None))
         within = min_length, max_length, oversize
         if kind is not None:
             _check_kind(planner, drop_last)
@@ -459,9 +460,8 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
             new_plan = partial(BucketPlan, *limits)
             if self._order is not None:
                 new_plan = partial(WindowPlan, *limits, order=self._order, sort_window=sort_window)
-        super().__init__(
-            world, lengths, new_plan, exclude, shuffle, seed, drop_last, group_size, 1, start_step, part_size
-        )
+        shape = group_size, 1, start_step, part_size
+        super().__init__(world, lengths, new_plan, exclude, shuffle, seed, drop_last, *shape)
 
     def _what(self) -> str:
         planner = "bucket" if self._order is None else "window"
@@ -549,7 +549,7 @@ class PackingBatchSampler(PlannedBatchSampler):
         refuse_injected(sampler)
         world, seed = World.of(num_replicas, rank, mesh), integer("seed", seed)
         lengths = Lengths.of(dataset_or_lengths, None, order_cache)
-        order = _checked_order(order, planner, len(lengths.by_length))
+        order = order and _checked_order(order, planner, lengths.in_order(None))
         if (planner == "window" or order is not None) and not isinstance(order, Chunked):
             raise OrderError(
                 f"order: expected an mmapds.orders.Chunked with planner='window', found {type(order).__name__}; give "
