@@ -347,6 +347,100 @@ def test_kinds_over_worlds_with_three_kills(ds):
         assert Counter(killed(make)) == dict.fromkeys(range(240), 1)
 
 
+# ---- mixtures that change ------------------------------------------------------------------------------------------
+
+
+def draws_of(size, d, sizes, seed, epoch, count):
+    """The records of the first draws of a dataset, in passes."""
+    weights = [0] * len(sizes)
+    weights[d] = 1
+    order = orders.Mixture([*sizes[:d], size, *sizes[d + 1 :]], weights, epoch_size=max(count, 1), seed=seed)
+    return order.at(epoch, np.arange(count)).tolist()
+
+
+@given(
+    st.lists(st.integers(1, 20), min_size=2, max_size=3),
+    st.lists(
+        st.tuples(st.integers(1, 60), st.lists(st.integers(1, 5), min_size=3, max_size=3)), min_size=1, max_size=4
+    ),
+    SEEDS,
+)
+def test_a_mixture_that_changes(sizes, changes, seed):
+    begins = [0, *accumulate(gap for gap, _ in changes)]
+    schedule = [(begin, weights[: len(sizes)]) for begin, (_, weights) in zip(begins, changes, strict=False)]
+    total, expected, done = begins[-1], [], [0] * len(sizes)
+    draws = [draws_of(size, d, sizes, seed, 3, total) for d, size in enumerate(sizes)]
+    for (begin, weights), end in zip(schedule, begins[1:], strict=True):
+        for d in orders.Mixture(sizes, weights, epoch_size=total).members_at(np.arange(end - begin)).tolist():
+            expected.append(draws[d][done[d]])
+            done[d] += 1
+        part = np.searchsorted(np.cumsum(sizes), expected[begin:end], side="right")
+        for d, weight in enumerate(weights):
+            assert abs((part == d).sum() - (end - begin) * weight / sum(weights)) < len(sizes), "exact in a segment"
+    same(orders.Changing(sizes, schedule, epoch_size=total, seed=seed), 3, expected)
+    constant = orders.Mixture(sizes, schedule[0][1], epoch_size=total, seed=seed)
+    same(
+        orders.Changing(sizes, schedule[:1], epoch_size=total, seed=seed), 3, constant.at(3, np.arange(total)).tolist()
+    )
+
+
+def test_a_ramp_is_linear():
+    order = orders.Changing([10, 10], [(0, [1, 0]), (64_000, [0, 1])], epoch_size=70_000, ramps=True)
+    first = order.at(0, np.arange(70_000)) < 10
+    shares = [first[begin : begin + 7000].mean() for begin in range(0, 70_000, 7000)]
+    middles = [1 - (begin + 3500) / 64_000 for begin in range(0, 63_000, 7000)]
+    assert np.abs(np.array(shares[:9]) - middles).max() < 0.02
+    assert not first[64_000:].any()
+
+
+def test_a_job_goes_on_with_other_weights_another_dataset_and_a_grown_one():
+    """What was drawn stays drawn: of datasets that stay, every record comes once a pass over all changes."""
+
+    def of(sizes, weights):
+        return lambda **own: mmapds.MixtureSampler(sizes, weights, epoch_size=480, seed=3, **own)
+
+    first, second, third = of([100, 60], [3, 1]), of([100, 60], [1, 1]), of([100, 60, 40], [1, 1, 2])
+    one = first(num_replicas=2, rank=0)
+    read = np.concatenate([one.indices_at(step) for step in range(60)]).tolist()  # 120 samples
+    two = second(num_replicas=3, rank=0)
+    with pytest.raises(mmapds.StateError):
+        two.load_state_dict(one.state_dict(step=60))
+    two.continue_from(json.loads(json.dumps(one.state_dict(step=60))))
+    assert two.first_step == 40
+    read += np.concatenate([two.indices_at(step) for step in range(40, 80)]).tolist()  # 120 more
+    again = second(num_replicas=1, rank=0)
+    again.load_state_dict(json.loads(json.dumps(two.state_dict(step=80))))
+    assert again.indices_at(240) == two.indices_at(80)[0], "a state keeps the change"
+    again.continue_from(two.state_dict(step=80))
+    assert again.indices_at(240) == two.indices_at(80)[0], "and nothing changes twice"
+    three = third(num_replicas=4, rank=0)
+    three.continue_from(two.state_dict(step=80))
+    read += np.concatenate([three.indices_at(step) for step in range(60, 120)]).tolist()
+    member = np.searchsorted([100, 160], read, side="right")
+    assert np.bincount(member[:120]).tolist() == [90, 30]
+    assert np.bincount(member[120:240]).tolist() == [60, 60]
+    assert np.bincount(member[240:]).tolist() == [60, 60, 120]
+    for d, (begin, size) in enumerate([(0, 100), (100, 60), (160, 40)]):
+        own = np.array(read)[member == d]
+        for at in range(0, len(own) - size + 1, size):
+            assert sorted(own[at : at + size]) == list(range(begin, begin + size))
+    three.set_epoch(1)
+    assert (np.concatenate([three.indices_at(step) for step in range(10)]) >= 160).sum() == 20, (
+        "the next epoch has none"
+    )
+    grown = of([100, 90], [1, 1])(num_replicas=1, rank=0)
+    grown.continue_from(one.state_dict(step=60))
+    rest = np.concatenate([grown.indices_at(step) for step in range(120, 480)])
+    more = rest[rest >= 100]
+    assert sorted(more[:90]) == list(range(100, 190))
+    kept = [record for record in read[:120] if record < 100] + rest[rest < 100].tolist()
+    assert sorted(kept[:100]) == list(range(100))
+    at_end = first(num_replicas=1, rank=0)
+    two.continue_from(at_end.state_dict(step=480))
+    assert (two.epoch, two.first_step) == (1, 0)
+    assert Counter(killed(of([120, 120], [(0, [1, 0]), (120, [0, 1]), (240, [1, 1])]))) == dict.fromkeys(range(240), 2)
+
+
 # ---- bad input ---------------------------------------------------------------------------------------------------
 
 
@@ -406,6 +500,34 @@ def test_kinds_over_worlds_with_three_kills(ds):
         (
             lambda _: mmapds.TokenBudgetBatchSampler([1, 2], 20, kind="often"),
             "kind = 'often', expected integers, or a",
+        ),
+        (
+            lambda _: mmapds.MixtureSampler([5, 5], [(5, [1, 1])], epoch_size=9),
+            "weights: expected positions that rise from 0, found [5]",
+        ),
+        (
+            lambda _: mmapds.MixtureSampler([5, 5], [(0, [1, 1]), (0, [1, 2])], epoch_size=9),
+            "weights: expected positions that rise from 0, found [0, 0]",
+        ),
+        (
+            lambda _: mmapds.MixtureSampler([5, 5], [(0, [1, 1])]),
+            "epoch_size = None, expected a number of samples with",
+        ),
+        (
+            lambda _: mmapds.MixtureSampler([5, 5], [(0, [1])], epoch_size=9),
+            "weights = [1], expected one number for each",
+        ),
+        (
+            lambda _: mmapds.MixtureSampler([5, 5], [1, 1], ramps=True),
+            "ramps = True, expected False without a schedule",
+        ),
+        (
+            lambda ds: DistributedSampler(ds).continue_from(DistributedSampler(ds).state_dict()),
+            "continue_from: expected a mixture, found Shuffled",
+        ),
+        (
+            lambda ds: mmapds.MixtureSampler([5, 5], [1, 1]).continue_from(DistributedSampler(ds).state_dict()),
+            "state['order']: expected a mixture of samples, found 'shuffled'",
         ),
         (lambda ds: ds.repeat([-1] * 240), "counts[0] = -1, expected 0 to "),
         (lambda ds: ds.repeat([1.5] * 240), "counts: expected integers, one for each of 240 records, found float64"),

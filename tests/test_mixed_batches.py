@@ -59,6 +59,25 @@ def test_batches_are_those_of_each_sampler_in_turn(make):
         assert Counter(itertools.chain(*drawn)).keys() == set(range(sum(map(len, LENGTHS))))
 
 
+@pytest.mark.parametrize("make", [budget, window, packs])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_with_groups_all_ranks_of_a_step_have_one_dataset(make, world):
+    batches = mixed(make, stop="longest", group_size=6, num_replicas=world, rank=0)
+    assert len(batches) % (6 // world) == 0
+    for epoch in range(2):
+        batches.set_epoch(epoch)
+        steps = [batches.indices_at(step) for step in range(len(batches))]
+        together = 6 // world
+        for first in range(0, len(steps), together):
+            assert len({member(batch) for step in steps[first : first + together] for batch in step}) == 1
+        read = Counter(int(record) for step in steps for batch in step for record in batch)
+        assert read.keys() == set(range(sum(map(len, LENGTHS))))
+        groups = [member(step[0]) for step in steps[::together]]
+        assert abs(np.mean(groups) - np.mean(groups[: len(groups) // 2])) < 0.1
+    with pytest.raises(OrderError, match=r"group_size = 1000, expected \d+ or less, the batches of samplers\[0\]"):
+        mixed(make, group_size=1000)
+
+
 @pytest.mark.parametrize("share", ["batches", "samples", "tokens"])
 def test_shares_are_those_of_the_weights(share):
     parts = [TokenBudgetBatchSampler(LENGTHS[0], 300), TokenBudgetBatchSampler(LENGTHS[1] * 3, 900)]

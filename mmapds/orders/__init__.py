@@ -8,10 +8,12 @@ Write your own with three methods, those of `Order`, and pass it to any sampler 
 
 from .basic import VERSION, Chunked, Mixture, Order, Resampled, Sequential, Shuffled
 from .drawn import Parts, ResampledChunks, Sorted, Weighted
+from .schedule import Changing
 from .weights import save_weights
 
 __all__ = [
     "VERSION",
+    "Changing",
     "Chunked",
     "Mixture",
     "Order",

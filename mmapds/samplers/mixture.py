@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OrderError, counted, shortened
-from ..orders.basic import VERSION, Int64s, Mixture
+from ..orders.basic import VERSION, Int64s, Mixture, integer
 from .kinds import KindsPlan
 from .ordered import Exclude
 from .plan import Reader, Totals
@@ -33,8 +33,8 @@ class MixtureBatchSampler(PlannedBatchSampler):
         loader = mmapds.DataLoader(mmapds.concat([ds, more]), batch_sampler=batches)
 
     Each sampler plans batches of its own dataset, with its own arguments. A dataset that has been read whole starts
-    again, with other batches. Batches are drawn one by one, so those of a step may differ in cost: a mixture
-    takes no `group_size`. At any position of the epoch, each dataset has its share of batches to within one.
+    again, with other batches. At any position of the epoch, each dataset has its share of batches to within one; or of
+    groups, with `group_size`, so that all ranks of a step have batches of one dataset, which cost about the same.
     Indices count through the datasets in order, like those of `mmapds.concat`.
 
     Every epoch starts each dataset anew: records that `first` or `epoch_size` left unread are not carried over. To read
@@ -46,6 +46,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
       share: the unit of the weights: "tokens", "samples" or "batches". The first two hold on average: they use the mean
         of a batch of each sampler.
       num_replicas, rank, mesh: as in `DistributedSampler`; those of `samplers` do not matter.
+      group_size: batches of an optimizer step, to be of one dataset; by default, batches are drawn one by one.
       drop_last: drop a last step that has fewer batches than ranks, instead of splitting its batches.
       stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
       epoch_size: batches in an epoch over all ranks, instead of `stop`.
@@ -73,6 +74,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         exclude: Exclude | None = None,
         mesh: Any = None,
         part_size: int | None = None,
+        group_size: int | None = None,
         sampler: None = None,
     ) -> None:
         one_of("share", share, "tokens", "samples", "batches")
@@ -82,7 +84,8 @@ class MixtureBatchSampler(PlannedBatchSampler):
         refuse_injected(sampler)
         self._parts, self._refills = parts, parts[0]._refills
         self._multiple = lcm(*(part._multiple for part in parts))
-        plan = _MixedPlan(parts, weights, share, stop, epoch_size)
+        together = 1 if group_size is None else integer("group_size", group_size, 1)
+        plan = _MixedPlan(parts, weights, share, stop, epoch_size, together)
         sampled: Any = [part.sampled for part in parts]
         sampled = joined(sampled) if are_ours(sampled) else range(plan.records)
         super().__init__(
@@ -93,7 +96,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
             any(part.shuffle for part in parts),
             parts[0].seed,
             drop_last,
-            None,
+            together,
             parts[0].packs_per_batch,
             start_step,
             part_size,
@@ -155,18 +158,34 @@ class _MixedPlan:
 
     A plan that has been read whole starts its next epoch. The last of its epochs in an epoch of the mixture may end
     early; its remaining batches are not read.
+
+    Args:
+      group_size: neighbouring batches that are of one plan; each plan makes whole groups.
     """
 
-    group_size, fills = 1, False
+    fills = False
 
     def __init__(
-        self, parts: list[PlannedBatchSampler], weights: Sequence[float], share: str, stop: str, epoch_size: int | None
+        self,
+        parts: list[PlannedBatchSampler],
+        weights: Sequence[float],
+        share: str,
+        stop: str,
+        epoch_size: int | None,
+        group_size: int,
     ) -> None:
-        self._parts, self._plans = parts, [part._new_plan(1, False) for part in parts]
-        sizes = [len(plan) for plan in self._plans]
+        self._parts, self.group_size = parts, group_size
+        self._plans = [part._new_plan(group_size, group_size > 1) for part in parts]
+        for d, plan in enumerate(self._plans):
+            if len(plan) % group_size:
+                raise OrderError(
+                    f"group_size = {group_size}, expected {len(plan)} or less, the batches of samplers[{d}]"
+                )
+        sizes = [len(plan) // group_size for plan in self._plans]  # here and below, in groups
         given = Mixture(sizes, weights, epoch_size=1).weights
         of_batches = [weight / _mean(plan, share) for weight, plan in zip(given, self._plans, strict=True)]
-        self._order = order = Mixture(sizes, of_batches, stop=stop, epoch_size=epoch_size, shuffle=False)
+        groups = None if epoch_size is None else -(-epoch_size // group_size)
+        self._order = order = Mixture(sizes, of_batches, stop=stop, epoch_size=groups, shuffle=False)
         self.weights, self._sizes = np.array(order.weights), np.array(sizes)
         self._period = int(self.weights.sum())
         self._members = order.members_at(np.arange(self._period))
@@ -178,10 +197,10 @@ class _MixedPlan:
         *self.firsts, self.records = accumulate((plan.records for plan in self._plans), initial=0)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._order) * self.group_size
 
     def of_any_group(self, **_: Any) -> _MixedPlan:
-        """Return this plan, which has no groups."""
+        """Return this plan, whose groups are its own."""
         return self
 
     def reader(self, epoch: int) -> Reader:
@@ -194,9 +213,11 @@ class _MixedPlan:
             return (batch + self.firsts[member] for batch in cut(*readers[member][1](batches)))
 
         def read(positions: Int64s) -> tuple[Int64s, Int64s]:
-            members = self._members[positions % self._period]
-            ranks = positions // self._period * self.weights[members] + self._before[positions % self._period]
+            groups, within = np.divmod(positions, self.group_size)
+            members = self._members[groups % self._period]
+            ranks = groups // self._period * self.weights[members] + self._before[groups % self._period]
             begun, batches = np.divmod(ranks, self._sizes[members])
+            batches = batches * self.group_size + within
             part_epochs = epoch * self._epochs[members] + begun
             found: list[Any] = [None] * len(positions)
             for member, part_epoch in sorted(set(zip(members.tolist(), part_epochs.tolist(), strict=True))):
@@ -221,7 +242,7 @@ class _MixedPlan:
     def totals(self) -> Totals:
         """Return what an epoch reads, and what a pass over each dataset leaves out."""
         found = [plan.totals() for plan in self._plans]
-        passes, rooms = self._read / self._sizes, self._read * [plan.limits[0] for plan in self._plans]
+        passes, rooms = self._read / self._sizes, self._read * [float(plan.limits[0]) for plan in self._plans]
         return Totals(
             samples=round(passes @ [each.samples for each in found]),
             too_short=sum(each.too_short for each in found),
@@ -235,6 +256,7 @@ class _MixedPlan:
     def describe(self) -> dict[str, Any]:
         """Return the identity of this plan for states."""
         described: dict[str, Any] = {"order": "mixture of batches", "version": VERSION}
+        described["group_size"] = self.group_size
         for d, (part, plan) in enumerate(zip(self._parts, self._plans, strict=True)):
             known = {key: value for key, value in part._identity.items() if key != "sources"}
             described |= {f"samplers[{d}].{key}": value for key, value in {**plan.describe(), **known}.items()}

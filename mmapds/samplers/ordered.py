@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OrderError, shortened
-from ..orders.basic import Chunked, Int64s, Order, records_at, size_of_epoch
+from ..orders.basic import Chunked, Int64s, Mixture, Order, records_at, size_of_epoch
+from ..orders.schedule import Changing
 
 Exclude = Iterable[Any]
 """What a sampler's `exclude=` takes: record numbers and half-open ranges (begin, end)."""
@@ -76,12 +77,15 @@ class OrderedRecords:
         """Return the identity of the order."""
         return self.order.describe()
 
-    def with_lanes_of(self, saved: object) -> "OrderedRecords":
-        """Return these records with the lanes of the order in a state, which may be of another number of ranks."""
+    def of_state(self, saved: object) -> "OrderedRecords":
+        """Return these records with what a state keeps of its order: lanes, or weights that a job changed."""
         found = copy(self)
-        if isinstance(self.order, Chunked) and isinstance(saved, Mapping):
+        if isinstance(saved, Mapping):
             with suppress(OrderError):  # the comparison with the state names the difference
-                found.order = self.order._with_lanes(saved.get("lanes", 1), saved.get("lane_ranks", 1))
+                if isinstance(self.order, Chunked):
+                    found.order = self.order._with_lanes(saved.get("lanes", 1), saved.get("lane_ranks", 1))
+                if isinstance(self.order, Mixture | Changing) and saved.get("order") == Changing._name:
+                    found.order = Changing.of(self.order).of_state(saved)
         return found
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:

@@ -12,9 +12,10 @@ import numpy as np
 import torch.utils.data.distributed
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import OrderError, counted, plain_counted
+from ..errors import OrderError, StateError, counted, plain_counted
 from ..orders.basic import Chunked, Int64s, Mixture, Order, Sequential, Shuffled, check_is_order, integer
 from ..orders.drawn import Parts, ResampledChunks, order_by_weight
+from ..orders.schedule import Changing
 from .cursor import Make, Sharding, Span
 from .ordered import Exclude, OrderedRecords
 from .ranks import World
@@ -43,13 +44,37 @@ class OrderSampler(ResumableSampler):
         self._cursor = self._new_cursor(start_step)
 
     def _load(self, state: Mapping[str, Any], contents: Any) -> None:
-        found = contents.with_lanes_of(state.get("order") if isinstance(state, Mapping) else None)
+        found = contents.of_state(state.get("order") if isinstance(state, Mapping) else None)
         super()._load(state, found)
         contents.order, self._contents = found.order, contents  # a batch sampler shares them with its sampler
 
     def _maker(self, span: Span) -> Make:
         records, in_batches = self._contents, self._in_batches
         return lambda _, positions: records.at(span.epoch, positions if in_batches else positions[:, 0]).tolist()
+
+    def continue_from(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state of a mixture with other weights, with more datasets, or with datasets that grew.
+
+            sampler = mmapds.MixtureSampler([ds, ds], weights=[0.5, 0.5], epoch_size=10_000)
+            sampler.continue_from(state)
+
+        From the position of the state on, this mixture's weights hold. Datasets go on where they were; one of another
+        size begins anew. States keep the change, so later jobs of this mixture load them as usual.
+
+        Raises:
+          StateError: the state is not of a mixture, has another seed, or more datasets.
+        """
+        records = self._contents
+        try:
+            epoch, position = (integer(f"state[{key!r}]", state_dict[key], 0) for key in ("epoch", "position"))
+            if position == state_dict["epoch_size"]:
+                epoch, position = epoch + 1, 0
+            if not isinstance(records.order, Mixture | Changing):
+                raise OrderError(f"continue_from: expected a mixture, found {type(records.order).__name__}")
+            records.order = Changing.of(records.order).after(state_dict["order"], epoch, position)
+        except (OrderError, KeyError, TypeError) as error:
+            raise StateError(str(error) if isinstance(error, OrderError) else f"state: without {error}") from None
+        self._cursor.load(epoch, position)
 
     def indices_at(self, step: int) -> NDArray[np.int64] | list[NDArray[np.int64]]:
         """Return the records in a step of this epoch: one for each rank, or rows of shape (num_replicas, batch).
@@ -282,16 +307,18 @@ class MixtureSampler(DistributedSampler):
 
     Args:
       datasets: datasets or their sizes; or one mmapds dataset, to mix its sources.
-      weights: share of each; `orders.Mixture` says which are exact.
+      weights: share of each; `orders.Mixture` says which are exact. Or a schedule, with an `epoch_size`: pairs of a
+        number of samples, over all ranks, and the weights from there on: `[(0, [0.7, 0.3]), (1_000_000, [0.5, 0.5])]`.
       stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
       epoch_size: positions in an epoch over all ranks, instead of `stop`.
+      ramps: change the weights of a schedule linearly from each entry to the next one.
     The other arguments are those of `DistributedSampler`.
     """
 
     def __init__(
         self,
         datasets: Sequence[Sized | int] | Sized,
-        weights: Sequence[float],
+        weights: Sequence[float] | Sequence[tuple[int, Sequence[float]]],
         num_replicas: int | None = None,
         rank: int | None = None,
         shuffle: bool = True,
@@ -304,6 +331,7 @@ class MixtureSampler(DistributedSampler):
         exclude: Exclude | None = None,
         mesh: Any = None,
         part_size: int | None = None,
+        ramps: bool = False,
     ) -> None:
         refuse_path("datasets", datasets)
         sampled: Any = datasets
@@ -325,7 +353,7 @@ class MixtureSampler(DistributedSampler):
             ]
         else:
             raise OrderError(f"datasets: expected a list of datasets or sizes, found {type(datasets).__name__}")
-        order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)
+        order = _mixture_of(sizes, weights, stop, epoch_size, ramps, seed=seed, shuffle=shuffle)
         if starts is None:
             parts, sampled = sampled, range(order.records)
             if are_ours(parts):
@@ -342,6 +370,19 @@ class MixtureSampler(DistributedSampler):
             part_size=part_size,
         )
         self.shuffle, self.seed = shuffle, seed
+
+
+def _mixture_of(
+    sizes: Sequence[Any], weights: Any, stop: str, epoch_size: int | None, ramps: bool, **options: Any
+) -> Mixture | Changing:
+    """Return a mixture of constant weights, or of a schedule."""
+    if not (isinstance(weights, Sequence) and weights and isinstance(weights[0], Sequence)):
+        if ramps:
+            raise OrderError("ramps = True, expected False without a schedule of weights")
+        return Mixture(sizes, weights, stop=stop, epoch_size=epoch_size, **options)
+    if epoch_size is None:
+        raise OrderError("epoch_size = None, expected a number of samples with a schedule of weights")
+    return Changing(sizes, weights, epoch_size=epoch_size, ramps=ramps, **options)
 
 
 class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
