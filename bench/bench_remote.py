@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch.utils.data
+import webdataset
 
 import mmapds
 from bench.rivals import remote as rivals
-from bench.support.remote import Store, belady, corpus, lru
+from bench.support.remote import Store, belady, corpus, lru, tars
 from bench.support.results import ROOT
 
 EPOCHS = 3
@@ -261,6 +262,38 @@ def test_large_objects(row, tmp_path):
         f"{2 * steps * 0.02:.0f} s of steps; at least {1 + 2 / shards:.2f} corpora",
         f"{seconds:.0f} s, {fetched:.2f} corpora; after {WARM_UP} steps, waits of {found[WARM_UP:].sum():.1f} s, then "
         f"{second.sum():.1f} s; the longest {max(found[WARM_UP:].max(), second.max()):.2f} s",
+        "",
+    )
+
+
+def test_resampled_objects(row, tmp_path):
+    """Shards drawn with replacement: beside WebDataset, which keeps none and reads each draw over the network."""
+    shards, records, size, draws, step = 4, 4096, 146_484, 8, 0.02
+    one = corpus(tmp_path / "store" / "drawn", shards, records, size)
+    tars(tmp_path / "store" / "drawn", tmp_path / "store" / "tars", records, size)
+    with Store(tmp_path / "store") as store:
+        ds = opened(store, tmp_path, "drawn", cache_bytes=3 * one)
+        sampler = mmapds.ChunkedSampler(ds, 10**9, resample=True, mix_chunks=1, epoch_size=draws * records, seed=3)
+        loader = mmapds.DataLoader(ds, BATCH, sampler=sampler, num_workers=2, collate_fn=list)
+        store.take()
+        begin = time.perf_counter()
+        found = waits(loader, step)
+        ours = time.perf_counter() - begin, sum(store.sent().values()) / one, found[WARM_UP:]
+        urls = [f"{store.options['endpoint']}/tars/part-{shard:04}.tar" for shard in range(shards)]
+        read = webdataset.WebDataset(urls, resampled=True, shardshuffle=False).shuffle(1000).decode()
+        rival = webdataset.WebLoader(read.batched(BATCH, collation_fn=list), batch_size=None, num_workers=2)
+        begin = time.perf_counter()
+        found = waits(rival.slice(draws * records // BATCH), step)
+        theirs = time.perf_counter() - begin, sum(store.sent().values()) / one, found[WARM_UP:]
+
+    def told(seconds, fetched, waited):
+        figures = f"{waited.sum():.1f} s, the longest {waited.max():.2f} s"
+        return f"{seconds:.0f} s, {fetched:.1f} shards fetched; waits after {WARM_UP} steps {figures}"
+
+    row(
+        f"{draws} draws of {shards} shards of 600 MB, {records:,} samples each, steps of {step * 1e3:g} ms",
+        f"WebDataset, resampled=True: {told(*theirs)}",
+        f"resample=True, cache of 3 shards: {told(*ours)}",
         "",
     )
 

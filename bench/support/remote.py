@@ -1,7 +1,9 @@
 """A corpus in an object store: a server in a process of its own, and what a cache must fetch at least."""
 
+import io
 import multiprocessing
 import os
+import tarfile
 from collections import Counter, OrderedDict, defaultdict, deque
 from pathlib import Path
 
@@ -18,6 +20,17 @@ def corpus(folder, shards, records, size):
         lines = (orjson.dumps({"shard": shard, "number": number, "text": text}) for number in range(records))
         (folder / f"part-{shard:04}.jsonl").write_bytes(b"".join(line.ljust(size - 1) + b"\n" for line in lines))
     return records * size
+
+
+def tars(folder, into, records, size):
+    """Write the files of a corpus as tars, a member for each record."""
+    into.mkdir(parents=True)
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open("rb") as lines, tarfile.open(into / f"{path.stem}.tar", "w") as tar:
+            for number in range(records):
+                member = tarfile.TarInfo(f"{path.stem}-{number}.json")
+                member.size = size
+                tar.addfile(member, io.BytesIO(lines.read(size)))
 
 
 class Store:

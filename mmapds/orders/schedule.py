@@ -72,7 +72,7 @@ class Changing(ComputedOrder):
         self._take([Segment(begin, weights, own) for begin, weights in made if begin < size], size, seed, shuffle)
 
     @classmethod
-    def of(cls, mixture: Mixture | Changing) -> Changing:
+    def _of(cls, mixture: Mixture | Changing) -> Changing:
         """Return the same mixture as one of this class."""
         if isinstance(mixture, Changing):
             return mixture
@@ -103,7 +103,7 @@ class Changing(ComputedOrder):
         }
         return super().describe()
 
-    def after(self, saved: Mapping[str, Any], epoch: int, position: int) -> Changing:
+    def _after(self, saved: Mapping[str, Any], epoch: int, position: int) -> Changing:
         """Return this order, but in one epoch with the segments of another mixture before a position.
 
         Args:
@@ -131,7 +131,7 @@ class Changing(ComputedOrder):
         other.__dict__ |= self.__dict__ | {"_one": (epoch, _Course(begun + now))}
         return other
 
-    def of_state(self, saved: Mapping[str, Any]) -> Changing:
+    def _of_state(self, saved: Mapping[str, Any]) -> Changing:
         """Return this order with the changed epoch of a state, if the state has the same weights and datasets."""
         other = self
         if saved.get("order") == self._name and saved.get("segments") == self.describe()["segments"]:

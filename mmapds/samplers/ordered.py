@@ -85,7 +85,7 @@ class OrderedRecords:
                 if isinstance(self.order, Chunked):
                     found.order = self.order._with_lanes(saved.get("lanes", 1), saved.get("lane_ranks", 1))
                 if isinstance(self.order, Mixture | Changing) and saved.get("order") == Changing._name:
-                    found.order = Changing.of(self.order).of_state(saved)
+                    found.order = Changing._of(self.order)._of_state(saved)
         return found
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:

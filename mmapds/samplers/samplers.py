@@ -71,7 +71,7 @@ class OrderSampler(ResumableSampler):
                 epoch, position = epoch + 1, 0
             if not isinstance(records.order, Mixture | Changing):
                 raise OrderError(f"continue_from: expected a mixture, found {type(records.order).__name__}")
-            records.order = Changing.of(records.order).after(state_dict["order"], epoch, position)
+            records.order = Changing._of(records.order)._after(state_dict["order"], epoch, position)
         except (OrderError, KeyError, TypeError) as error:
             raise StateError(str(error) if isinstance(error, OrderError) else f"state: without {error}") from None
         self._cursor.load(epoch, position)
