@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch.utils.data
-import webdataset
 
 import mmapds
 from bench.rivals import remote as rivals
@@ -268,6 +267,7 @@ def test_large_objects(row, tmp_path):
 
 def test_resampled_objects(row, tmp_path):
     """Shards drawn with replacement: beside WebDataset, which keeps none and reads each draw over the network."""
+    webdataset = pytest.importorskip("webdataset", reason="make build/trainers/installed")
     shards, records, size, draws, step = 4, 4096, 146_484, 8, 0.02
     one = corpus(tmp_path / "store" / "drawn", shards, records, size)
     tars(tmp_path / "store" / "drawn", tmp_path / "store" / "tars", records, size)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 _PREFIX = ".uses-"
 _BEGUN, _ENDED, _FIRST, _DONE, _HEADER = 0, 1, 2, 3, 32  # numbers of the header, each of 8 bytes; its bytes
+_MADE = 60.0  # seconds after which an empty file is one of a process that is gone
 _RATE = 1e8  # bytes a second, until a loop has run for a second
 
 
@@ -38,7 +39,7 @@ class Uses:
         head = np.array([time.monotonic(), 0, np.nan, 0])
         counts = np.array([len(pinned), len(names)], np.uint64)
         of_pinned = np.fromiter(map(_id, pinned), np.uint64, len(pinned))
-        with open(path, "wb", buffering=0) as file:
+        with open(descriptor, "wb", closefd=False) as file:
             file.write(b"".join(each.tobytes() for each in (head, counts, of_pinned, ids[order], times[order])))
         self._head = np.frombuffer(mmap.mmap(descriptor, _HEADER), np.float64)
         self.remove = weakref.finalize(self, _remove, path, descriptor, os.getpid())
@@ -75,7 +76,9 @@ def seconds_until_use(directory: str, names: list[str]) -> NDArray[np.float64]:
             except BlockingIOError:
                 found = np.minimum(found, _seconds(file.read(), ids))
             else:
-                os.unlink(path)
+                found_now = os.fstat(file.fileno())
+                if found_now.st_size or time.time() - found_now.st_mtime > _MADE:  # or else it is being made
+                    os.unlink(path)
     return found
 
 
