@@ -182,7 +182,10 @@ def test_a_summary_counts_what_all_ranks_get(make, options):
     found, sizes = samplers[0].summary(), [len(batch) for batch in batches]
     assert (found.samples + found.repeated, found.steps, found.batches) == (sum(sizes), len(steps), len(sizes))
     assert (found.largest, found.dropped) == (max(sizes), (N - found.samples) if options else 0)
-    assert f"{found.samples} samples in {len(sizes)} batches, {len(steps)} steps\n" in str(found)
+    tokens = "" if found.tokens is None else f" of {found.tokens:,} tokens"
+    assert f"{found.samples} samples{tokens} in {len(sizes)} batches, {len(steps)} steps\n" in str(found)
+    if found.tokens is not None:
+        assert found.tokens == sum(samplers[0].total_at(step) for step in range(len(steps)))
 
 
 def test_a_summary_of_fixed_batches_shows_what_a_budget_would_save(write):

@@ -273,6 +273,88 @@ class Dataset(_Samples):
         """
         return self._select(RepeatedRows.of(self.column(counts) if isinstance(counts, str) else counts, len(self)))
 
+    def windows(
+        self,
+        length: int,
+        stride: int | None = None,
+        *,
+        fields: str | Sequence[str] = (),
+        column: str = "length",
+        short: str = "keep",
+    ) -> "Dataset":
+        """Return a dataset of parts of records: each of `length` items, or the rest.
+
+            windows = ds.windows(64, fields="tokens")
+            packs = mmapds.PackingBatchSampler(windows, pack_length=256)
+
+        Lists, arrays, tensors or text are cut along their first axis. The column has the sizes of windows, so samplers
+        plan with them. It takes 8 bytes a record.
+
+        Args:
+          length: most items of a window.
+          fields: names of what to cut; the other fields of a sample stay. A sample without fields is cut itself.
+          stride: items from one window of a record to the next one; `length` by default, so that none overlap.
+          column: the column with the number of items of each record.
+          short: "keep" a last window that is shorter, "drop" it, or "pad" it with zeros.
+        Raises:
+          Error: an argument is out of range; or, at a read, a field has not as many items as the column says.
+        """
+        from .parts import WindowedDataset  # it is a dataset, too
+
+        return WindowedDataset.of(self, length, stride, column, short, fields)
+
+    def blocks(
+        self,
+        size: int,
+        *,
+        field: str | None = None,
+        shift: int = 1,
+        position_ids: bool = False,
+        column: str | None = "length",
+        dtype: str = "int64",
+    ) -> "Dataset":
+        """Return a dataset of runs of `size` tokens over all records, in their order.
+
+            blocks = ds.blocks(128, field="tokens")
+            sampler = mmapds.DistributedBatchSampler(blocks, batch_size=8, seed=7)
+
+        Sample i is a dict: `tokens`, the i-th run; `labels`, the same `shift` tokens later; and `position_ids`, which
+        restart where a record begins. Blocks cross records; the tokens behind the last whole block are left out. It
+        takes 8 bytes a record.
+
+        Args:
+          size: tokens of a block.
+          field: that of the tokens; None for samples that are arrays.
+          shift: how many tokens later the labels are; 0 for no labels.
+          position_ids: whether to give them.
+          column: the column with the tokens of each record; None if all records have equally many.
+          dtype: of tokens and labels.
+        Raises:
+          Error: an argument is out of range; or, at a read, a record has not as many tokens as the column says.
+        """
+        from .blocks import BlockDataset, Shape  # it is a dataset, too
+
+        return BlockDataset.of(self, size, column, Shape(0, shift, field, position_ids, dtype))
+
+    def around(self, offsets: Any, *, group: Any) -> "Dataset":
+        """Return a dataset of records with others around them: frames of an episode.
+
+            clips = ds.around({"tokens": [-1, 0], "id": range(0, 4)}, group=np.arange(len(ds)) // 100)
+
+        A field has its values at all offsets, stacked where they are arrays, and beside it a mask `FIELD_is_pad`: true
+        beyond the first or the last record of the group, whose value is repeated there.
+
+        Args:
+          offsets: integers for all fields, or a dict of them by field; other fields stay as in the record itself.
+          group: the name of a column, or numbers of shape (records,), such as that of the episode. Records of a group
+            are neighbours.
+        Raises:
+          Error: an argument is out of range; or, at a read, samples have no such fields.
+        """
+        from .parts import AroundDataset  # it is a dataset, too
+
+        return AroundDataset.of(self, offsets, group)
+
     def save(self, path: StrPath) -> None:
         """Save a view as an index (`.mmx`), which `mmapds.open(path)` opens.
 

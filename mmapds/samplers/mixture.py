@@ -250,6 +250,7 @@ class _MixedPlan:
             too_long_tokens=sum(each.too_long_tokens for each in found),
             over=sum(each.over for each in found),
             cut_tokens=sum(each.cut_tokens for each in found),
+            tokens=round(passes @ [float(each.tokens) for each in found]),
             fill=float(rooms @ [each.fill for each in found] / rooms.sum()),
         )
 

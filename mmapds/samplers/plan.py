@@ -136,6 +136,7 @@ class Totals(NamedTuple):
     too_long_tokens: int
     over: int
     cut_tokens: int
+    tokens: int
     fill: float
 
 
@@ -193,6 +194,7 @@ class Plan(ABC):
         tokens = selection.by_length.values.astype(object) * counts
         samples_over = int(counts[begin : begin + over].sum())
         cut_tokens = int(tokens[begin : begin + over].sum()) - samples_over * limit if self.cuts else 0
+        planned = int(tokens[begin:end].sum()) - cut_tokens
         return Totals(
             selection.records,
             selection.too_short,
@@ -200,7 +202,8 @@ class Plan(ABC):
             int(tokens[:begin].sum()),
             samples_over,
             cut_tokens,
-            (int(tokens[begin:end].sum()) - cut_tokens) / len(self) / limit,
+            planned,
+            planned / len(self) / limit,
         )
 
     @property
@@ -266,7 +269,8 @@ class PartPlan:
     def totals(self) -> Totals:
         """Return what an epoch reads, on average, and what a pass leaves out."""
         found: Totals = self.plan.totals()
-        return found._replace(samples=round(found.samples * self._size / len(self.plan)))
+        samples, tokens = (round(each * self._size / len(self.plan)) for each in (found.samples, found.tokens))
+        return found._replace(samples=samples, tokens=tokens)
 
     def describe(self) -> dict[str, Any]:
         """Return the identity of this plan for states."""

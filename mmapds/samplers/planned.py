@@ -289,17 +289,19 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     def summary(self) -> Summary:
         """Return statistics of this epoch; `print` shows them. In a long epoch, some are those of the first steps."""
         plan, stride = self._contents, self._sharding.stride
-        dropped = repeated = 0
+        dropped = dropped_tokens = repeated = 0
         if len(plan) % stride:
             last = cut(*plan.reader(self.epoch)(np.arange(len(plan) // stride * stride, len(plan))))
             samples = sum(map(len, last))
             if self.drop_last:
-                dropped = samples
+                dropped, sizes = samples, np.array([*map(len, last)])
+                tokens, _, _ = plan.measured(np.concatenate(last), np.cumsum(sizes) - sizes, sizes)
+                dropped_tokens = int(tokens.sum())
             else:
                 repeated = sum(map(len, _dealt(last, self.num_replicas, self._multiple))) - samples
         if isinstance(plan, KindsPlan):
             repeated += plan.repeated(self.epoch)
-        return of_plan(plan, self._sharding, self.epoch, dropped, repeated)
+        return of_plan(plan, self._sharding, self.epoch, dropped, dropped_tokens, repeated)
 
 
 class _Epochs(torch.utils.data.Sampler[int]):

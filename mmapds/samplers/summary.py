@@ -33,6 +33,7 @@ class Summary(NamedTuple):
       padding: share of a padded batch that is padding; for packs, the unfilled share; None without lengths.
       imbalance: largest cost of a batch in a step, divided by the mean cost; averaged over the measured steps; None
         without lengths.
+      tokens: of the samples of an epoch, in the unit of the lengths; None without a plan.
     """
 
     samples: int
@@ -51,14 +52,16 @@ class Summary(NamedTuple):
     fill: float | None
     padding: float | None
     imbalance: float | None
+    tokens: int | None
 
     def __str__(self) -> str:
         skipped = self.too_short + self.too_long + self.dropped
         batches = f"{self.batches:,} batch{'es' * (self.batches != 1)}"
         full = "" if self.fill is None else f"{self.fill:.2%} full with "
         costs = "" if self.padding is None else f"; {self.padding:.2%} padding, imbalance {self.imbalance:.4f}"
+        tokens = "" if self.tokens is None else f" of {counted(self.tokens, 'token')}"
         return (
-            f"{counted(self.samples, 'sample')} in {batches}, {counted(self.steps, 'step')}\n"
+            f"{counted(self.samples, 'sample')}{tokens} in {batches}, {counted(self.steps, 'step')}\n"
             f"{full}{self.mean_size:.1f} samples on average of {self.planned:,} planned, {self.largest:,} at "
             f"most{costs}\n"
             f"skipped {skipped:,}: too short {self.too_short:,}, too long {self.too_long:,} "
@@ -70,11 +73,11 @@ class Summary(NamedTuple):
 # ---- of plans --------------------------------------------------------------------------------------------------------
 
 
-def of_plan(plan: Plan, sharding: Sharding, epoch: int, dropped: int, repeated: int) -> Summary:
+def of_plan(plan: Plan, sharding: Sharding, epoch: int, dropped: int, dropped_tokens: int, repeated: int) -> Summary:
     """Return the statistics of an epoch of a plan.
 
     Args:
-      dropped, repeated: samples of the last step.
+      dropped, dropped_tokens, repeated: samples of the last step, and their tokens.
     """
     totals, steps = plan.totals(), sharding.steps(len(plan))
     largest, padding, imbalance = _measured(plan, sharding, epoch)
@@ -95,6 +98,7 @@ def of_plan(plan: Plan, sharding: Sharding, epoch: int, dropped: int, repeated: 
         fill=totals.fill,
         padding=padding,
         imbalance=imbalance,
+        tokens=totals.tokens - dropped_tokens,
     )
 
 
@@ -163,4 +167,5 @@ def of_order(records: Any, span: Span, lengths: Any) -> Summary:
         fill=None,
         padding=padding,
         imbalance=imbalance,
+        tokens=None,
     )
