@@ -441,6 +441,56 @@ def test_a_job_goes_on_with_other_weights_another_dataset_and_a_grown_one():
     assert Counter(killed(of([120, 120], [(0, [1, 0]), (120, [0, 1]), (240, [1, 1])]))) == dict.fromkeys(range(240), 2)
 
 
+def test_another_dataset_in_the_place_of_one_is_refused_and_parts_of_a_pass_go_on(ds):
+    one, two = ds[:120], ds[120:]
+    first = mmapds.MixtureSampler([one, two], [3, 1], num_replicas=1, rank=0, epoch_size=400)
+    state = json.loads(json.dumps(first.state_dict(step=100)))
+
+    def of(*datasets, **options):
+        own = {"num_replicas": 1, "rank": 0, "epoch_size": 400, **options}
+        return mmapds.MixtureSampler(datasets, [1] * len(datasets), **own)
+
+    of(one, two).continue_from(state)
+    of(one, two, ds[:5]).continue_from(state)
+    for wrong in ((two, one), (one[::-1], two), (ds[:5], one, two), (one[:50], two)):
+        with pytest.raises(mmapds.StateError, match=r"datasets\[\d\]: expected .*"):
+            of(*wrong).continue_from(state)
+    for other in (of(one, two), of(one, two, ds[:5])):
+        with pytest.raises(mmapds.StateError, match=r"call sampler.continue_from\(state\)"):
+            other.load_state_dict(state)
+    with pytest.raises(
+        mmapds.StateError, match="epoch_size = 90, expected more than 100, the position of the state; give"
+    ):
+        of(one, two, epoch_size=90).continue_from(state)
+
+    whole, parts = of(one, two), of(one, two, part_size=80)
+    for each in (whole, parts):
+        each.continue_from(state)
+    assert (parts.epoch, parts.first_step, whole.first_step) == (1, 20, 100)
+    read = []
+    for epoch in range(1, 5):
+        parts.set_epoch(epoch)
+        read += [int(parts.indices_at(step)[0]) for step in range(20 if epoch == 1 else 0, 80)]
+    assert read == [int(whole.indices_at(step)[0]) for step in range(100, 400)]
+    later = of(one, two, part_size=80)
+    later.load_state_dict(parts.state_dict(step=40))
+    assert later.indices_at(40) == parts.indices_at(40)
+    again = of(one, two)
+    again.continue_from(parts.state_dict(step=40))
+    assert (again.first_step, again.indices_at(360)) == (360, parts.indices_at(40))
+
+
+def test_batches_of_a_curriculum_come_in_its_order(ds):
+    order = orders.Sorted(ds.lengths, window=10, epochs=1, seed=3)
+    sampler = mmapds.TokenBudgetBatchSampler(ds, 30, planner="window", order=order, num_replicas=1, rank=0)
+    means = [
+        np.mean([ds.lengths[batch].mean() for batch in part])
+        for part in np.array_split(np.array([*sampler], object), 6)
+    ]
+    assert means == sorted(means)
+    assert Counter(record for batch in sampler for record in batch) == dict.fromkeys(range(240), 1)
+
+
 # ---- bad input ---------------------------------------------------------------------------------------------------
 
 

@@ -139,13 +139,25 @@ places = mesh["dp"]
 dist.destroy_process_group()
 say(tried(lambda: DistributedSampler(ds, mesh=places)))
 """
-    first, one, two, three = world(BEFORE + code, tmp_path, 4)
+    code = code.replace(
+        "if rank == 1:",
+        """say(tried(lambda: list(DistributedBatchSampler(ds, 4, mesh=mesh["dp"] if rank != 2 else None))))
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    DistributedBatchSampler(ds, 4, mesh=mesh)
+    say(str(warned[0].message))
+if rank == 1:""",
+        1,
+    )
+    first, one, two, three = world(BEFORE + "import warnings\n" + code, tmp_path, 4)
     expected = [
         "seed = 1 on rank 3, expected 0 as on rank 0",
         "first_step = 2 on rank 3, expected 0 as on rank 0",
         "batch_size = 5 on rank 3, expected 4 as on rank 0",
         "dataset = ",
         "rank = 1 on ranks 1, 2 and 3, expected it on 2; pass the rank of the process, or mesh=",
+        "num_replicas = 4 on rank 2, expected 2 as on rank 0; give mesh= on all ranks or on none",
+        "mesh: expected dimensions of data parallel ranks, found 'tp'; give those alone, as mesh['dp']",
     ]
     for k, start in enumerate(expected):
         assert first[k] == one[k] == two[k] == three[k]
@@ -158,9 +170,9 @@ say(tried(lambda: DistributedSampler(ds, mesh=places)))
         "mesh: expected None beside a sampler",
         "mesh: expected a process group of torch.distributed, found none",
     ]
-    assert [message.startswith(start) for message, start in zip(one[5:], wrong, strict=True)] == [True] * len(wrong)
-    assert two[5].startswith("mesh: expected a process group, found one that was destroyed")
-    for message in (*first, *one[5:], two[5]):
+    assert [message.startswith(start) for message, start in zip(one[7:], wrong, strict=True)] == [True] * len(wrong)
+    assert two[7].startswith("mesh: expected a process group, found one that was destroyed")
+    for message in (*first, *one[7:], two[7]):
         check(message)
 
 

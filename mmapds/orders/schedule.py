@@ -118,10 +118,12 @@ class Changing(ComputedOrder):
         if len(before[-1].sizes) > len(self._sizes):
             expected = f"those of the state, {len(before[-1].sizes)} or more"
             raise OrderError(f"datasets: expected {expected}, found {len(self._sizes)}")
+        for d, (old, new) in enumerate(zip(before[-1].sizes, self._sizes, strict=False)):
+            if new < old:
+                raise OrderError(f"datasets[{d}]: expected {old:,} records or more, as in the state, found {new:,}")
         if not 0 <= position < self._epoch_size:
-            raise OrderError(
-                f"epoch_size = {self._epoch_size}, expected more than {position}, the position of the state"
-            )
+            end = f"epoch_size = {self._epoch_size}, expected more than {position}, the position of the state"
+            raise OrderError(f"{end}; give epoch_size=")
         now = [segment for segment in self._every.segments if segment.begin > position]
         first = [segment for segment in self._every.segments if segment.begin <= position][-1]
         begun = [segment for segment in before if segment.begin < position]
@@ -130,6 +132,11 @@ class Changing(ComputedOrder):
         other: Changing = object.__new__(type(self))
         other.__dict__ |= self.__dict__ | {"_one": (epoch, _Course(begun + now))}
         return other
+
+    def unchanged(self, saved: Mapping[str, Any]) -> list[bool]:
+        """Return whether each dataset has the size that it had in the description of a mixture."""
+        last = _segments_in(saved, -1)[-1].sizes
+        return [old == new for old, new in zip(last, self._sizes, strict=False)]
 
     def _of_state(self, saved: Mapping[str, Any]) -> Changing:
         """Return this order with the changed epoch of a state, if the state has the same weights and datasets."""

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OrderError, shortened
-from ..orders.basic import Chunked, Int64s, Mixture, Order, records_at, size_of_epoch
+from ..orders.basic import Chunked, Int64s, Mixture, Order, integer, records_at, size_of_epoch
+from ..orders.drawn import Parts
 from ..orders.schedule import Changing
 
 Exclude = Iterable[Any]
@@ -69,6 +70,8 @@ class OrderedRecords:
         self.order = order
         self._size = size_of_epoch(order, epoch_size)
         self.excluded = Excluded(exclude, getattr(order, "records", None))
+        self.members: list[str] = []
+        """Fingerprints of the datasets of a mixture, if they are known."""
 
     def __len__(self) -> int:
         return self._size
@@ -84,9 +87,48 @@ class OrderedRecords:
             with suppress(OrderError):  # the comparison with the state names the difference
                 if isinstance(self.order, Chunked):
                     found.order = self.order._with_lanes(saved.get("lanes", 1), saved.get("lane_ranks", 1))
-                if isinstance(self.order, Mixture | Changing) and saved.get("order") == Changing._name:
-                    found.order = Changing._of(self.order)._of_state(saved)
+                if isinstance(self._whole, Mixture | Changing) and saved.get("order") == Changing._name:
+                    found._set_whole(Changing._of(self._whole)._of_state(saved))
         return found
+
+    @property
+    def _whole(self) -> Order:
+        """The order of a whole pass."""
+        return self.order.order if isinstance(self.order, Parts) else self.order
+
+    def _set_whole(self, order: Order) -> None:
+        self.order = Parts(order, len(self.order)) if isinstance(self.order, Parts) else order
+
+    def continue_from(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Follow another mixture as far as a state of it; return the epoch and the position there.
+
+        Raises:
+          OrderError: one of them is no mixture, or their seeds or datasets differ.
+        """
+        saved, whole, dataset = state["order"], self._whole, state["dataset"] or {}
+        if not isinstance(whole, Mixture | Changing):
+            raise OrderError(f"continue_from: expected a mixture, found {type(whole).__name__}")
+        epoch, position = (integer(f"state[{key!r}]", state[key], 0) for key in ("epoch", "position"))
+        if "part_size" in saved:
+            epoch, position = divmod(epoch * saved["part_size"] + position, saved["epoch_size"])
+        elif position == state["epoch_size"]:
+            epoch, position = epoch + 1, 0
+        changed = Changing._of(whole)._after(saved, epoch, position)
+        self._check_members(dataset.get("members", "").split(), changed.unchanged(saved))
+        self._set_whole(changed)
+        if isinstance(self.order, Parts):
+            return divmod(epoch * len(changed) + position, len(self.order))
+        self._size = len(changed)
+        return epoch, position
+
+    def _check_members(self, saved: list[str], unchanged: list[bool]) -> None:
+        """Raise OrderError if a dataset is another one than that of the state, though it has as many records."""
+        for d, (before, now, is_same) in enumerate(zip(saved, self.members, unchanged, strict=False)):
+            if is_same and before != now:
+                raise OrderError(
+                    f"datasets[{d}]: expected {before}, that of the state, found {now}; give the datasets of the "
+                    "state in its order, and new ones behind them"
+                )
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`, in the same shape."""

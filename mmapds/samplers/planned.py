@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import OrderError, counted
 from ..index.lengths import LengthOrder, read_lengths
 from ..orders.basic import Chunked, Int64s, Order, Sequential, Shuffled, check_is_order, integer
+from ..orders.drawn import Sorted
 from ..storage.sources import StrPath
 from .budget import BucketPlan, Budget, WindowPlan
 from .cursor import Make, Sharding, Span
@@ -382,7 +383,8 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         The plan makes whole groups, and the batches of a group are alike with the planner "bucket". States have it, so
         that a job resumed with another number of replicas keeps the same sequence.
       num_replicas, rank: default to torch.distributed, then to WORLD_SIZE and RANK, then to 1 and 0.
-      shuffle: make other batches in another order every epoch (see `set_epoch`); False sorts by falling length.
+      shuffle: make other batches in another order every epoch (see `set_epoch`); False sorts by falling length, or with
+        the planner "window" keeps the order. Batches of an `orders.Sorted` always do.
       seed: chooses the orders; the same on all ranks.
       drop_last: drop a last step that has fewer batches than ranks, instead of making more batches.
       start_step: where the first iterator begins, in batches.
@@ -452,6 +454,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         world, seed = World.of(num_replicas, rank, mesh), integer("seed", seed)
         lengths = Lengths.of(dataset_or_lengths, target_lengths, order_cache)
         self._order = _checked_order(order, planner, lengths.in_order(seed if shuffle else None))
+        shuffle = shuffle and not isinstance(order, Sorted)  # whose batches come in its order
         within = min_length, max_length, oversize
         if kind is not None:
             _check_kind(planner, drop_last)

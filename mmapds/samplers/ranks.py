@@ -20,6 +20,9 @@ from xxhash import xxh3_64
 from ..errors import OrderError, shortened, warn
 from ..orders.basic import integer
 
+_MODEL_PARALLEL = {"tp", "cp", "pp", "sp", "tensor_parallel", "context_parallel", "pipeline_parallel"}
+"""Names that dimensions of a mesh often have, if their ranks share a batch."""
+
 
 class World(NamedTuple):
     """The number of processes that share an epoch, and the rank of this one."""
@@ -90,6 +93,12 @@ def _place_in(mesh: Any) -> tuple[int, int]:
         )
     if isinstance(mesh, group.device_mesh.DeviceMesh):
         shape, coordinate = tuple(mesh.shape), mesh.get_coordinate()
+        if parallel := _MODEL_PARALLEL.intersection(mesh.mesh_dim_names or ()):
+            found = ", ".join(map(repr, sorted(parallel)))
+            warn(
+                f"mesh: expected dimensions of data parallel ranks, found {found}; give those alone, as mesh['dp'] "
+                "(each rank reads samples of its own)"
+            )
         place = None if coordinate is None else int(np.ravel_multi_index(coordinate, shape))
         size = int(np.prod(shape))
     elif isinstance(mesh, group.ProcessGroup):
@@ -278,9 +287,14 @@ class _Comparison(NamedTuple):
             names = [name for name in {**expected, **fields} if expected.get(name) != fields.get(name)]
             if names:
                 more = f", also different: {', '.join(names[1:])}" if names[1:] else ""
+                how = (
+                    "give mesh= on all ranks or on none"
+                    if names[0] == "num_replicas"
+                    else "make the sampler alike on all ranks"
+                )
                 return (
                     f"{names[0]} = {fields.get(names[0])} on rank {rank}, expected {expected.get(names[0])} as on rank "
-                    f"{first}; make the sampler alike on all ranks ({self.when}{more})"
+                    f"{first}; {how} ({self.when}{more})"
                 )
             owners.setdefault(place, []).append(rank)
             if place is not None and len(owners[place]) > self.sharing:

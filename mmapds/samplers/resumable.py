@@ -46,6 +46,8 @@ class ResumableSampler(ABC):
     _known: dict[str, str] | None = None
     _is_compared = False
     _has_equal_batches = True
+    _way_on = "a file that grew is another; load no state and set_epoch(state['epoch'] + 1) of the loader for it"
+    _way_out = ""
     _block = 8192  # positions computed at a time: enough to hide the cost of a call, but the first batch comes fast
     loader_options: Mapping[str, Any] = {}
     """Batch size and `drop_last` of a loader over single samples; ranks compare them."""
@@ -270,6 +272,8 @@ class ResumableSampler(ABC):
             more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
             known["fingerprint"] = marks[0] if len(marks) == 1 else xxh3_64(" ".join(marks).encode()).hexdigest()
             known["sources"] = ", ".join(os.path.basename(path) for path in paths[:_NAMED]) + more
+        if members := getattr(self._contents, "members", None):
+            known["members"] = " ".join(members)
         if self._lengths is not None:
             known["lengths"] = xxh3_64(self._lengths.data).hexdigest()
         self._known = known
@@ -329,7 +333,7 @@ class ResumableSampler(ABC):
             if not is_same(saved.get(key), own.get(key)):
                 raise StateError(
                     f"state: of another order: expected {key} = {own.get(key)!r}, found {shortened(saved.get(key))}; "
-                    "make the sampler with the lengths and arguments it had when the state was saved"
+                    f"make the sampler with the lengths and arguments it had when the state was saved{self._way_out}"
                 )
 
     def _check_dataset(self, saved: Any) -> None:
@@ -342,8 +346,7 @@ class ResumableSampler(ABC):
         if any(key in own and not is_same(saved.get(key, own[key]), own[key]) for key in ("fingerprint", "lengths")):
             raise StateError(
                 f"state: of another dataset: expected {own}, found {shortened(saved, _SHOWN)}; make the sampler of the "
-                "same files, in the same order, and of the same view or lengths (a file that grew is another; "
-                "load no state and call loader.set_epoch(state['epoch'] + 1) for the next epoch on it)"
+                f"same files, in the same order, and of the same view or lengths ({self._way_on})"
             )
 
 

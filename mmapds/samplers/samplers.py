@@ -6,6 +6,7 @@ They need only the length of a dataset.
 from __future__ import annotations  # help() shows them as they are written
 
 from collections.abc import Mapping, Sequence, Sized
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -56,22 +57,18 @@ class OrderSampler(ResumableSampler):
         """Go on from a state of a mixture with other weights, with more datasets, or with datasets that grew.
 
             sampler = mmapds.MixtureSampler([ds, ds], weights=[0.5, 0.5], epoch_size=10_000)
-            sampler.continue_from(state)
+            sampler.continue_from(state)  # instead of load_state_dict, of the loader, too
 
-        From the position of the state on, this mixture's weights hold. Datasets go on where they were; one of another
-        size begins anew. States keep the change, so later jobs of this mixture load them as usual.
+        From the position of the state on, this mixture's weights hold. Datasets go on where they were, in the same
+        order; new ones come behind them. One that grew begins anew. States keep the change, so later jobs of this
+        mixture load them as usual.
 
         Raises:
-          StateError: the state is not of a mixture, has another seed, or more datasets.
+          StateError: the state is not of a mixture; it has another seed, more datasets, or another dataset of the same
+            size in the place of one.
         """
-        records = self._contents
         try:
-            epoch, position = (integer(f"state[{key!r}]", state_dict[key], 0) for key in ("epoch", "position"))
-            if position == state_dict["epoch_size"]:
-                epoch, position = epoch + 1, 0
-            if not isinstance(records.order, Mixture | Changing):
-                raise OrderError(f"continue_from: expected a mixture, found {type(records.order).__name__}")
-            records.order = Changing._of(records.order)._after(state_dict["order"], epoch, position)
+            epoch, position = self._contents.continue_from(state_dict)
         except (OrderError, KeyError, TypeError) as error:
             raise StateError(str(error) if isinstance(error, OrderError) else f"state: without {error}") from None
         self._cursor.load(epoch, position)
@@ -315,6 +312,9 @@ class MixtureSampler(DistributedSampler):
     The other arguments are those of `DistributedSampler`.
     """
 
+    _way_on = "to go on with other datasets or weights, call sampler.continue_from(state)"
+    _way_out = f" ({_way_on})"
+
     def __init__(
         self,
         datasets: Sequence[Sized | int] | Sized,
@@ -358,6 +358,8 @@ class MixtureSampler(DistributedSampler):
             parts, sampled = sampled, range(order.records)
             if are_ours(parts):
                 sampled = joined(list(parts))
+        else:
+            parts = [sampled[begin:end] for begin, end in pairwise(starts.tolist())]
         super().__init__(
             sampled,
             num_replicas,
@@ -370,6 +372,7 @@ class MixtureSampler(DistributedSampler):
             part_size=part_size,
         )
         self.shuffle, self.seed = shuffle, seed
+        self._contents.members = [part.fingerprint for part in parts] if are_ours(parts) else []
 
 
 def _mixture_of(
