@@ -109,6 +109,7 @@ def test_blocks_are_runs_of_all_tokens_in_every_format(made, sizes, size, shift)
         view = pickle.loads(pickle.dumps(blocks[::-2]))
         assert [listed(each["tokens"]) for each in view] == [listed(blocks[k]["tokens"]) for k in range(count)][::-2]
         assert set(blocks.lengths.tolist()) == {size}
+        assert list(blocks.take([])) == []
 
 
 @given(SIZES, st.lists(st.integers(-3, 3), min_size=1, max_size=4), st.integers(1, 4))

@@ -16,6 +16,7 @@ from .dataset import Dataset
 from .views import Int64s, NestedRows, RangeRows, Rows, batch_of, is_position
 
 _PIECE = 1 << 20  # records at a time
+_COPIED = 4  # tokens of whole records, for each one of a block, up to which they are copied together
 
 
 class Spread(NamedTuple):
@@ -120,38 +121,43 @@ class BlockDataset(Dataset):
         at = np.where(at < 0, at + len(self), at)
         if len(at) and not (at.min() >= 0 and at.max() < len(self)):
             raise IndexError(f"index {shortened(positions)} is out of range for {len(self):,} blocks")
+        if not len(at):
+            return [], at
         size, shift = self._shape.size, self._shape.shift
         begins = self._rows.many(at) * size
-        ends = begins + size + shift
-        first, last = self._spread.records_at(begins), self._spread.records_at(ends - 1)
-        wanted = [np.arange(one, other + 1) for one, other in zip(first.tolist(), last.tolist(), strict=True)]
-        numbers = np.unique(np.concatenate([*wanted, np.empty(0, np.int64)]))
-        field = self._shape.field
-        arrays = [_tokens_of(sample, field) for sample in self._whole.take(numbers)]
+        first, last = (self._spread.records_at(each) for each in (begins, begins + size + shift - 1))
+        counts = last - first + 1
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        numbers = np.unique(np.repeat(first, counts) + within)
         starts = self._spread.begins(numbers)
-        lengths = self._spread.begins(numbers + 1) - starts
+        arrays = self._read(numbers, self._spread.begins(numbers + 1) - starts)
+        offsets = begins - starts[np.searchsorted(numbers, first)]  # in the first record of each block
+        own = np.searchsorted(numbers, first)
+        if sum(map(len, arrays)) <= _COPIED * len(at) * (size + shift):  # one copy for all blocks
+            joined, before = np.concatenate(arrays), np.cumsum([0, *map(len, arrays)])[own]
+            parts = [joined[begin : begin + size + shift] for begin in (before + offsets).tolist()]
+        else:
+            rows = zip(own.tolist(), counts.tolist(), offsets.tolist(), strict=True)
+            parts = [_run(arrays[k : k + count], offset, size + shift) for k, count, offset in rows]
+        made = [self._block(part) for part in parts]
+        if self._shape.restarts:
+            for block, begin, k, count in zip(made, begins.tolist(), own.tolist(), counts.tolist(), strict=True):
+                block["position_ids"] = _restarting(starts[k + 1 : k + count] - begin, size)
+        return made, np.arange(len(at), dtype=np.int64)
+
+    def _read(self, numbers: Int64s, lengths: Int64s) -> list[Any]:
+        """Return the tokens of records of these lengths."""
+        arrays = [_tokens_of(sample, self._shape.field) for sample in self._whole.take(numbers)]
         for number, array, length in zip(numbers.tolist(), arrays, lengths.tolist(), strict=True):
             if len(array) != length:
                 place = self._whole.place(number)
                 raise Error(f"blocks: expected {length} tokens, its length, found {len(array)} (of {place})")
-        made = []
-        for records, begin, end in zip(wanted, begins.tolist(), ends.tolist(), strict=True):
-            own = np.searchsorted(numbers, records).tolist()
-            made.append(self._block([(arrays[k], int(starts[k])) for k in own], begin, end))
-        return made, np.arange(len(at), dtype=np.int64)
+        return arrays
 
-    def _block(self, parts: list[tuple[Any, int]], begin: int, end: int) -> dict[str, NDArray[Any]]:
-        size, shift, _, restarts, dtype = self._shape
-        tokens = np.concatenate([part[max(begin - at, 0) : max(end - at, 0)] for part, at in parts]).astype(dtype)
-        found = {"tokens": tokens[:size]}
-        if shift:
-            found["labels"] = tokens[shift:]
-        if restarts:
-            found["position_ids"] = np.arange(size)
-            for _, at in parts[1:]:
-                if at - begin < size:
-                    found["position_ids"][at - begin :] = np.arange(size - at + begin)
-        return found
+    def _block(self, tokens: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        size, shift = self._shape.size, self._shape.shift
+        whole = tokens.astype(self._shape.dtype)
+        return {"tokens": whole[:size], "labels": whole[shift:]} if shift else {"tokens": whole}
 
     @property
     def fingerprint(self) -> str:
@@ -205,6 +211,24 @@ class _Firsts(Rows):
 
     def many(self, positions: Int64s) -> Int64s:
         return self._spread.records_at(self._blocks.many(positions) * self._size)
+
+
+def _run(arrays: list[Any], begin: int, count: int) -> NDArray[Any]:
+    """Return some tokens of neighbouring records."""
+    parts, end = [], begin + count
+    for array in arrays:
+        parts.append(array[max(begin, 0) : max(end, 0)])
+        begin, end = begin - len(array), end - len(array)
+    return np.concatenate(parts)
+
+
+def _restarting(starts: Int64s, size: int) -> Int64s:
+    """Return position ids that restart at some tokens."""
+    own = starts[starts < size]
+    latest = np.zeros(size, np.int64)
+    latest[own] = own
+    found: Int64s = np.arange(size) - np.maximum.accumulate(latest)
+    return found
 
 
 def _tokens_of(sample: Any, field: str | None) -> Any:
