@@ -143,9 +143,13 @@ class IndexFile(SectionFile):
     def home(self) -> str:
         """The real path of the directory that holds the file."""
         if self._real_home is None:  # not a cached_property: in Python 3.11 a fork may copy its held lock
-            directory = os.path.dirname(self.absolute(self.path))
-            self._real_home = directory if scheme_of(directory) else os.path.realpath(directory)
+            self._real_home = self.directory if scheme_of(self.directory) else os.path.realpath(self.directory)
         return self._real_home
+
+    @property
+    def directory(self) -> str:
+        """The directory that holds the file; links on the way to it are not followed."""
+        return os.path.dirname(self.absolute(self.path))
 
     def absolute(self, path: str) -> str:
         """Return a path made absolute by the working directory in which the file was opened."""
@@ -167,7 +171,7 @@ class IndexFile(SectionFile):
 
     def check_reach(self, path: str) -> None:
         """Raise SourceError unless the roots allow this file to name the one at `path`."""
-        self.places.of(path).check(self.absolute(path), self.path, self.home)
+        self.places.of(path).check(self.absolute(path), self.path, self.directory)
 
 
 class Index(IndexFile):
@@ -283,7 +287,7 @@ class Index(IndexFile):
 
     def status(self, number: int) -> os.stat_result | None:
         """Return the status of a source; None if reading it compares it."""
-        return self.place(number).status(self.absolute(self.source_path(number)), self.path, self.home)
+        return self.place(number).status(self.absolute(self.source_path(number)), self.path, self.directory)
 
     def described(self, number: int) -> Source:
         """Return a source as it was when it was indexed, under its absolute name."""

@@ -89,7 +89,7 @@ class Place(ABC):
 
     @abstractmethod
     def check(self, name: str, index: str, home: str) -> None:
-        """Raise SourceError unless the index at `index`, in the real directory `home`, may name this source."""
+        """Raise SourceError unless the index at `index`, in the directory `home`, may name this source."""
 
     @abstractmethod
     def file(self, source: Source) -> str:
@@ -181,12 +181,13 @@ class Files(Place):
         """Whether a file lies below a directory and is not hidden; its last name may be a link."""
         folder, _, own = name.rpartition("/")
         if (folder, home) not in self._folders:
-            self._folders[folder, home] = is_below(os.path.join(os.path.realpath(folder), "x"), home)
+            real = os.path.join(os.path.realpath(folder), "x")
+            self._folders[folder, home] = folder == home or is_below(real, os.path.realpath(home))
         return own[:1] not in ("", ".") and self._folders[folder, home]
 
     def _check_real(self, name: str, index: str, home: str) -> None:
         real = os.path.realpath(name)
-        if is_below(real, home):
+        if is_below(real, os.path.realpath(home)):
             return
         if self._allowed is None:
             given, named = (map(os.path.realpath, paths) for paths in (self._given + self._everywhere, self._named))
