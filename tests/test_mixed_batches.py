@@ -78,6 +78,23 @@ def test_with_groups_all_ranks_of_a_step_have_one_dataset(make, world):
         mixed(make, group_size=1000)
 
 
+@pytest.mark.parametrize("group_size", [None, 4])
+def test_weights_of_batches_change_by_a_schedule(group_size):
+    schedule = [(0, [1, 0]), (40, [1, 1]), (80, [0, 1])]
+    batches = mixed(weights=schedule, epoch_size=120, share="batches", group_size=group_size, num_replicas=2, rank=0)
+    read = [batch for step in range(60) for batch in batches.indices_at(step)]
+    members = [member(batch) for batch in read]
+    assert (sum(members[:40]), sum(members[40:80]), sum(members[80:])) == (0, 20, 40)
+    for d, lengths in enumerate(LENGTHS):
+        own = [record for batch in read if member(batch) == d for record in batch.tolist()]
+        assert max(Counter(own[: len(lengths)]).values()) == 1, "no record twice before all came"
+    other = mixed(weights=schedule, epoch_size=120, share="batches", group_size=group_size, num_replicas=3, rank=0)
+    other.load_state_dict(json.loads(json.dumps(batches.state_dict(step=30))))
+    assert [b.tolist() for s in range(20, 40) for b in other.indices_at(s)] == [each.tolist() for each in read[60:]]
+    with pytest.raises(OrderError, match="epoch_size = None, expected a number of batches with a schedule"):
+        mixed(weights=schedule)
+
+
 @pytest.mark.parametrize("share", ["batches", "samples", "tokens"])
 def test_shares_are_those_of_the_weights(share):
     parts = [TokenBudgetBatchSampler(LENGTHS[0], 300), TokenBudgetBatchSampler(LENGTHS[1] * 3, 900)]

@@ -64,7 +64,7 @@ class Changing(ComputedOrder):
         seed: int = 0,
         shuffle: bool = True,
     ) -> None:
-        size, entries = integer("epoch_size", epoch_size, 1), _checked(schedule)
+        size, entries = integer("epoch_size", epoch_size, 1), checked_schedule(schedule)
         own = [integer(f"sizes[{d}]", each, 0) for d, each in enumerate(sizes)]
         made = [(begin, Mixture(own, weights, epoch_size=1).weights) for begin, weights in entries]
         if ramps:
@@ -83,7 +83,7 @@ class Changing(ComputedOrder):
 
     def _take(self, segments: list[Segment], epoch_size: int, seed: int, shuffle: bool) -> None:
         self._epoch_size, self._seed, self._shuffle = epoch_size, integer("seed", seed), bool(shuffle)
-        self._every, self._one = _Course(segments), (-1, _Course(segments[:0]))
+        self._every, self._one = Course(segments), (-1, Course(segments[:0]))
         self._sizes = segments[-1].sizes
         self._n = integer("records", sum(self._sizes), 1)
 
@@ -130,7 +130,7 @@ class Changing(ComputedOrder):
         if not begun or begun[-1][1:] != first[1:]:
             begun.append(first._replace(begin=position))
         other: Changing = object.__new__(type(self))
-        other.__dict__ |= self.__dict__ | {"_one": (epoch, _Course(begun + now))}
+        other.__dict__ |= self.__dict__ | {"_one": (epoch, Course(begun + now))}
         return other
 
     def unchanged(self, saved: Mapping[str, Any]) -> list[bool]:
@@ -142,7 +142,7 @@ class Changing(ComputedOrder):
         """Return this order with the changed epoch of a state, if the state has the same weights and datasets."""
         other = self
         if saved.get("order") == self._name and saved.get("segments") == self.describe()["segments"]:
-            course = _Course([Segment(*each) for each in saved["changed segments"]])
+            course = Course([Segment(*each) for each in saved["changed segments"]])
             other = object.__new__(type(self))
             other.__dict__ |= self.__dict__ | {"_one": (saved["changed epoch"], course)}
         return other
@@ -162,7 +162,7 @@ class Changing(ComputedOrder):
         out[...] = found.reshape(out.shape)
 
 
-class _Course:
+class Course:
     """The draws of the segments of an epoch."""
 
     def __init__(self, segments: list[Segment]) -> None:
@@ -180,6 +180,12 @@ class _Course:
             if number + 1 < len(segments):
                 drawn = self._tables[number].drawn(segments[number + 1].begin - segment.begin)
                 counts[: len(drawn)] += drawn
+
+    def counts(self, positions: int) -> Int64s:
+        """Return how often each dataset is drawn in the first positions; their sizes must not change."""
+        last = len(self.segments) - 1
+        found: Int64s = self._before[last] + self._tables[last].drawn(positions - self.segments[last].begin)
+        return found
 
     def drawn(self, positions: Int64s) -> list[tuple[Any, int, int, Int64s]]:
         """Return groups of positions: where they are, their dataset and its size, and the number of each draw of it."""
@@ -223,6 +229,11 @@ class _Table(NamedTuple):
         return periods * self.weights + np.bincount(self.members[:rest], minlength=len(self.weights))
 
 
+def is_schedule(weights: Any) -> bool:
+    """Whether weights are pairs of a position and weights."""
+    return isinstance(weights, Sequence) and len(weights) > 0 and isinstance(weights[0], Sequence)
+
+
 def _first_of(saved: Mapping[str, Any]) -> Segment:
     """Return the only segment of a mixture of constant weights, from its description."""
     return Segment(0, list(saved["weights"]), list(saved["sizes"]))
@@ -237,7 +248,7 @@ def _segments_in(saved: Mapping[str, Any], epoch: int) -> list[Segment]:
     return [Segment(*each) for each in saved["changed segments" if saved["changed epoch"] == epoch else "segments"]]
 
 
-def _checked(schedule: Any) -> list[tuple[int, Sequence[float]]]:
+def checked_schedule(schedule: Any) -> list[tuple[int, Sequence[float]]]:
     """Return the entries of a schedule; raise OrderError unless their positions rise from 0."""
     try:
         pairs = [(begin, weights) for begin, weights in schedule]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import OrderError, counted, shortened
 from ..orders.basic import VERSION, Int64s, Mixture, integer
+from ..orders.schedule import Course, Segment, checked_schedule, is_schedule
 from .kinds import KindsPlan
 from .ordered import Exclude
 from .plan import Reader, Totals
@@ -42,7 +43,8 @@ class MixtureBatchSampler(PlannedBatchSampler):
 
     Args:
       samplers: each a `TokenBudgetBatchSampler` or a `PackingBatchSampler` of one dataset.
-      weights: share of each, on any scale.
+      weights: share of each, on any scale. Or a schedule, with an `epoch_size`: pairs of a number of batches, over all
+        ranks, and the weights from there on.
       share: the unit of the weights: "tokens", "samples" or "batches". The first two hold on average: they use the mean
         of a batch of each sampler.
       num_replicas, rank, mesh: as in `DistributedSampler`; those of `samplers` do not matter.
@@ -62,7 +64,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
     def __init__(
         self,
         samplers: Sequence[PlannedBatchSampler],
-        weights: Sequence[float],
+        weights: Sequence[float] | Sequence[tuple[int, Sequence[float]]],
         *,
         share: str = "tokens",
         num_replicas: int | None = None,
@@ -82,6 +84,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         for name in _ALIKE:
             setattr(self, name, getattr(parts[0], name, None))
         refuse_injected(sampler)
+        self._weights = weights
         self._parts, self._refills = parts, parts[0]._refills
         self._multiple = lcm(*(part._multiple for part in parts))
         together = 1 if group_size is None else integer("group_size", group_size, 1)
@@ -122,7 +125,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         return {**own, "exclude": [*(part._exclude.describe() for part in self._parts), own["exclude"]]}
 
     def _what(self) -> str:
-        return f"{counted(len(self._parts), 'sampler')}, weights {shortened(self._contents.weights.tolist())}"
+        return f"{counted(len(self._parts), 'sampler')}, weights {shortened(self._weights)}"
 
 
 def _checked(samplers: Sequence[Any]) -> list[PlannedBatchSampler]:
@@ -168,7 +171,7 @@ class _MixedPlan:
     def __init__(
         self,
         parts: list[PlannedBatchSampler],
-        weights: Sequence[float],
+        weights: Any,
         share: str,
         stop: str,
         epoch_size: int | None,
@@ -182,22 +185,29 @@ class _MixedPlan:
                     f"group_size = {group_size}, expected {len(plan)} or less, the batches of samplers[{d}]"
                 )
         sizes = [len(plan) // group_size for plan in self._plans]  # here and below, in groups
-        given = Mixture(sizes, weights, epoch_size=1).weights
-        of_batches = [weight / _mean(plan, share) for weight, plan in zip(given, self._plans, strict=True)]
         groups = None if epoch_size is None else -(-epoch_size // group_size)
-        self._order = order = Mixture(sizes, of_batches, stop=stop, epoch_size=groups, shuffle=False)
-        self.weights, self._sizes = np.array(order.weights), np.array(sizes)
-        self._period = int(self.weights.sum())
-        self._members = order.members_at(np.arange(self._period))
-        self._before = np.empty_like(self._members)  # earlier positions of the same plan in a period
-        self._before[np.argsort(self._members, kind="stable")] = np.concatenate([np.arange(n) for n in order.weights])
-        periods, rest = divmod(len(order), self._period)
-        self._read = read = periods * self.weights + np.bincount(self._members[:rest], minlength=len(sizes))
-        self._epochs = np.maximum(-(-read // self._sizes), 1)
+
+        def of_groups(given: Sequence[float]) -> Mixture:
+            shares = Mixture(sizes, given, epoch_size=1).weights
+            of_batches = [weight / _mean(plan, share) for weight, plan in zip(shares, self._plans, strict=True)]
+            return Mixture(sizes, of_batches, stop=stop, epoch_size=groups, shuffle=False)
+
+        if is_schedule(weights):
+            if groups is None:
+                raise OrderError("epoch_size = None, expected a number of batches with a schedule of weights")
+            entries = [(-(-begin // group_size), of_groups(each)) for begin, each in checked_schedule(weights)]
+        else:
+            entries = [(0, of_groups(weights))]
+        self._groups = len(entries[0][1])
+        begun = [(begin, order) for begin, order in entries if begin < self._groups]
+        self._course = Course([Segment(begin, order.weights, sizes) for begin, order in begun])
+        self._sizes = np.array(sizes)
+        self._read = self._course.counts(self._groups)
+        self._epochs = np.maximum(-(-self._read // self._sizes), 1)
         *self.firsts, self.records = accumulate((plan.records for plan in self._plans), initial=0)
 
     def __len__(self) -> int:
-        return len(self._order) * self.group_size
+        return self._groups * self.group_size
 
     def of_any_group(self, **_: Any) -> _MixedPlan:
         """Return this plan, whose groups are its own."""
@@ -214,16 +224,15 @@ class _MixedPlan:
 
         def read(positions: Int64s) -> tuple[Int64s, Int64s]:
             groups, within = np.divmod(positions, self.group_size)
-            members = self._members[groups % self._period]
-            ranks = groups // self._period * self.weights[members] + self._before[groups % self._period]
-            begun, batches = np.divmod(ranks, self._sizes[members])
-            batches = batches * self.group_size + within
-            part_epochs = epoch * self._epochs[members] + begun
             found: list[Any] = [None] * len(positions)
-            for member, part_epoch in sorted(set(zip(members.tolist(), part_epochs.tolist(), strict=True))):
-                places = np.flatnonzero((members == member) & (part_epochs == part_epoch))
-                for place, batch in zip(places.tolist(), read_of(member, part_epoch, batches[places]), strict=True):
-                    found[place] = batch
+            for places, member, size, draws in self._course.drawn(groups):
+                begun, batches = np.divmod(draws, size)
+                batches = batches * self.group_size + within[places]
+                for each in np.unique(begun).tolist():
+                    own, part_epoch = begun == each, epoch * int(self._epochs[member]) + each
+                    read_batches = read_of(member, part_epoch, batches[own])
+                    for place, batch in zip(places[own].tolist(), read_batches, strict=True):
+                        found[place] = batch
             return np.concatenate(found), np.cumsum([len(batch) for batch in found])
 
         return read
@@ -261,7 +270,8 @@ class _MixedPlan:
         for d, (part, plan) in enumerate(zip(self._parts, self._plans, strict=True)):
             known = {key: value for key, value in part._identity.items() if key != "sources"}
             described |= {f"samplers[{d}].{key}": value for key, value in {**plan.describe(), **known}.items()}
-        return {**described, "weights": self._order.weights}  # which follow from all the rest: compared last
+        weights = [[begin, each] for begin, each, _ in self._course.segments]
+        return {**described, "weights": weights}  # which follow from all the rest: compared last
 
 
 def _mean(plan: Any, share: str) -> float:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import OrderError, StateError, counted, plain_counted
 from ..orders.basic import Chunked, Int64s, Mixture, Order, Sequential, Shuffled, check_is_order, integer
 from ..orders.drawn import Parts, ResampledChunks, order_by_weight
-from ..orders.schedule import Changing
+from ..orders.schedule import Changing, is_schedule
 from .cursor import Make, Sharding, Span
 from .ordered import Exclude, OrderedRecords
 from .ranks import World
@@ -379,7 +379,7 @@ def _mixture_of(
     sizes: Sequence[Any], weights: Any, stop: str, epoch_size: int | None, ramps: bool, **options: Any
 ) -> Mixture | Changing:
     """Return a mixture of constant weights, or of a schedule."""
-    if not (isinstance(weights, Sequence) and weights and isinstance(weights[0], Sequence)):
+    if not is_schedule(weights):
         if ramps:
             raise OrderError("ramps = True, expected False without a schedule of weights")
         return Mixture(sizes, weights, stop=stop, epoch_size=epoch_size, **options)
