@@ -13,6 +13,7 @@ from mmapds import Error
 from mmapds.remote import stores, transfer
 from mmapds.remote.cache import Item
 from mmapds.remote.objects import Objects
+from mmapds.remote.secrets import hidden
 from mmapds.remote.stores import FailedError, RefusedError, store_of
 from tests.support.liar import Liar
 from tests.support.objects import SECRET, Server
@@ -59,7 +60,7 @@ def test_every_answer_gives_right_bytes_or_an_error_of_ours_in_bounded_time(tmp_
         while len(liar.seen) < answers:
             found += pool.map(attempt, [next(numbers) for _ in range(8)])
     outcomes = [each for each, _ in found]
-    errors = [str(each) for each in outcomes if not isinstance(each, bytes)]
+    errors = [hidden(transfer._described(each)[1], options) for each in outcomes if not isinstance(each, bytes)]
     assert {each for each in outcomes if isinstance(each, bytes)} == {DATA}
     assert len(errors) > len(found) / 10
     assert not [text for text in errors if SECRET in text or not text.isprintable()]

@@ -380,6 +380,8 @@ def test_a_message_of_a_store_shows_no_secret(monkeypatch):
     options = {"headers": {"Authorization": f"Bearer {SECRET}"}, "endpoint": "http://store:9000"}
     text = f"eu-north-1 http://store:9000 refused 'Bearer {SECRET}' and long-and-secret"
     assert hidden(text, options) == "eu-north-1 http://store:9000 refused '***' and ***"
+    options = {"headers": {"Authorization": "Bearer hush-hush-hush"}}
+    assert hidden("found 'hush-hush-hush' (sent back alone)", options) == "found '***' (sent back alone)"
 
 
 # ---- the cache -----------------------------------------------------------------------------------------------------

@@ -46,7 +46,11 @@ def hidden(text: str, options: Mapping[str, Any]) -> str:
     """Return a message without the secrets among options and variables."""
     given = [*_leaves(options), *_leaves(environment())]
     named = {each for names, each in given if any(_SECRET.search(str(name)) for name in names)}
-    secrets = [each for each in named if isinstance(each, str) and len(each) >= _LEAST and not os.path.exists(each)]
+    values = [each for each in named if isinstance(each, str) and not os.path.exists(each)]
+    words = [
+        word for value in values for word in re.split(r"[\s:@,;=/]+", value)
+    ]  # a server may send back a part alone
+    secrets = {each for each in (*values, *words) if len(each) >= _LEAST}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
-from http.client import HTTPException
+from http.client import HTTPException, responses
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -304,8 +304,7 @@ def _error_of_http(answer: Any) -> Exception:
     status = answer.status
     if status in (412, 416):
         return RefusedError("stale", CHANGED)
-    reason = re.sub(r"[^\x20-\x7e]", " ", answer.reason or "")
-    text = f"HTTP {status} {reason}"[:200].rstrip()
+    text = f"HTTP {status} {responses.get(status, '')}".rstrip()  # what the server says may be a header that it got
     if status in _RETRIED:
         after = answer.headers.get("Retry-After", "")
         return FailedError(text, float(after) if _NUMBER.fullmatch(after) else 0.0)
@@ -319,7 +318,7 @@ def _skipped_by(answer: Any, begin: int, size: int) -> int:
     if answer.status == 206:
         match = _RANGE.fullmatch(found)
         if not match or int(match[1]) != begin:
-            raise RefusedError("failed", f"expected bytes from {begin} on, found Content-Range {found[:60]!r}")
+            raise RefusedError("failed", f"expected bytes from {begin} on, found another Content-Range")
         total = match[2]
     else:  # a server that ignores ranges
         total = answer.headers.get("Content-Length", "*")
