@@ -50,6 +50,7 @@ def test_the_changelog_names_the_versions_of_files_and_orders():
         "array": sections.VERSION,
         "orders": basic.VERSION,
         "plans": plan.VERSION,
+        "sums": sections.VERSION,
         "states": resumable.STATE_VERSION,
     }
 

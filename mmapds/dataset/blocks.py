@@ -11,11 +11,9 @@ from xxhash import xxh3_64
 
 from ..errors import ColumnError, Error, shortened
 from ..orders.basic import integer
-from ..storage.numbers import scratch
 from .dataset import Dataset
-from .views import Int64s, NestedRows, RangeRows, Rows, batch_of, is_position
+from .views import Int64s, NestedRows, RangeRows, Rows, batch_of, is_position, running_sums, sums_before
 
-_PIECE = 1 << 20  # records at a time
 _COPIED = 4  # tokens of whole records, for each one of a block, up to which they are copied together
 
 
@@ -37,13 +35,10 @@ class Spread(NamedTuple):
         """Return that of a dataset; without a column, all records are as long as a value."""
         if column is None:
             return cls(None, len(value), len(dataset))
-        lengths, last = dataset.column(column), 0
+        lengths = dataset.column(column)
         if lengths.dtype.kind not in "iu":
             raise Error(f"column {column!r}: expected integers, found {lengths.dtype}")
-        ends = np.frombuffer(scratch(8 * len(lengths)), np.int64, len(lengths))
-        for begin in range(0, len(lengths), _PIECE):
-            piece = last + np.cumsum(lengths[begin : begin + _PIECE], dtype=np.int64)
-            ends[begin : begin + len(piece)], last = piece, int(piece[-1])
+        ends = running_sums(len(lengths), lambda piece: lengths[piece])
         return cls(ends, 0, len(dataset))
 
     @property
@@ -63,7 +58,7 @@ class Spread(NamedTuple):
         """Return the first token of each record."""
         if self.ends is None:
             return records * self.each
-        return np.where(records > 0, self.ends[np.maximum(records, 1) - 1], 0)
+        return sums_before(self.ends, records)
 
 
 class Shape(NamedTuple):

@@ -13,7 +13,19 @@ from ..errors import Error, shortened
 from ..orders.basic import integer
 from ..storage.numbers import scratch
 from .dataset import Dataset, concat
-from .views import ChainedRows, Int64s, NestedRows, RangeRows, RepeatedRows, Rows, batch_of, is_position
+from .views import (
+    ArrayRows,
+    ChainedRows,
+    Int64s,
+    NestedRows,
+    RangeRows,
+    RepeatedRows,
+    Rows,
+    batch_of,
+    is_position,
+    running_sums,
+    sums_before,
+)
 
 Short = Literal["keep", "drop", "pad"]
 _PIECE = 1 << 20  # records at a time
@@ -78,11 +90,7 @@ class WindowedDataset(Dataset):
         lengths = dataset.column(column)
         if lengths.dtype.kind not in "iu":
             raise Error(f"column {column!r}: expected integers, found {lengths.dtype}")
-        ends, last = np.frombuffer(scratch(8 * len(lengths)), np.int64, len(lengths)), 0
-        for begin in range(0, len(lengths), _PIECE):
-            piece = last + np.cumsum(cut.counts(lengths[begin : begin + _PIECE]))
-            ends[begin : begin + len(piece)] = piece
-            last = int(piece[-1])
+        ends = running_sums(len(lengths), lambda piece: cut.counts(lengths[piece]))
         return cls(dataset._select(RepeatedRows(ends)), _Within(ends), cut)
 
     def __getitem__(self, key: Any) -> Any:
@@ -122,7 +130,7 @@ class WindowedDataset(Dataset):
 
     def _lengths_at(self, positions: Int64s) -> NDArray[Any]:
         """Return the length of the record at each position."""
-        view = self._inner._select(_Positions(positions))
+        view = self._inner._select(ArrayRows(positions))
         return view.column(self._cut.column)
 
     @property
@@ -143,10 +151,6 @@ class WindowedDataset(Dataset):
     @property
     def length_order(self) -> None:
         return None
-
-    def find(self, key: str) -> int:
-        """Return the position of the first window of the record with a key."""
-        return self._inner.find(key)
 
     def _record(self, position: Any) -> int:
         return (self._inner._record(position) << 24) + self._numbers.one(int(position))  # apart for each window
@@ -185,22 +189,7 @@ class _Within(Rows):
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def many(self, positions: Int64s) -> Int64s:
-        records = self._ends.searchsorted(positions, side="right")
-        before = np.where(records > 0, self._ends[np.maximum(records, 1) - 1], 0)
-        return positions - before
-
-
-class _Positions(Rows):
-    """Positions of a batch, in memory."""
-
-    def __init__(self, positions: Int64s) -> None:
-        self._positions = positions
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def many(self, positions: Int64s) -> Int64s:
-        return self._positions[positions]
+        return positions - sums_before(self._ends, self._ends.searchsorted(positions, side="right"))
 
 
 def _of(value: Any, what: str, size: int) -> Any:

@@ -153,15 +153,15 @@ class RepeatedRows(Rows):
             raise Error(
                 f"counts: expected integers, one for each of {plain_counted(length, 'record')}, found {found}{hint}"
             )
-        ends, last = np.frombuffer(scratch(8 * length), np.int64, length), 0
-        for begin in range(0, length, _PIECE):
-            piece = given[begin : begin + _PIECE]
-            if (wrong := (piece < 0) | (piece >= _MOST)).any():
+
+        def checked_counts(piece: slice) -> NDArray[Any]:
+            own = given[piece]
+            if (wrong := (own < 0) | (own >= _MOST)).any():
                 at = int(wrong.argmax())
-                raise Error(f"counts[{begin + at}] = {piece[at]}, expected 0 to {_MOST - 1:,}")
-            ends[begin : begin + _PIECE] = last + np.cumsum(piece, dtype=np.int64)
-            last = int(ends[begin + len(piece) - 1])
-        return cls(ends)
+                raise Error(f"counts[{piece.start + at}] = {own[at]}, expected 0 to {_MOST - 1:,}")
+            return own
+
+        return cls(running_sums(length, checked_counts))
 
 
 class NestedRows(Rows):
@@ -208,6 +208,25 @@ class ChainedRows(Rows):
             begin = self._ends[part - 1] if part else 0
             out[here] = first + rows.many(positions[here] - begin)
         return out
+
+
+def running_sums(length: int, numbers: Callable[[slice], NDArray[Any]]) -> Int64s:
+    """Return the sums of numbers up to each one, shape (length,), in scratch memory.
+
+    Args:
+      numbers: returns some of them.
+    """
+    ends, last = np.frombuffer(scratch(8 * length), np.int64, length), 0
+    for begin in range(0, length, _PIECE):
+        piece = slice(begin, min(begin + _PIECE, length))
+        ends[piece] = last + np.cumsum(numbers(piece), dtype=np.int64)
+        last = int(ends[piece.stop - 1])
+    return ends
+
+
+def sums_before(ends: Int64s, places: Int64s) -> Int64s:
+    """Return the sums before some of the numbers, from those of `running_sums`."""
+    return np.where(places > 0, ends[np.maximum(places, 1) - 1], 0)
 
 
 def pieces(rows: Rows) -> Iterator[tuple[int, Int64s]]:

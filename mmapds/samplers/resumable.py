@@ -46,7 +46,10 @@ class ResumableSampler(ABC):
     _known: dict[str, str] | None = None
     _is_compared = False
     _has_equal_batches = True
-    _way_on = "a file that grew is another; load no state and set_epoch(state['epoch'] + 1) of the loader for it"
+    _way_on = (
+        "a file that grew is another; load no state and call loader.set_epoch(state['epoch'] + 1) for the next epoch "
+        "on it"
+    )
     _way_out = ""
     _block = 8192  # positions computed at a time: enough to hide the cost of a call, but the first batch comes fast
     loader_options: Mapping[str, Any] = {}
