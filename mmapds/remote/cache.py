@@ -246,10 +246,11 @@ class Cache:
     def _make_room(self, item: Item, is_urgent: bool) -> bool:
         """Evict what is needed last, until an object fits; return False if that must wait, or it is under way."""
         if self.limit == math.inf:  # then the directory, which may be large, is not read
-            is_free = not _is_locked(self.part(item))
+            if _is_locked(self.part(item)):
+                return False
             with suppress(FileNotFoundError):
-                os.unlink(self.part(item) if is_free else "")
-            return is_free
+                os.unlink(self.part(item))
+            return True
         entries = self._entries()
         if _part_of(item.name) in {entry.name for entry in entries}:
             return False
