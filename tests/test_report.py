@@ -86,6 +86,49 @@ def test_batches_are_those_of_the_sampler(path, kind):
         assert facts["padding"] == pytest.approx(1 - sum(LENGTHS[batch].sum() for batch in used) / padded)
 
 
+@pytest.mark.parametrize("kind", ["max_tokens", "pack", "batch_size"])
+def test_a_mixture_has_the_batches_of_its_sampler(tmp_path, kind):
+    sizes = {"a.jsonl": LENGTHS[:500], "b.jsonl": LENGTHS[500:]}
+    paths = [words(tmp_path / name, lengths) for name, lengths in sizes.items()]
+    parts = [mmapds.open(path) for path in paths]
+    if kind == "batch_size":
+        samples = mmapds.MixtureSampler(parts, [3, 1], **COMMON)
+        sampler = mmapds.DistributedBatchSampler(samples, 24)
+    else:
+        make = BUDGET if kind == "max_tokens" else PACKS
+        own = [make(part, 512, oversize="drop", seed=3, num_replicas=1, rank=0) for part in parts]
+        sampler = mmapds.MixtureBatchSampler(own, [3, 1], num_replicas=4, rank=0)
+    found = report(paths, mix=[3, 1], ranks=4, seed=3, samples=False, **{kind: 24 if kind == "batch_size" else 512})
+    facts, shares = found["plans"][0]["batches"], found["plans"][0]["mixture"]
+    steps = all_batches(sampler)
+    used = [batch for step in steps for batch in step]
+    assert facts["steps"] == len(steps)
+    assert abs(facts["records"] - sum(map(len, used))) <= max(map(len, used))
+    tokens = sum(int(LENGTHS[batch].sum()) for batch in used)
+    assert facts["tokens"] == pytest.approx(tokens, rel=0.02)
+    drawn = [
+        sum(record < 500 for batch in used for record in batch),
+        sum(record >= 500 for batch in used for record in batch),
+    ]
+    fit = [sum(each <= 512) for each in sizes.values()] if kind != "batch_size" else [500, len(LENGTHS) - 500]
+    assert [each["passes"] for each in shares] == pytest.approx(
+        [n / of for n, of in zip(drawn, fit, strict=True)], rel=0.1
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mix": [1, 2]}, "weights = .*, expected one number for each of 1 datasets"),
+        ({"mix": [1], "chunk_size": 64}, "chunk_size = 64, expected None beside mix"),
+        ({"mix": [-1], "pack": 64}, "expected finite numbers of 0 or more"),
+    ],
+)
+def test_a_mixture_that_cannot_be_is_refused(path, options, message):
+    with pytest.raises(OrderError, match=message):
+        report(path, samples=False, **options)
+
+
 @pytest.mark.parametrize("options", [{"mix_chunks": 4}, {"compare": "pack=512,mix_chunks=4"}])
 def test_mixed_chunks_without_chunks_are_refused(path, options):
     with pytest.raises(OrderError, match="mix_chunks = 4, expected chunk_size with it"):

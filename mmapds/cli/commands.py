@@ -64,6 +64,11 @@ def numbers(text: str) -> list[int]:
     return [count(part) for part in text.split(",")]
 
 
+def shares(text: str) -> list[float]:
+    """Return the numbers in a list such as 0.7,0.3."""
+    return [float(part) for part in text.split(",")]
+
+
 # ---- the commands
 
 _PATHS: dict[str, Any] = {"action": "append", "default": []}
@@ -114,6 +119,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "skip|N|error",
         "help": "records that lack a field; with N, such items of a sum count 0",
     },
+    "mix": {"type": shares, "metavar": "A,B", "help": "a mixture of the sources, by these shares"},
     "mix-chunks": _N | {"help": "chunks that are shuffled together; default: 16"},
     "no-cold": _NOT | {"dest": "cold", "help": "keep pages in memory; warm passes only"},
     "no-index": _NOT | {"dest": "index", "help": "write no index; for files that one index will cover"},
@@ -163,8 +169,8 @@ _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
     ),
     "report": (
         "lengths, batches, shuffle and samples on an HTML page",
-        "out max-tokens pack batch-size chunk-size mix-chunks ranks seed compare loader waits no-samples decode root "
-        "json force quiet",
+        "out max-tokens pack batch-size chunk-size mix-chunks mix ranks seed compare loader waits no-samples decode "
+        "root json force quiet",
         ["corpus.mmx --max-tokens 16384", "train.jsonl --pack 4096 --ranks 64 -o p.html"],
     ),
     "seekable": (

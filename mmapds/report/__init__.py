@@ -20,14 +20,14 @@ from ..bench import bench, block_chunks
 from ..dataset.decode import Decoder
 from ..dataset.indexed import IndexedDataset, shown, undecoded
 from ..dataset.opening import open as open_dataset
-from ..errors import Error, FormatError, shortened
+from ..errors import Error, FormatError, OrderError, shortened
 from ..index.inspect import SIZES, coverage, describe, pieces
 from ..index.lengths import LengthOrder, read_lengths
 from ..orders.permutation import Permutation
 from ..storage.index_file import Index
 from ..storage.lock import check_is_free, is_same_file, replacing
 from ..storage.sources import StrPath, listed, reason
-from .numbers import BATCH_SIZE, Facts, Wanted, length_facts, plan_facts, wanted_plans
+from .numbers import BATCH_SIZE, Facts, Member, Wanted, length_facts, plan_facts, wanted_plans
 
 __all__ = ["report"]
 
@@ -48,6 +48,7 @@ def report(
     batch_size: int | None = None,
     chunk_size: int | None = None,
     mix_chunks: int | None = None,
+    mix: Sequence[float] | None = None,
     ranks: int = 8,
     seed: int = 0,
     compare: Sequence[str] | str = (),
@@ -71,6 +72,7 @@ def report(
       chunk_size: with an order of chunks of this size; budgets and packs then by the planner "window". By default all
         records are shuffled, or the blocks of compressed sources that are larger than their cache.
       mix_chunks: how many chunks are shuffled together, as in `mmapds.orders.Chunked`; by default 16.
+      mix: look at `MixtureSampler`, or `MixtureBatchSampler` by tokens, with these shares of the sources in turn.
       ranks, seed: how many processes share the epoch, and which order it has.
       compare: plans to show beside the first, such as `"pack=4096"` or `"max_tokens=8192,ranks=16"`.
       samples: False leaves samples out, and reads none.
@@ -88,7 +90,8 @@ def report(
       Error: an extra is missing, or the page is there or cannot be written; what `mmapds.open` and `bench` raise.
     """
     plan = {"max_tokens": max_tokens, "pack": pack, "batch_size": batch_size, "chunk_size": chunk_size}
-    wanted = wanted_plans(compare, **plan, mix_chunks=mix_chunks, ranks=ranks, seed=seed)
+    shares = None if mix is None else tuple(mix)
+    wanted = wanted_plans(compare, **plan, mix_chunks=mix_chunks, ranks=ranks, seed=seed, mix=shares)
     if out is not None:
         try:
             from .page import page  # needs an extra
@@ -99,7 +102,10 @@ def report(
             check_is_free(os.fspath(out))
     patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]
     dataset = cast(IndexedDataset, open_dataset(patterns, decode=decode, check="none", roots=roots))
-    facts = _facts(dataset, patterns, wanted, samples=samples)
+    parts = [] if mix is None else [open_dataset(each, check="none", roots=roots) for each in patterns]
+    if parts and sum(map(len, parts)) != len(dataset):
+        raise OrderError("mix: expected sources that differ, found a record in two of them")
+    facts = _facts(dataset, patterns, wanted, parts, samples=samples)
     if waits:
         facts["training"] = _training_facts([os.fspath(path) for path in listed(waits)])
     if loader:
@@ -121,26 +127,31 @@ def _write(path: str, text: str, read: Iterable[str]) -> None:
         raise Error(f"{path}: cannot write the report here ({reason(error)}); give another place") from None
 
 
-def _facts(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wanted], *, samples: bool) -> Facts:
+def _facts(
+    dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wanted], parts: Sequence[Any], *, samples: bool
+) -> Facts:
     """Return the facts of all sections but those of loaders and of a training run."""
     # Those of the dataset compare nothing, so that a changed source is shown, and not an error.
     indexes, by_length = [Index(each.path, each.places) for each in dataset._catalog.indexes], None
     if len(dataset) and "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
         by_length = read_lengths(dataset, None, None)
-    if len(dataset) and block_chunks(dataset):
+    if len(dataset) and block_chunks(dataset) and not parts:
         wanted = [each._replace(chunk_size=each.chunk_size or "block") for each in wanted]
     wanted = [each.with_defaults() for each in wanted]
+    names = [os.path.basename(pattern) or pattern for pattern in patterns]
+    known = [None if by_length is None else read_lengths(part, None, None) for part in parts]
+    members = [Member(*each) for each in zip(names[: len(parts)], parts, known, strict=True)]
     documents = [describe(index)[0] for index in indexes]
     covered, has_plans = coverage(indexes, documents, len(dataset), _LISTED), len(dataset) > 0
     record_bytes = covered["bytes"] / max(covered["records_of_indexes"], 1) if covered["is_current"] else None
     is_shown = samples and has_plans and covered["is_current"]
     return {
         "mmapds": __version__,
-        "title": ", ".join(os.path.basename(pattern) or pattern for pattern in patterns[:3]),
+        "title": ", ".join(names[:3]),
         "fingerprint": dataset.fingerprint,
         "coverage": covered,
         "lengths": _lengths(indexes, by_length, wanted) if has_plans else None,
-        "plans": [plan_facts(dataset, by_length, each, record_bytes) for each in wanted if has_plans],
+        "plans": [plan_facts(dataset, by_length, each, record_bytes, members) for each in wanted if has_plans],
         "loader": None,
         "training": None,
         "samples": _samples(dataset, by_length, wanted[0].seed) if is_shown else None,

@@ -14,7 +14,8 @@ from ..dataset.catalog import Location
 from ..dataset.dataset import Dataset
 from ..errors import OrderError, shortened
 from ..index.lengths import LengthOrder, read_lengths
-from ..orders.basic import Chunked, Int64s, Order, Shuffled, integer
+from ..orders.basic import Chunked, Int64s, Mixture, Order, Shuffled, integer
+from ..orders.schedule import Course, Segment
 from ..samplers.budget import BucketPlan, Budget, WindowPlan
 from ..samplers.packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
 from ..samplers.plan import Plan, Reader, Selection, select
@@ -50,16 +51,19 @@ class Wanted(NamedTuple):
     mix_chunks: int | None = None  # for chunks alone; `with_defaults` makes it 16
     ranks: int = 8
     seed: int = 0
+    mix: tuple[float, ...] | None = None  # shares of the datasets of a mixture
 
     @classmethod
-    def of(cls, **options: Any) -> Self:
+    def of(cls, mix: tuple[float, ...] | None = None, **options: Any) -> Self:
         """Return a plan of checked options; raise OrderError if one is out of range, or two exclude each other."""
         given = {name: value for name, value in options.items() if value is not None}
         checked = {name: integer(name, value, 0 if name == "seed" else 1) for name, value in given.items()}
         limits = [name for name in cls._fields[:3] if name in checked]
         if len(limits) > 1:
             raise OrderError(f"{limits[1]} = {checked[limits[1]]}, expected None beside {limits[0]}")
-        return cls(**checked)
+        if mix is not None and "chunk_size" in checked:
+            raise OrderError(f"chunk_size = {checked['chunk_size']}, expected None beside mix")
+        return cls(**checked, mix=mix)
 
     def with_defaults(self) -> Self:
         """Return the same plan with a number of mixed chunks; raise OrderError if it has one without chunks."""
@@ -82,27 +86,47 @@ class Wanted(NamedTuple):
         """The name of the plan for people."""
         what = {"budget": "token budget", "packs": "packs of", "fixed": "batches of"}[self.kind]
         chunks = "blocks" if self.chunk_size == "block" else f"{self.chunk_size:,}" if self.chunk_size else None
-        return f"{what} {self.limit:,}" + (f", chunks of {chunks}" if chunks else "")
+        mixed = "" if self.mix is None else f", mixed {':'.join(f'{each:g}' for each in self.mix)}"
+        return f"{what} {self.limit:,}" + (f", chunks of {chunks}" if chunks else "") + mixed
 
 
 def wanted_plans(compare: Iterable[str] | str, **options: Any) -> list[Wanted]:
     """Return the plan of these options, and plans to compare with it, such as `pack=4096,ranks=16`."""
     plans = [Wanted.of(**options)]
     for text in [compare] if isinstance(compare, str) else compare:
-        others: dict[str, Any] = {"ranks": plans[0].ranks, "seed": plans[0].seed}
+        others: dict[str, Any] = {"ranks": plans[0].ranks, "seed": plans[0].seed, "mix": plans[0].mix}
         for part in text.split(","):
             name, _, value = (each.strip() for each in part.replace("-", "_").partition("="))
-            if name not in Wanted._fields or not value.isdecimal() or len(value) > 19:
-                known = ", ".join(Wanted._fields)
+            if name not in Wanted._fields[:-1] or not value.isdecimal() or len(value) > 19:
+                known = ", ".join(Wanted._fields[:-1])
                 raise OrderError(f"compare = {shortened(part)}, expected NAME=NUMBER with one of {known}")
             others[name] = int(value)
         plans.append(Wanted.of(**others))
     return plans
 
 
-def plan_facts(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted, record_bytes: float | None) -> Facts:
-    """Return what a plan makes of a dataset; without `record_bytes`, the mean of a record, nothing of reads."""
-    epoch = plan_epoch(dataset, by_length, wanted)
+class Member(NamedTuple):
+    """A dataset of a mixture."""
+
+    name: str
+    dataset: Dataset
+    by_length: LengthOrder | None  # its lengths and their order; None where it has none
+
+
+def plan_facts(
+    dataset: Dataset,
+    by_length: LengthOrder | None,
+    wanted: Wanted,
+    record_bytes: float | None,
+    members: Sequence[Member] = (),
+) -> Facts:
+    """Return what a plan makes of a dataset.
+
+    Args:
+      record_bytes: the mean of a record; None says nothing of reads.
+      members: the datasets of a mixture, which together are `dataset`.
+    """
+    epoch = plan_epoch(dataset, by_length, wanted, members)
     shuffle = shuffle_facts(epoch, len(dataset))
     if wanted.chunk_size is not None:  # batches planned by length are not even without chunks either
         whole = plan_epoch(dataset, by_length, wanted._replace(chunk_size=None))
@@ -110,6 +134,7 @@ def plan_facts(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted, 
     return {
         "title": wanted.title,
         "options": wanted._asdict(),
+        "mixture": [_share(*each) for each in zip(members, wanted.mix or (), epoch.passes, strict=True)] or None,
         "batches": batch_facts(epoch),
         "shuffle": shuffle,
         "reads": None if record_bytes is None else read_facts(epoch, dataset, record_bytes),
@@ -123,7 +148,9 @@ class Epoch(NamedTuple):
     batches: int
     records: int
     left_out: dict[str, int]  # records that are not planned, by the reason
-    selection: Selection | None  # the planned records in order of length
+    by_length: LengthOrder | None
+    lengths: tuple[Array, Array]  # of the planned records, rising, and how often each comes
+    passes: Array  # of each dataset of a mixture: how often it is read
     chunks: int | None  # of the order; None for one of single records
     whole_steps: int  # those with a batch on every rank; an epoch without any counts as one
     is_whole: bool  # whether all of these were read
@@ -132,25 +159,39 @@ class Epoch(NamedTuple):
     blocks: list[Int64s]  # the records of each block
 
 
-def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) -> Epoch:
+def plan_epoch(
+    dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted, members: Sequence[Member] = ()
+) -> Epoch:
     """Return the epoch of a sampler with these options. Of a long one, blocks from the first step to the last are read.
 
     Args:
       by_length: the lengths of the dataset and their order; None where it has none.
+      members: the datasets of a mixture.
     """
     ranks, limit, records = wanted.ranks, wanted.limit, len(dataset)
     left_out: dict[str, int] = {}
-    chunks = None
+    chunks, passes = None, np.zeros(0)
     if wanted.chunk_size is not None:
         chunks = Chunked(dataset, wanted.chunk_size, mix_chunks=wanted.mix_chunks or 16, seed=wanted.seed)
+    selections = [] if by_length is None else [Selection(by_length, 0, slice(None))]
     if wanted.kind == "fixed":
-        selection = None if by_length is None else Selection(by_length, 0, slice(None))
+        order: Order = chunks or Shuffled(records, wanted.seed)
+        if members:
+            order, passes = _mixed_order(members, wanted)
+            selections = [Selection(each.by_length, 0, slice(None)) for each in members if each.by_length is not None]
+            records = len(order)
         batches, steps = -(-records // (limit * ranks)) * ranks, records // (limit * ranks)
-        read = _fixed(chunks or Shuffled(records, wanted.seed), max(min(limit, records // ranks), 1), ranks)
+        read = _fixed(order, max(min(limit, records // ranks), 1), ranks)
     else:
-        plan, left_out = _planned(by_length or read_lengths(dataset, None, None), wanted, chunks)
-        selection, records, batches, steps = plan.selection, plan.selection.records, len(plan), len(plan) // ranks
-        read = plan.reader(0)
+        by_length = by_length or read_lengths(dataset, None, None)
+        if members:
+            plan: Any = _mixed_plan(members, wanted)
+            totals, selections, passes = plan.totals(), plan.selections, plan.passes
+            records, left_out = totals.samples, _reasons(wanted, totals.too_short, totals.too_long)
+        else:
+            plan, left_out = _planned(by_length, wanted, chunks)
+            selections, records = [plan.selection], plan.selection.records
+        batches, steps, read = len(plan), len(plan) // ranks, plan.reader(0)
     if records < ranks:
         raise OrderError(f"dataset: expected {ranks} records or more, one for each rank, found {records}")
     steps = max(steps, 1)
@@ -163,9 +204,47 @@ def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) 
     sizes = [np.diff(each, prepend=0) for each in ends]
     steps_read, is_whole = np.concatenate(numbers) // ranks, count <= _BLOCKS
     number = None if chunks is None else chunks.number_of_chunks
-    return Epoch(
-        wanted, batches, records, left_out, selection, number, steps, is_whole, steps_read, sizes, list(blocks)
+    lengths = _lengths_of(selections, passes if members else np.ones(1, np.int64))
+    what = wanted, batches, records, left_out, by_length, lengths, passes
+    return Epoch(*what, number, steps, is_whole, steps_read, sizes, list(blocks))
+
+
+def _lengths_of(selections: Sequence[Selection], times: Array) -> tuple[Array, Array]:
+    """Return the lengths of datasets that are read so many times each, rising, and how often each comes."""
+    if not selections:
+        return np.zeros(0), np.zeros(0)
+    found = np.concatenate([each.values for each in selections])
+    counts = np.concatenate(
+        [each.counts.astype(times.dtype) * own for each, own in zip(selections, times, strict=True)]
     )
+    values, places = np.unique(found, return_inverse=True)
+    sums = np.zeros(len(values), counts.dtype)
+    np.add.at(sums, places, counts)
+    return values, sums
+
+
+def _mixed_order(members: Sequence[Member], wanted: Wanted) -> tuple[Order, Array]:
+    """Return the order of a mixture of samples, and how often it reads each dataset."""
+    sizes = [len(each.dataset) for each in members]
+    order = Mixture(sizes, wanted.mix or (), seed=wanted.seed)
+    drawn = Course([Segment(0, order.weights, sizes)]).counts(len(order))
+    return order, drawn / np.maximum(sizes, 1)
+
+
+def _mixed_plan(members: Sequence[Member], wanted: Wanted) -> Any:
+    """Return the plan of a mixture of batches, by shares of tokens."""
+    from ..samplers.mixture import MixedPlan  # needs torch
+    from ..samplers.planned import PackingBatchSampler, TokenBudgetBatchSampler
+
+    kind: Any = PackingBatchSampler if wanted.kind == "packs" else TokenBudgetBatchSampler
+    own = {"num_replicas": 1, "rank": 0, "seed": wanted.seed, "oversize": "drop"}
+    return MixedPlan([kind(each.dataset, wanted.limit, **own) for each in members], wanted.mix or ())
+
+
+def _share(member: Member, weight: float, passes: float) -> Facts:
+    """Return what an epoch of a mixture has of a dataset."""
+    records = len(member.dataset)
+    return {"name": member.name, "weight": weight, "records": records, "passes": float(passes)}
 
 
 def _fixed(order: Order, size: int, ranks: int) -> Reader:
@@ -185,12 +264,17 @@ def _planned(by_length: LengthOrder, wanted: Wanted, chunks: Chunked | None) -> 
     limits: Any = PackLimits(wanted.limit, None, 1) if is_pack else Budget(wanted.limit, _ANY_SIZE, 1, 0)
     selection = select(by_length, limits, 1, None, "drop")
     shape: dict[str, Any] = {"group_size": wanted.ranks, "fills": True, "seed": wanted.seed, "shuffle": True}
-    reasons = {"empty": selection.too_short, "longer than a pack" if is_pack else "over the budget": selection.first}
+    reasons = _reasons(wanted, selection.too_short, selection.first)
     if chunks is not None and not is_pack:
         return WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape), reasons
     if chunks is not None:
         return PackWindowPlan(selection, PackedChunks(selection, limits, chunks), **shape), reasons
     return (PackPlan if is_pack else BucketPlan)(selection, limits, **shape), reasons
+
+
+def _reasons(wanted: Wanted, too_short: int, too_long: int) -> dict[str, int]:
+    """Return how many records are left out, by the reason."""
+    return {"empty": too_short, "longer than a pack" if wanted.kind == "packs" else "over the budget": too_long}
 
 
 # ---- distributions
@@ -275,14 +359,14 @@ def batch_facts(epoch: Epoch) -> Facts:
         "measured": {"batches": len(sizes), "is_whole": epoch.is_whole},
         "sizes": _spread(sizes),
     }
-    if epoch.selection is None:
+    if epoch.by_length is None:
         return facts
-    values, counts = epoch.selection.values[::-1], epoch.selection.counts[::-1]
-    lengths = epoch.selection.by_length.lengths.at(np.concatenate(epoch.blocks))
+    values, counts = epoch.lengths
+    lengths = epoch.by_length.lengths.at(np.concatenate(epoch.blocks))
     lengths = np.minimum(lengths, np.uint64(_LONGEST)).astype(np.int64)
     begins = np.cumsum(sizes) - sizes
     tokens = np.add.reduceat(lengths, begins)
-    facts |= {"tokens": int(values.astype(np.float64) @ counts), "longest": int(values[-1])}
+    facts |= {"tokens": round(float(values.astype(np.float64) @ counts)), "longest": int(values[-1])}
     facts["tokens_of_batches"] = _spread(tokens)
     if epoch.wanted.kind == "packs":
         costs = np.add.reduceat(lengths.astype(np.float64) ** 2, begins)
@@ -341,7 +425,8 @@ def shuffle_facts(epoch: Epoch, records: int) -> Facts:
         "measured": {"records": len(order), "is_whole": epoch.is_whole},
         "chunks": epoch.chunks,
         "density": density(positions, (order + 0.5) / records, min(_COLUMNS, len(blocks))),
-        "gaps": {name: gaps(window, records) for name, window in windows.items()},
+        # Records of a mixture are not drawn evenly, so their gaps have no one distribution.
+        "gaps": {name: gaps(window[: 0 if len(epoch.passes) else None], records) for name, window in windows.items()},
         "jump": float(jumps.mean() / records) if len(jumps) else None,
     }
 

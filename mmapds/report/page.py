@@ -175,6 +175,8 @@ def _of_batches(plan: Facts) -> Iterator[Verdict]:
     pad_less, wait_less = _ways(facts, has_chunks)
     if facts["kind"] != "fixed" and min(waiting, unused) > _BATCHES[0]:  # a smaller limit mends one, a larger the other
         pad_less = wait_less = f"compare other {limit}s{', larger chunks or none' * has_chunks}"
+    if plan["mixture"] and facts["kind"] != "fixed":
+        wait_less = f"give MixtureBatchSampler group_size={facts['ranks']}, so that a step is of one dataset"
     few = ""
     if facts["kind"] != "fixed" and facts["steps"] < _FEW:
         few = f"; an epoch of {counted(facts['steps'], 'step')} may allow no better"

@@ -88,7 +88,7 @@ class MixtureBatchSampler(PlannedBatchSampler):
         self._parts, self._refills = parts, parts[0]._refills
         self._multiple = lcm(*(part._multiple for part in parts))
         together = 1 if group_size is None else integer("group_size", group_size, 1)
-        plan = _MixedPlan(parts, weights, share, stop, epoch_size, together)
+        plan = MixedPlan(parts, weights, share, stop, epoch_size, together)
         sampled: Any = [part.sampled for part in parts]
         sampled = joined(sampled) if are_ours(sampled) else range(plan.records)
         super().__init__(
@@ -156,7 +156,7 @@ def _checked(samplers: Sequence[Any]) -> list[PlannedBatchSampler]:
     return parts
 
 
-class _MixedPlan:
+class MixedPlan:
     """The batches of several plans: each position of an epoch has a batch of one plan.
 
     A plan that has been read whole starts its next epoch. The last of its epochs in an epoch of the mixture may end
@@ -172,10 +172,10 @@ class _MixedPlan:
         self,
         parts: list[PlannedBatchSampler],
         weights: Any,
-        share: str,
-        stop: str,
-        epoch_size: int | None,
-        group_size: int,
+        share: str = "tokens",
+        stop: str = "first",
+        epoch_size: int | None = None,
+        group_size: int = 1,
     ) -> None:
         self._parts, self.group_size = parts, group_size
         self._plans = [part._new_plan(group_size, group_size > 1) for part in parts]
@@ -203,13 +203,20 @@ class _MixedPlan:
         self._course = Course([Segment(begin, order.weights, sizes) for begin, order in begun])
         self._sizes = np.array(sizes)
         self._read = self._course.counts(self._groups)
+        self.passes: Any = self._read / self._sizes
+        """How often an epoch reads each dataset; a part of a pass is a fraction."""
         self._epochs = np.maximum(-(-self._read // self._sizes), 1)
         *self.firsts, self.records = accumulate((plan.records for plan in self._plans), initial=0)
 
     def __len__(self) -> int:
         return self._groups * self.group_size
 
-    def of_any_group(self, **_: Any) -> _MixedPlan:
+    @property
+    def selections(self) -> list[Any]:
+        """The planned records of each dataset in order of length."""
+        return [plan.selection for plan in self._plans]
+
+    def of_any_group(self, **_: Any) -> MixedPlan:
         """Return this plan, whose groups are its own."""
         return self
 
@@ -251,7 +258,7 @@ class _MixedPlan:
     def totals(self) -> Totals:
         """Return what an epoch reads, and what a pass over each dataset leaves out."""
         found = [plan.totals() for plan in self._plans]
-        passes, rooms = self._read / self._sizes, self._read * [float(plan.limits[0]) for plan in self._plans]
+        passes, rooms = self.passes, self._read * [float(plan.limits[0]) for plan in self._plans]
         return Totals(
             samples=round(passes @ [each.samples for each in found]),
             too_short=sum(each.too_short for each in found),
