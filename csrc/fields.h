@@ -114,4 +114,19 @@ size_t mds_fields_pieces(const mds_value *values, size_t stride, size_t n, const
 int64_t mds_item_integer(const mds_wanted *field, const uint8_t *item);
 double mds_item_float(const mds_wanted *field, const uint8_t *item);
 
+/* ---- json_cut.c: some items of an array -------------------------------------------------------------------------- */
+
+typedef struct {
+    const uint8_t *key; /* of the array, in the object that a record is */
+    size_t key_size;
+    uint64_t begin, end; /* the wanted items */
+    uint64_t items;      /* out: items of the array */
+    size_t open, first;  /* out: the place after the bracket, and that of the wanted items */
+    size_t last, close;  /* out: the place after them, and that of the closing bracket */
+} mds_json_part;
+
+/* Find the items begin to end of an array in the record data[0..n). Other items of numbers are counted, not checked.
+ * Returns 0 if the record is no object with such an array, or malformed. */
+int mds_json_cut(const mds_kernels *kernels, const uint8_t *data, size_t n, mds_json_part *part);
+
 #endif

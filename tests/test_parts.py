@@ -1,10 +1,12 @@
 """docs/long-records.md: windows of records, blocks of tokens over records, records around others."""
 
+import json
 import pickle
 import re
 from collections import Counter
 
 import numpy as np
+import orjson
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds import DataLoader, DistributedBatchSampler, Error, PackingBatchSampler, TokenBudgetBatchSampler, Writer
+from mmapds._native import json_cut
 from tests.support.messages import check
 from tests.support.samples import write_pair
 
@@ -216,6 +219,76 @@ def test_blocks_of_a_file_that_is_only_tokens(tmp_path):
             assert (blocks[k]["labels"] == tokens[k * size + 1 : (k + 1) * size + 1]).all()
 
 
+ITEMS = st.lists(
+    st.one_of(
+        st.integers(-(10**6), 10**6),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.sampled_from([None, True, "a,]", 'q"', "\\", [1, [2]], {"t": [3]}, [], "é"]),
+    ),
+    max_size=60,
+)
+SPACES = st.sampled_from(["", " ", "\n\t "])
+
+
+@given(
+    ITEMS | st.lists(st.integers(0, 99_999), max_size=200), st.integers(0, 70), st.integers(0, 70), SPACES, st.data()
+)
+def test_items_of_json_are_cut_without_the_others(items, begin, size, space, data):
+    separators = (f"{space},{space}", f":{space}")
+    others = {"a": items, "\\u": {"t": 1}, "b": "x"}
+    key = data.draw(st.sampled_from(["t", "tö", 'a"b', ""]))
+    sample = {**others, key: items, "z": [1]} if data.draw(st.booleans()) else {key: items, **others}
+    ascii_only = data.draw(st.booleans())
+    text = json.dumps(sample, separators=separators, ensure_ascii=ascii_only).replace("[", f"[{space}").encode()
+    shorter, count = json_cut(text, key.encode(), begin, begin + size)
+    assert count == len(items)
+    assert orjson.loads(shorter) == {**orjson.loads(text), key: items[begin : begin + size]}
+    for end in {*range(0, len(text), 7), len(text) - 1}:
+        assert json_cut(text[:end], key.encode(), begin, begin + size) is None
+    assert json_cut(text, b"nothing", begin, begin + size) is None
+
+
+@pytest.mark.parametrize("text", [b"", b"[1]", b'{"t":1}', b'{"t":[1],"t":"x"}', b'{"t"[1]}', b'{"t":[1] 2}', b"{}"])
+def test_texts_without_an_array_are_not_cut(text):
+    assert json_cut(text, b"t", 0, 1) is None
+    assert json_cut(b'{"t":"x","t":[7,8]}', b"t", 1, 2) == (b'{"t":"x","t":[8]}', 2)
+
+
+def test_running_sums_are_kept_in_a_directory(made, tmp_path):
+    """They are made once, for these lengths and this cut, and a pickled view maps them again."""
+    sizes, kept = [5, 0, 9, 30], tmp_path / "sums"
+    ds, field = made(sizes)["mma"]
+    views = {
+        "windows": lambda **own: ds.windows(4, fields=field, **own),
+        "stride": lambda **own: ds.windows(4, 2, fields=field, **own),
+        "blocks": lambda **own: ds.blocks(7, field=field, position_ids=True, **own),
+        "repeat": lambda **own: ds.repeat([2, 0, 1, 3], **own),
+    }
+    for number, make in enumerate(views.values(), 1):
+        for _ in range(2):
+            found, expected = make(sums=kept), make()
+            assert [*map(str, found)] == [*map(str, expected)]
+            assert len(list(kept.glob("*.npy"))) == number
+        text = pickle.dumps(found)
+        assert [*map(str, pickle.loads(text))] == [*map(str, expected)]
+    other, _ = made([4, 1, 9, 30])["mma"]
+    assert other.windows(4, fields=field, sums=kept).lengths.tolist() == other.windows(4, fields=field).lengths.tolist()
+    (tmp_path / "file").touch()
+    with pytest.raises(Error, match="cannot keep running sums here"):
+        ds.windows(4, fields=field, sums=tmp_path / "file" / "below")
+
+
+def test_records_of_one_length_need_no_table(made):
+    ds, field = made([10] * 40)["json"]
+    for length, stride, short in ((4, 4, "keep"), (4, 2, "drop"), (16, 16, "pad"), (16, 16, "drop")):
+        with_column = ds.windows(length, stride, fields=field, short=short)
+        windows = ds.windows(length, stride, fields=field, short=short, column=None)
+        assert [*windows] == [*with_column]
+        assert windows.lengths.tolist() == with_column.lengths.tolist()
+        assert len(pickle.dumps(windows)) < len(pickle.dumps(with_column))
+    assert [each["id"] for each in ds.repeat(3)] == np.repeat(np.arange(40), 3).tolist()
+
+
 # ---- bad input ---------------------------------------------------------------------------------------------------
 
 
@@ -225,6 +298,7 @@ def test_blocks_of_a_file_that_is_only_tokens(tmp_path):
         (lambda ds: ds.windows(0), "length = 0, expected an integer of 1 or more"),
         (lambda ds: ds.windows(3, 0), "stride = 0, expected an integer of 1 or more"),
         (lambda ds: ds.windows(3, short="cut"), "short = 'cut', expected 'keep', 'drop' or 'pad'"),
+        (lambda ds: ds.windows(3, column=None), "fields = (), expected some with items, found None"),
         (lambda ds: ds.windows(3, column="nothing"), "expected column 'nothing'"),
         (lambda ds: ds.windows(3)[0], "fields = (), expected those to cut, found a sample with ['id', 'tokens']"),
         (lambda ds: ds.windows(3, fields="x")[0], "fields: expected some of ['id', 'tokens'], found 'x'"),

@@ -327,9 +327,49 @@ static const mds_py_constant constants[] = {
     {NULL, 0},
 };
 
+static PyObject *json_cut(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer record, key;
+    unsigned long long begin, end;
+    if (!PyArg_ParseTuple(args, "y*y*O&O&:json_cut", &record, &key, mds_py_size, &begin, mds_py_size, &end))
+        return NULL;
+    mds_json_part part = {.key = key.buf, .key_size = (size_t)key.len, .begin = begin, .end = end};
+    PyObject *result = NULL, *bytes = NULL;
+    const uint8_t *data = record.buf;
+    if (begin > end || !mds_json_cut(mds_py_kernels, data, (size_t)record.len, &part)) {
+        result = Py_NewRef(Py_None);
+        goto done;
+    }
+    const size_t items = part.last - part.first, rest = (size_t)record.len - part.close;
+    bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(part.open + items + rest));
+    if (!bytes)
+        goto done;
+    char *out = PyBytes_AsString(bytes);
+    memcpy(out, data, part.open);
+    memcpy(out + part.open, data + part.first, items);
+    memcpy(out + part.open + items, data + part.close, rest);
+    result = Py_BuildValue("(OK)", bytes, (unsigned long long)part.items);
+done:
+    Py_XDECREF(bytes);
+    PyBuffer_Release(&record);
+    PyBuffer_Release(&key);
+    return result;
+}
+
+static PyMethodDef functions[] = {
+    {"json_cut", json_cut, METH_VARARGS,
+     "json_cut($module, record, key, begin, end, /)\n--\n\n"
+     "Leave out all items of an array but some; return the shorter record, and how many items the array has.\n\n"
+     "record: a JSON object. key: that of the array. begin, end: the items to keep.\n"
+     "Returns None if the record is no object with such an array, or malformed."},
+    {NULL, NULL, 0, NULL},
+};
+
 int mds_py_add_json_fields(PyObject *module)
 {
     mds_py_state *state = PyModule_GetState(module);
+    if (PyModule_AddFunctions(module, functions) != 0)
+        return -1;
     if (mds_py_add_type(module, &json_fields_spec, &state->json_fields_type) != 0)
         return -1;
     return mds_py_add_constants(module, constants);

@@ -11,54 +11,13 @@ from xxhash import xxh3_64
 
 from ..errors import ColumnError, Error, shortened
 from ..orders.basic import integer
+from ..storage.sources import StrPath
 from .dataset import Dataset
-from .views import Int64s, NestedRows, RangeRows, Rows, batch_of, is_position, running_sums, sums_before
+from .parts import integers_in
+from .sums import Sums
+from .views import Int64s, NestedRows, RangeRows, Rows, batch_of, is_position
 
 _COPIED = 4  # tokens of whole records, for each one of a block, up to which they are copied together
-
-
-class Spread(NamedTuple):
-    """Where records begin in the tokens of all of them.
-
-    Attributes:
-      ends: the token after each record; or None.
-      each: tokens of every record, if `ends` is None.
-      records: how many there are.
-    """
-
-    ends: Int64s | None
-    each: int
-    records: int
-
-    @classmethod
-    def of(cls, dataset: Dataset, column: str | None, value: Any) -> Spread:
-        """Return that of a dataset; without a column, all records are as long as a value."""
-        if column is None:
-            return cls(None, len(value), len(dataset))
-        lengths = dataset.column(column)
-        if lengths.dtype.kind not in "iu":
-            raise Error(f"column {column!r}: expected integers, found {lengths.dtype}")
-        ends = running_sums(len(lengths), lambda piece: lengths[piece])
-        return cls(ends, 0, len(dataset))
-
-    @property
-    def tokens(self) -> int:
-        if self.ends is None:
-            return self.each * self.records
-        return int(self.ends[-1]) if self.records else 0
-
-    def records_at(self, tokens: Int64s) -> Int64s:
-        """Return the record that has each token."""
-        if self.ends is None:
-            return tokens // self.each
-        found: Int64s = self.ends.searchsorted(tokens, side="right").astype(np.int64, copy=False)
-        return found
-
-    def begins(self, records: Int64s) -> Int64s:
-        """Return the first token of each record."""
-        if self.ends is None:
-            return records * self.each
-        return sums_before(self.ends, records)
 
 
 class Shape(NamedTuple):
@@ -84,24 +43,24 @@ class BlockDataset(Dataset):
 
     Args:
       whole: the dataset of all records.
-      spread: where they begin.
+      sums: of their tokens.
       shape: what a block has.
       rows: the numbers of the blocks.
     """
 
-    def __init__(self, whole: Dataset, spread: Spread, shape: Shape, rows: Rows) -> None:
-        self._whole, self._spread, self._shape, self._rows = whole, spread, shape, rows
-        self._inner = whole._select(_Firsts(spread, shape.size, rows))  # the record in which each block begins
+    def __init__(self, whole: Dataset, sums: Sums, shape: Shape, rows: Rows) -> None:
+        self._whole, self._sums, self._shape, self._rows = whole, sums, shape, rows
+        self._inner = whole._select(_Firsts(sums, shape.size, rows))  # the record in which each block begins
 
     @classmethod
-    def of(cls, dataset: Dataset, size: int, column: str | None, shape: Shape) -> BlockDataset:
+    def of(cls, dataset: Dataset, size: int, column: str | None, shape: Shape, saved: StrPath | None) -> BlockDataset:
         """Return the blocks of a dataset; see `Dataset.blocks`."""
         shape = shape._replace(size=integer("size", size, 1), shift=integer("shift", shape.shift, 0))
-        spread = Spread.of(dataset, column, _tokens_of(dataset[0], shape.field) if column is None else None)
-        count = max(spread.tokens - shape.shift, 0) // shape.size
+        sums = _sums_of(dataset, column, shape.field, saved)
+        count = max(sums.total - shape.shift, 0) // shape.size
         if not count:
-            raise Error(f"size = {size}, expected up to {spread.tokens - shape.shift:,}, the tokens of all records")
-        return cls(dataset, spread, shape, RangeRows(range(count)))
+            raise Error(f"size = {size}, expected up to {sums.total - shape.shift:,}, the tokens of all records")
+        return cls(dataset, sums, shape, RangeRows(range(count)))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -120,12 +79,12 @@ class BlockDataset(Dataset):
             return [], at
         size, shift = self._shape.size, self._shape.shift
         begins = self._rows.many(at) * size
-        first, last = (self._spread.records_at(each) for each in (begins, begins + size + shift - 1))
+        first, last = (self._sums.records_at(each) for each in (begins, begins + size + shift - 1))
         counts = last - first + 1
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         numbers = np.unique(np.repeat(first, counts) + within)
-        starts = self._spread.begins(numbers)
-        arrays = self._read(numbers, self._spread.begins(numbers + 1) - starts)
+        starts = self._sums.before(numbers)
+        arrays = self._read(numbers, self._sums.before(numbers + 1) - starts)
         offsets = begins - starts[np.searchsorted(numbers, first)]  # in the first record of each block
         own = np.searchsorted(numbers, first)
         if sum(map(len, arrays)) <= _COPIED * len(at) * (size + shift):  # one copy for all blocks
@@ -177,7 +136,7 @@ class BlockDataset(Dataset):
         return self._rows.one(int(position))
 
     def _select(self, rows: Rows) -> BlockDataset:
-        return BlockDataset(self._whole, self._spread, self._shape, NestedRows(self._rows, rows))
+        return BlockDataset(self._whole, self._sums, self._shape, NestedRows(self._rows, rows))
 
     @classmethod
     def _chained(cls, parts: Sequence[BlockDataset]) -> BlockDataset:
@@ -186,26 +145,26 @@ class BlockDataset(Dataset):
 
     def _with_own_epoch(self) -> Dataset:
         whole = self._whole._with_own_epoch()
-        return self if whole is self._whole else BlockDataset(whole, self._spread, self._shape, self._rows)
+        return self if whole is self._whole else BlockDataset(whole, self._sums, self._shape, self._rows)
 
     def __repr__(self) -> str:
         return f"<blocks of {self._shape.size} tokens, {len(self):,}, of {self._whole!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BlockDataset, (self._whole, self._spread, self._shape, self._rows)
+        return BlockDataset, (self._whole, self._sums, self._shape, self._rows)
 
 
 class _Firsts(Rows):
     """The record in which each block begins."""
 
-    def __init__(self, spread: Spread, size: int, blocks: Rows) -> None:
-        self._spread, self._size, self._blocks = spread, size, blocks
+    def __init__(self, sums: Sums, size: int, blocks: Rows) -> None:
+        self._sums, self._size, self._blocks = sums, size, blocks
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def many(self, positions: Int64s) -> Int64s:
-        return self._spread.records_at(self._blocks.many(positions) * self._size)
+        return self._sums.records_at(self._blocks.many(positions) * self._size)
 
 
 def _run(arrays: list[Any], begin: int, count: int) -> NDArray[Any]:
@@ -234,3 +193,10 @@ def _tokens_of(sample: Any, field: str | None) -> Any:
         found = shortened([*sample]) if isinstance(sample, Mapping) else type(sample).__name__
         raise Error(f"field = {field!r}, expected a field of the samples, found {found}")
     return sample if field is None else sample[field]
+
+
+def _sums_of(dataset: Dataset, column: str | None, field: str | None, saved: StrPath | None) -> Sums:
+    """Return the sums of the tokens of records; without a column, all have as many as the first one."""
+    if column is None:
+        return Sums.even(len(_tokens_of(dataset[0], field)), len(dataset))
+    return Sums.of(integers_in(dataset, column), lambda own: own, saved)

@@ -257,21 +257,23 @@ class Dataset(_Samples):
         ends = np.rint(np.cumsum(sizes) * length).astype(np.int64).tolist()
         return [whole[begin:end] for begin, end in pairwise([0, *ends[:-1], length])]
 
-    def repeat(self, counts: ArrayLike | str) -> "Dataset":
+    def repeat(self, counts: ArrayLike | str, *, sums: StrPath | None = None) -> "Dataset":
         """Return a view in which each record comes several times in a row.
 
             twice = ds.repeat(2)
             oversampled = ds.repeat(np.where(ds.lengths > 100, 3, 1))
 
-        It is a view as any other, for each sampler. It takes 8 bytes a record.
+        It is a view as any other, for each sampler. It takes 8 bytes a record, or none where `counts` is one integer.
 
         Args:
           counts: how often each record comes: an integer for all, integers of shape (records,), or a column by name;
             0 leaves a record out.
+          sums: a directory in which the 8 bytes of each record are kept, and mapped by all processes.
         Raises:
           Error: a count is negative or no integer, or there is another number of them.
         """
-        return self._select(RepeatedRows.of(self.column(counts) if isinstance(counts, str) else counts, len(self)))
+        given = self.column(counts) if isinstance(counts, str) else counts
+        return self._select(RepeatedRows.of(given, len(self), sums))
 
     def windows(
         self,
@@ -279,8 +281,9 @@ class Dataset(_Samples):
         stride: int | None = None,
         *,
         fields: str | Sequence[str] = (),
-        column: str = "length",
+        column: str | None = "length",
         short: str = "keep",
+        sums: StrPath | None = None,
     ) -> "Dataset":
         """Return a dataset of parts of records: each of `length` items, or the rest.
 
@@ -288,20 +291,21 @@ class Dataset(_Samples):
             packs = mmapds.PackingBatchSampler(windows, pack_length=256)
 
         Lists, arrays, tensors or text are cut along their first axis. The column has the sizes of windows, so samplers
-        plan with them. It takes 8 bytes a record.
+        plan with them. It takes 8 bytes a record, or none with `column=None`.
 
         Args:
           length: most items of a window.
           fields: names of what to cut; the other fields of a sample stay. A sample without fields is cut itself.
           stride: items from one window of a record to the next one; `length` by default, so that none overlap.
-          column: the column with the number of items of each record.
+          column: the column with the number of items of each record; None if all have as many as the first one.
           short: "keep" a last window that is shorter, "drop" it, or "pad" it with zeros.
+          sums: a directory in which the 8 bytes of each record are kept, and mapped by all processes.
         Raises:
           Error: an argument is out of range; or, at a read, a field has not as many items as the column says.
         """
         from .parts import WindowedDataset  # it is a dataset, too
 
-        return WindowedDataset.of(self, length, stride, column, short, fields)
+        return WindowedDataset.of(self, length, stride, column, short, fields, sums)
 
     def blocks(
         self,
@@ -312,6 +316,7 @@ class Dataset(_Samples):
         position_ids: bool = False,
         column: str | None = "length",
         dtype: str = "int64",
+        sums: StrPath | None = None,
     ) -> "Dataset":
         """Return a dataset of runs of `size` tokens over all records, in their order.
 
@@ -320,7 +325,7 @@ class Dataset(_Samples):
 
         Sample i is a dict: `tokens`, the i-th run; `labels`, the same `shift` tokens later; and `position_ids`, which
         restart where a record begins. Blocks cross records; the tokens behind the last whole block are left out. It
-        takes 8 bytes a record.
+        takes 8 bytes a record, or none with `column=None`.
 
         Args:
           size: tokens of a block.
@@ -329,12 +334,13 @@ class Dataset(_Samples):
           position_ids: whether to give them.
           column: the column with the tokens of each record; None if all records have equally many.
           dtype: of tokens and labels.
+          sums: a directory in which the 8 bytes of each record are kept, and mapped by all processes.
         Raises:
           Error: an argument is out of range; or, at a read, a record has not as many tokens as the column says.
         """
         from .blocks import BlockDataset, Shape  # it is a dataset, too
 
-        return BlockDataset.of(self, size, column, Shape(0, shift, field, position_ids, dtype))
+        return BlockDataset.of(self, size, column, Shape(0, shift, field, position_ids, dtype), sums)
 
     def around(self, offsets: Any, *, group: Any) -> "Dataset":
         """Return a dataset of records with others around them: frames of an episode.

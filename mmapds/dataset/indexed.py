@@ -439,6 +439,13 @@ def matching(dataset: IndexedDataset, where: str) -> IndexedDataset:
     return dataset._select(rows_where(where, dataset.column, len(dataset)))
 
 
+def json_texts(dataset: Dataset) -> IndexedDataset | None:
+    """Return the records of a dataset as bytes, if it parses them as JSON and skips none; otherwise None."""
+    if not isinstance(dataset, IndexedDataset) or dataset._given_decode != "json" or dataset._skips is not None:
+        return None
+    return IndexedDataset(dataset._catalog, dataset._records, "bytes", dataset._rows, None)
+
+
 def undecoded(dataset: IndexedDataset) -> IndexedDataset:
     """Return the dataset of the undecoded records, as memoryviews: only bytes that are looked at are read."""
     return make_dataset(dataset._catalog, takes_view(lambda record: record), rows=dataset._rows)

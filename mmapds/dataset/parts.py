@@ -6,13 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from xxhash import xxh3_64
 
+from .._native import json_cut
 from ..errors import Error, shortened
 from ..orders.basic import integer
 from ..storage.numbers import scratch
+from ..storage.sources import StrPath
 from .dataset import Dataset, concat
+from .indexed import json_texts
+from .sums import Sums
 from .views import (
     ArrayRows,
     ChainedRows,
@@ -23,8 +28,6 @@ from .views import (
     Rows,
     batch_of,
     is_position,
-    running_sums,
-    sums_before,
 )
 
 Short = Literal["keep", "drop", "pad"]
@@ -38,15 +41,17 @@ class Cut(NamedTuple):
       length: items of a window.
       stride: items from one window of a record to the next one.
       short: what to do with a window that the end of its record cuts short.
-      column: the column with the number of items of each record.
+      column: the column with the number of items of each record; None if all have as many as the first one.
       fields: names of what is cut, in samples with fields.
+      items: those of every record, without a column.
     """
 
     length: int
     stride: int
     short: str
-    column: str
+    column: str | None
     fields: tuple[str, ...]
+    items: int = 0
 
     def counts(self, lengths: NDArray[Any]) -> Int64s:
         """Return the number of windows of records."""
@@ -56,6 +61,15 @@ class Cut(NamedTuple):
             return np.where(over >= 0, over // self.stride + 1, 0)
         found: Int64s = np.minimum(-(-np.maximum(over, 0) // self.stride) + 1, -(-items // self.stride))
         return found
+
+    def items_of(self, sample: Any) -> int:
+        """Return the items of a sample."""
+        value = sample
+        if isinstance(sample, Mapping):
+            value = sample.get(self.fields[0]) if self.fields else None
+        if not hasattr(value, "__len__"):
+            raise Error(f"fields = {self.fields}, expected some with items, found {shortened(value)}")
+        return len(value)
 
     def sizes(self, lengths: NDArray[Any], begins: Int64s) -> Int64s:
         """Return the items of windows: lengths of their records, and where they begin there."""
@@ -76,10 +90,18 @@ class WindowedDataset(Dataset):
 
     def __init__(self, inner: Dataset, numbers: Rows, cut: Cut) -> None:
         self._inner, self._numbers, self._cut = inner, numbers, cut
+        self._texts = json_texts(inner) if cut.fields else None
 
     @classmethod
     def of(
-        cls, dataset: Dataset, length: int, stride: int | None, column: str, short: str, fields: str | Sequence[str]
+        cls,
+        dataset: Dataset,
+        length: int,
+        stride: int | None,
+        column: str | None,
+        short: str,
+        fields: str | Sequence[str],
+        saved: StrPath | None,
     ) -> WindowedDataset:
         """Return the windows of a dataset; see `Dataset.windows`."""
         if short not in ("keep", "drop", "pad"):
@@ -87,24 +109,48 @@ class WindowedDataset(Dataset):
         length = integer("length", length, 1)
         stride, names = length if stride is None else integer("stride", stride, 1), fields
         cut = Cut(length, stride, short, column, (names,) if isinstance(names, str) else tuple(names))
-        lengths = dataset.column(column)
-        if lengths.dtype.kind not in "iu":
-            raise Error(f"column {column!r}: expected integers, found {lengths.dtype}")
-        ends = running_sums(len(lengths), lambda piece: cut.counts(lengths[piece]))
-        return cls(dataset._select(RepeatedRows(ends)), _Within(ends), cut)
+        if column is None:
+            cut = cut._replace(items=cut.items_of(dataset[0]))
+            sums = Sums.even(int(cut.counts(np.array([cut.items]))[0]), len(dataset))
+        else:
+            sums = Sums.of(integers_in(dataset, column), cut.counts, saved, cut._replace(fields=()))
+        return cls(dataset._select(RepeatedRows(sums)), _Within(sums), cut)
 
     def __getitem__(self, key: Any) -> Any:
         if not is_position(key):
             return self._view(key)
-        sample = self._inner[key]
         position = int(key) + (len(self) if int(key) < 0 else 0)
-        return self._cut_out([sample], [position])[0]
+        if self._texts is not None:
+            return self._parsed([self._texts[key]], [position])[0]
+        return self._cut_out([self._inner[key]], [position])[0]
 
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
-        samples, kept = self._inner.take_kept(positions)
         at = np.asarray(batch_of(positions, len(self)), np.int64)
         at = np.where(at < 0, at + len(self), at)
+        if self._texts is not None:
+            return self._parsed(self._texts.take(positions), at), np.arange(len(at), dtype=np.int64)
+        samples, kept = self._inner.take_kept(positions)
         return self._cut_out(samples, at[kept]), kept
+
+    def _parsed(self, texts: Sequence[bytes], positions: Any) -> list[Any]:
+        """Return the windows of JSON texts at positions; the other items of an array are not parsed."""
+        places = np.asarray(positions, np.int64)
+        begins = self._numbers.many(places) * self._cut.stride
+        rows = zip(texts, self._lengths_at(places).tolist(), begins.tolist(), places.tolist(), strict=True)
+        return [self._of_text(*row) for row in rows]
+
+    def _of_text(self, text: bytes, size: int, begin: int, position: int) -> Any:
+        pad, shorter = self._cut.length if self._cut.short == "pad" else 0, text
+        for name in self._cut.fields:
+            found = json_cut(shorter, name.encode(), begin, begin + self._cut.length)
+            if found is None or found[1] != size:  # text, for one; or an error, which the whole record explains
+                return self._window(self._inner[position], size, begin, pad)
+            shorter = found[0]
+        try:
+            sample = orjson.loads(shorter)
+        except ValueError:
+            return self._window(self._inner[position], size, begin, pad)
+        return sample | {name: _padded(sample[name], pad) for name in self._cut.fields}
 
     def _cut_out(self, samples: Sequence[Any], positions: Any) -> list[Any]:
         """Return the windows of the samples at positions."""
@@ -130,21 +176,27 @@ class WindowedDataset(Dataset):
 
     def _lengths_at(self, positions: Int64s) -> NDArray[Any]:
         """Return the length of the record at each position."""
-        view = self._inner._select(ArrayRows(positions))
-        return view.column(self._cut.column)
+        if self._cut.column is None:
+            return np.full(len(positions), self._cut.items, np.uint32)
+        return self._inner._select(ArrayRows(positions)).column(self._cut.column)
 
     @property
     def fingerprint(self) -> str:
         return xxh3_64(f"{self._inner.fingerprint} {self._cut}".encode()).hexdigest()
 
+    @property
+    def columns(self) -> list[str]:
+        own = self._inner.columns
+        return own if self._cut.column is not None or "length" in own else [*own, "length"]
+
     def column(self, name: str) -> NDArray[Any]:
-        if name != self._cut.column:
+        if name != (self._cut.column or "length"):
             return self._inner.column(name)
-        lengths, found = self._inner.column(name), np.frombuffer(scratch(4 * len(self)), np.uint32, len(self))
+        found = np.frombuffer(scratch(4 * len(self)), np.uint32, len(self))
         for begin in range(0, len(self), _PIECE):
             positions = np.arange(begin, min(begin + _PIECE, len(self)))
             begins = self._numbers.many(positions) * self._cut.stride
-            found[begin : begin + len(positions)] = self._cut.sizes(lengths[positions], begins)
+            found[begin : begin + len(positions)] = self._cut.sizes(self._lengths_at(positions), begins)
         found.flags.writeable = False
         return found
 
@@ -182,14 +234,22 @@ class WindowedDataset(Dataset):
 class _Within(Rows):
     """Which window of its record each one is: 0 for the first one."""
 
-    def __init__(self, ends: Int64s) -> None:
-        self._ends = ends
+    def __init__(self, sums: Sums) -> None:
+        self._sums = sums
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return self._sums.total
 
     def many(self, positions: Int64s) -> Int64s:
-        return positions - sums_before(self._ends, self._ends.searchsorted(positions, side="right"))
+        return positions - self._sums.before(self._sums.records_at(positions))
+
+
+def integers_in(dataset: Dataset, column: str) -> NDArray[Any]:
+    """Return a column; raise Error unless it has integers."""
+    found = dataset.column(column)
+    if found.dtype.kind not in "iu":
+        raise Error(f"column {column!r}: expected integers, found {found.dtype}")
+    return found
 
 
 def _of(value: Any, what: str, size: int) -> Any:

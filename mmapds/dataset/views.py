@@ -16,6 +16,8 @@ from ..formats.filters import Filter
 from ..orders.permutation import Permutation
 from ..storage.index_file import BITS_BLOCK
 from ..storage.numbers import scratch
+from ..storage.sources import StrPath
+from .sums import Sums
 
 Int64s = NDArray[np.int64]
 _PIECE = 1 << 20  # positions at a time
@@ -131,37 +133,33 @@ class BitRows(Rows):
 
 
 class RepeatedRows(Rows):
-    """Each record several times in a row: those of record i end before position ends[i]."""
+    """Each record several times in a row; the sums are those of how often each one comes."""
 
-    def __init__(self, ends: Int64s) -> None:
-        self._ends = ends
+    def __init__(self, sums: Sums) -> None:
+        self._sums = sums
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return self._sums.total
 
     def many(self, positions: Int64s) -> Int64s:
-        return self._ends.searchsorted(positions, side="right").astype(np.int64, copy=False)
+        return self._sums.records_at(positions)
 
     @classmethod
-    def of(cls, counts: Any, length: int) -> "RepeatedRows":
+    def of(cls, counts: Any, length: int, saved: StrPath | None = None) -> "RepeatedRows":
         """Return the rows of `length` records that come so often each; one count stands for all."""
         given = np.asarray(counts)
-        given = np.broadcast_to(given, length) if not given.ndim else given
-        if given.dtype.kind not in "iu" or given.shape != (length,):
+        if given.dtype.kind not in "iu" or given.shape not in ((), (length,)):
             found = f"{given.dtype} of shape {given.shape}"
             hint = "; give fractions to orders.Weighted(..., replacement=False)" * (given.dtype.kind == "f")
             raise Error(
                 f"counts: expected integers, one for each of {plain_counted(length, 'record')}, found {found}{hint}"
             )
-
-        def checked_counts(piece: slice) -> NDArray[Any]:
-            own = given[piece]
+        for begin in range(0, given.size, _PIECE):
+            own = given.reshape(-1)[begin : begin + _PIECE]
             if (wrong := (own < 0) | (own >= _MOST)).any():
                 at = int(wrong.argmax())
-                raise Error(f"counts[{piece.start + at}] = {own[at]}, expected 0 to {_MOST - 1:,}")
-            return own
-
-        return cls(running_sums(length, checked_counts))
+                raise Error(f"counts[{begin + at}] = {own[at]}, expected 0 to {_MOST - 1:,}")
+        return cls(Sums.of(given, lambda own: own, saved) if given.ndim else Sums.even(int(given), length))
 
 
 class NestedRows(Rows):
@@ -208,25 +206,6 @@ class ChainedRows(Rows):
             begin = self._ends[part - 1] if part else 0
             out[here] = first + rows.many(positions[here] - begin)
         return out
-
-
-def running_sums(length: int, numbers: Callable[[slice], NDArray[Any]]) -> Int64s:
-    """Return the sums of numbers up to each one, shape (length,), in scratch memory.
-
-    Args:
-      numbers: returns some of them.
-    """
-    ends, last = np.frombuffer(scratch(8 * length), np.int64, length), 0
-    for begin in range(0, length, _PIECE):
-        piece = slice(begin, min(begin + _PIECE, length))
-        ends[piece] = last + np.cumsum(numbers(piece), dtype=np.int64)
-        last = int(ends[piece.stop - 1])
-    return ends
-
-
-def sums_before(ends: Int64s, places: Int64s) -> Int64s:
-    """Return the sums before some of the numbers, from those of `running_sums`."""
-    return np.where(places > 0, ends[np.maximum(places, 1) - 1], 0)
 
 
 def pieces(rows: Rows) -> Iterator[tuple[int, Int64s]]:
