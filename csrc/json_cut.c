@@ -61,6 +61,8 @@ static size_t find_items(const mds_kernels *kernels, const uint8_t *p, size_t i,
         part->first = i;
     if (part->end >= part->items)
         part->last = i;
+    if (part->last < part->first) /* none are wanted */
+        part->last = part->first;
     return i + 1;
 }
 

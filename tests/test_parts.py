@@ -243,6 +243,8 @@ def test_items_of_json_are_cut_without_the_others(items, begin, size, space, dat
     shorter, count = json_cut(text, key.encode(), begin, begin + size)
     assert count == len(items)
     assert orjson.loads(shorter) == {**orjson.loads(text), key: items[begin : begin + size]}
+    for place in range(min(len(items), 9)):  # also none at all
+        assert orjson.loads(json_cut(text, key.encode(), place, place)[0])[key] == []
     for end in {*range(0, len(text), 7), len(text) - 1}:
         assert json_cut(text[:end], key.encode(), begin, begin + size) is None
     assert json_cut(text, b"nothing", begin, begin + size) is None
