@@ -26,7 +26,7 @@ from tests.support.docs import blocks, fenced, table
 from tests.support.files import ROOT
 from tests.support.objects import Server
 from tests.support.reports import measure_in_this_process
-from tests.support.samples import npy, write_pair, write_tfrecords
+from tests.support.samples import npy, write_documents, write_pair, write_tfrecords
 from tests.support.tars import archive
 
 
@@ -234,10 +234,11 @@ def test_the_rule_of_keys_in_the_specification_is_that_of_the_core():
 def test_the_specification_names_the_parameters_of_every_format():
     with mmapds.Writer("x.mma", {"id": "int64"}) as writer:
         writer.write({"id": 1})
+    write_documents(Path("x.ds"), [[1, 2]])
     options = {"messages.pb": {"format": "prefixed", "prefix": "varint"}}
     options["tokens.bin"] = {"format": "fixed", "dtype": "uint16", "header": 2}
-    paths = ["notes.jsonl", "features.npy", "examples.tfrecord", "shards-000000.tar", "corpus.bin", "x.mma", *options]
-    found = [Index(str(mmapds.build(path, **options.get(path, {})))) for path in paths]
+    names = "notes.jsonl features.npy examples.tfrecord shards-000000.tar corpus.bin x.mma x.ds".split()
+    found = [Index(str(mmapds.build(path, **options.get(path, {})))) for path in [*names, *options]]
     named, formats = {}, []
     for first, key, *_ in table("docs/index-file.md", "### Parameters"):
         formats = first or formats

@@ -12,7 +12,7 @@ import mmapds
 from mmapds.storage.index_file import Index
 from tests.support.files import DATA, same_time
 from tests.support.index_file import rewrite, verify
-from tests.support.samples import CODES, npy, write_pair
+from tests.support.samples import CODES, npy, write_documents, write_pair
 
 # ---- records of one size -----------------------------------------------------------------------------------------
 
@@ -194,6 +194,47 @@ def test_the_idx_beside_a_bin_decides(tmp_path, write):
     assert list(mmapds.open(path, build=True)) == [1, 2]
     with pytest.raises(mmapds.SourceError, match=r"y\.idx: expected a regular file, found a FIFO"):
         mmapds.build(path, format="megatron")
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+def test_documents_of_datatrove(tmp_path, dtype):
+    documents = [[], [1, 2, 3], [], [65535], list(range(100)), []]
+    for wanted in (documents, [], [[], []]):
+        path = write_documents(tmp_path / "x.ds", wanted, dtype)
+        mmapds.build(path, length="items()", columns={"size": "bytes()"}, force=True, dtype=dtype)
+        ds = mmapds.open(path)
+        assert [each.tolist() for each in ds] == wanted
+        assert ds.lengths.tolist() == [*map(len, wanted)]
+        assert [*ds.column("size")] == [len(each) * np.dtype(dtype).itemsize for each in wanted]
+        verify(Index(f"{path}.mmx"))
+    pair = write_pair(tmp_path / "x", documents)
+    mmapds.build(pair, length="items()")
+    assert mmapds.open(pair).lengths.tolist() == [*map(len, documents)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "index", "message"),
+    [
+        (b"\0" * 6, struct.pack("<Q", 2), "x.ds: expected 4 bytes, as .*x.ds.index says, found 6"),
+        (b"\0" * 8, struct.pack("<Q", 2), "x.ds: expected 4 bytes, .*, found 8; give dtype='uint32'"),
+        (b"\0" * 2, struct.pack("<Q", 2), r"x.ds: record 0 \(byte 0\): expected 4 bytes, found 2"),
+        (b"\0" * 4, struct.pack("<QQQ", 1, 0, 2), "sequence 1: expected 0 to .* tokens from byte 2 on, found -1"),
+        (b"\0" * 4, b"12345", "expected whole numbers of 8 bytes, found 5 bytes"),
+        (b"\0" * 4, b"", "x.ds: expected 0 bytes, as .*, found 4"),
+        (b"\0" * 4, struct.pack("<QQ", 2**63, 2), "sequence 0: expected 0 to .* found -"),
+    ],
+)
+def test_documents_that_do_not_fit(write, tokens, index, message):
+    path = write(tokens, "x.ds")
+    write(index, "x.ds.index")
+    with pytest.raises(mmapds.FormatError, match=message):
+        mmapds.build(path)
+
+
+@pytest.mark.parametrize(("name", "options"), [("a.jsonl", {}), ("a.bin", {"format": "fixed", "record_bytes": 1})])
+def test_tokens_are_counted_in_formats_that_have_them(write, name, options):
+    with pytest.raises(mmapds.ColumnError, match="column 'length': expected another expression for records"):
+        mmapds.build(write([12], name), length="items()", **options)
 
 
 TOKENS = "expected 0 to 1099511627776 tokens"

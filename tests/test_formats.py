@@ -184,7 +184,7 @@ BYTES = r"column 'length': expected bytes\(\) for records that are not JSON, fou
 ODD = (-1, True, 2**63, "4", 1.0)
 REFUSED = [
     ({}, "x.bin: format not recognised by its name or its first bytes; choose one with format="),
-    ({"format": "no"}, "format = 'no', expected one of 'arrays', 'fixed', 'jsonl', 'megatron', 'npy', "),
+    ({"format": "no"}, "format = 'no', expected one of 'arrays', 'datatrove', 'fixed', 'jsonl', 'megatron', 'npy', "),
     ({"format": "jsonl", "record_bytes": 2}, "record_bytes = 2, expected no options for format 'jsonl'"),
     ({"format": "tfrecord", "prefix": "u32le"}, "options among truncated for format 'tfrecord'"),
     ({"format": "megatron"}, "x.idx: no such file or directory"),
@@ -259,6 +259,7 @@ DECODERS = {
     "arrays": (NUMBERS, ["json", "wds"]),
     "npy": (NUMBERS, ["json", "text"]),
     "fixed": (NUMBERS, ["tf_example", "wds"]),
+    "datatrove": (NUMBERS, ["wds"]),
     "megatron": (NUMBERS, ["json"]),
     "tar": ("'files', 'wds', 'pil', 'bytes'", ["json", "torch"]),
     "jsonl": (TEXTS, ["files", "torch"]),

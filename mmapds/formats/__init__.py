@@ -17,12 +17,23 @@ from .fixed import Fixed, Npy
 from .format import ArrayOf, FieldsOf, Format, Option
 from .frames import Prefixed, TFRecord
 from .jsonl import JsonLines
-from .megatron import Megatron
+from .megatron import Datatrove, Megatron
 from .mma import ArrayFiles
 from .tar import Tar
 
 FORMATS: dict[str, Format] = {
-    each.name: each for each in (JsonLines(), ArrayFiles(), Fixed(), Megatron(), Npy(), Prefixed(), Tar(), TFRecord())
+    each.name: each
+    for each in (
+        JsonLines(),
+        ArrayFiles(),
+        Datatrove(),
+        Fixed(),
+        Megatron(),
+        Npy(),
+        Prefixed(),
+        Tar(),
+        TFRecord(),
+    )
 }
 """Formats by their name in `--format` and in an index. If several fit a file, the first one wins."""
 

@@ -7,6 +7,7 @@ An expression names a field of a JSON record by its path, and the quantity to me
   chars(text)     code points of the string
   items(tokens)   elements of the array
   bytes()         bytes of the whole record
+  items()         tokens of the whole record, in formats of tokens
 
 Dots separate the keys of a path; a dot inside a key is written `\\.`. `[*]` after a key stands for every item of
 that list: the quantities of all items are added up, as in chars(messages[*].content).
@@ -65,12 +66,12 @@ class Expression(NamedTuple):
     def parse(cls, column: str, text: str) -> "Expression":
         """Parse the expression of a column; raise ColumnError if it is not valid."""
         place = f"column {column!r}"
-        if text == "bytes()":
+        if text in ("bytes()", "items()"):
             return cls(text, _native.MEASURE_RECORD, ())
         call = re.fullmatch(r"(\w+)\((.*)\)", text)
         if call and call[1] not in MEASURES:
             raise ColumnError(
-                f"{place}: expected a path, bytes(path), chars(path), items(path) or bytes(), found {text!r}"
+                f"{place}: expected a path, bytes(path), chars(path), items(path), bytes() or items(), found {text!r}"
             )
         measure = MEASURES[call[1]] if call else _native.MEASURE_NUMBER
         try:
@@ -232,6 +233,7 @@ class Measuring:
         if len(self.columns) > _native.MOST_COLUMNS:
             raise ColumnError(f"columns: expected up to {_native.MOST_COLUMNS} for JSON, found {len(self.columns)}")
         if self._core is None:
+            self._refuse("items()", "of JSON")
             self._core = _native.Measuring(
                 fields=tuple((each.measure, each.path) for each in self.columns.values()),
                 missing=self._missing,
@@ -259,15 +261,23 @@ class Measuring:
         places = tuple(_places(text, base, block[0], bad[1]))
         return Measured(starts[:kept], columns, records - kept, pending, newlines, filled, bad[0], places)
 
-    def sizes(self, cells: memoryview) -> tuple[tuple[int, memoryview], ...]:
-        """Return the columns of records that are not JSON, from their sizes: only `bytes()` is possible."""
+    def _refuse(self, text: str, what: str) -> None:
+        for name, expression in self.columns.items():
+            if expression.text == text:
+                raise ColumnError(f"column {name!r}: expected another expression for records {what}, found {text!r}")
+
+    def sizes(self, cells: memoryview, tokens: memoryview | None = None) -> tuple[tuple[int, memoryview], ...]:
+        """Return the columns of records that are not JSON: `bytes()`, their sizes, and `items()`, their tokens."""
         self.check_binary()
+        if tokens is None:
+            self._refuse("items()", "without tokens")
         for name, expression in self.columns.items():
             if expression.measure != _native.MEASURE_RECORD:
                 raise ColumnError(
                     f"column {name!r}: expected bytes() for records that are not JSON, found {expression.text!r}"
                 )
-        return tuple((_native.NUMBER_U64, cells) for _ in self.columns)
+        each = {"bytes()": cells, "items()": cells if tokens is None else tokens}
+        return tuple((_native.NUMBER_U64, each[expression.text]) for expression in self.columns.values())
 
     def check_binary(self) -> None:
         """Raise ColumnError for an option that only makes sense for JSON."""

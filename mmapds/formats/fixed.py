@@ -38,7 +38,7 @@ class Fixed(Format):
     name = "fixed"
     options = {
         "record_bytes": Option(int, "N", "fixed: bytes in a record; or give dtype and shape"),
-        "dtype": Option(str, "D", "fixed: type of a record's numbers, as NumPy names it"),
+        "dtype": Option(str, "D", "fixed, datatrove: type of a record's numbers, as NumPy names it"),
         "shape": Option(str, "N,N", "fixed: shape of a record; default: one number"),
         "header": Option(int, "N", "fixed: bytes before the first record; default: 0"),
         **TRUNCATED,

@@ -1,7 +1,8 @@
-"""Megatron-LM's token files: a `.bin` of tokens, and an `.idx` beside it with the start of each sequence.
+"""Files of tokens with an index of their sequences beside them: those of Megatron-LM and of datatrove.
 
-A record is a sequence. Documents, which are runs of sequences, are ignored. The `.idx` has one of two layouts, with n
-sequences and all numbers little-endian:
+Megatron-LM has a `.bin` of tokens, and an `.idx` with the start of each sequence. A record is a sequence. Documents,
+which are runs of sequences, are ignored. The `.idx` has one of two layouts, with n sequences and all numbers
+little-endian:
 
   MMIDIDX\\0\\0 (megatron.core.datasets.indexed_dataset): u64 version 1, u8 dtype, u64 n, u64 documents; then i32[n]
     tokens in each sequence, i64[n] bytes before it, and the documents
@@ -10,20 +11,36 @@ sequences and all numbers little-endian:
 
 The files of fairseq are the same without documents and their number.
 
-The index gets a copy of where the sequences begin, so nothing reads the `.idx` once the index is built.
+datatrove, and nanotron, have a `.ds` of tokens of 2 or 4 bytes, and a `.ds.index` with the end of each document: u64,
+counted in tokens.
+
+The index gets a copy of where the sequences begin, so nothing reads the file beside them once it is built.
 """
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from .. import _native
-from ..errors import FormatError, option
+from ..errors import FormatError, option, shortened
 from ..storage.current import fingerprint
 from ..storage.sources import Source, inspect, open_source
 from .expressions import Measuring
-from .format import TRUNCATED, ArrayOf, End, Format, Parameters, Piece, Sample, Sources, plain_dtype
+from .fixed import Fixed
+from .format import (
+    TRUNCATED,
+    ArrayOf,
+    End,
+    Format,
+    Option,
+    OptionError,
+    Parameters,
+    Piece,
+    Sample,
+    Sources,
+    plain_dtype,
+)
 
 _MMAP, _LEGACY = b"MMIDIDX\0\0", b"TNTIDX\0\0"
 _HEADS = {_MMAP: Struct("<9xQBQ"), _LEGACY: Struct("<8xQQQQQ")}
@@ -35,7 +52,7 @@ _LONGEST = 1 << 40  # tokens in a sequence, at most: so sums over a piece cannot
 class Megatron(Format):
     """Sequences of tokens."""
 
-    name = "megatron"
+    name, suffix, index_suffix = "megatron", ".bin", ".idx"
     options = TRUNCATED
     per_source = ("idx",)
     step = 1 << 16  # sequences in a piece of a scan
@@ -55,10 +72,11 @@ class Megatron(Format):
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
         """Return `dtype`, which all sources must share, `truncated`, and `idx`, the fingerprints of the .idx files."""
         for path in sources:
-            if path.endswith(".idx"):
-                raise FormatError(f"{path}: expected a .bin file, found its .idx")
-        dtype = self.shared(sources, lambda path: {"dtype": _read(inspect(path)).dtype})
-        return {**dtype, **self.truncated(given), "idx": [fingerprint(_beside(path)).hex for path in sources]}
+            if path.endswith(self.index_suffix):
+                raise FormatError(f"{path}: expected a {self.suffix} file, found its {self.index_suffix}")
+        dtype = self.shared(sources, lambda path: {"dtype": self._read(inspect(path)).dtype})
+        prints = [fingerprint(self.beside(path)[0]).hex for path in sources]
+        return {**dtype, **self.truncated(given), "idx": prints}
 
     def decoder(self, parameters: Parameters) -> Sample:
         return ArrayOf(plain_dtype(parameters["dtype"]), None)
@@ -66,7 +84,62 @@ class Megatron(Format):
     def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
         """Yield the start of every sequence of every source, from the .idx files; check that their numbers add up."""
         for number, source in enumerate(sources):
-            yield from _scan(number, source, parameters.get("truncated") == "drop", measuring, self.step)
+            drop = parameters.get("truncated") == "drop"
+            yield from _scan(number, source, self._read(source, parameters["dtype"]), drop, measuring, self.step)
+
+    def _read(self, source: Source, dtype: str = "") -> "_Idx | _Ends":
+        """Return what the file beside a source says; `dtype` is that of tokens, if it does not say so."""
+        return _read(source)
+
+
+class Datatrove(Megatron):
+    """Documents of tokens."""
+
+    name, suffix, index_suffix = "datatrove", ".ds", ".ds.index"
+    suffixes = (".ds",)
+    options: ClassVar[dict[str, Option]] = {"dtype": Fixed.options["dtype"]}
+
+    def recognises(self, path: str, head: bytes) -> bool:
+        return False  # by its suffix alone
+
+    def beside(self, path: str) -> list[str]:
+        return [f"{path}.index"]
+
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return `dtype`, and `idx`, the fingerprints of the .ds.index files."""
+        dtype = plain_dtype(given.get("dtype", "uint16"))
+        if dtype.str not in ("<u2", "<u4"):
+            raise OptionError(f"dtype = {shortened(given['dtype'])}, expected 'uint16' or 'uint32'")
+        return {"dtype": dtype.str, "idx": super().parameters({}, sources)["idx"]}
+
+    def _read(self, source: Source, dtype: str = "<u2") -> "_Ends":
+        (path,) = self.beside(source.path)
+        file = open_source(inspect(path))
+        if file.size % 8:
+            raise FormatError(f"{path}: expected whole numbers of 8 bytes, found {file.size} bytes")
+        return _Ends(path, file, dtype, file.size // 8)
+
+
+class _Ends(NamedTuple):
+    """The content of a .ds.index file."""
+
+    path: str
+    file: _native.Map
+    dtype: str
+    sequences: int
+    unit: int = 1
+
+    def ends(self, stop: int) -> int:
+        """Return the token after a number of sequences."""
+        return int.from_bytes(self.file.read(8 * stop - 8, 8), "little") if stop else 0
+
+    def bounds(self, begin: int, end: int) -> tuple[Any, Any]:
+        """Return the tokens of sequences `begin` to `end`, and the byte where each begins."""
+        import numpy as np  # start-up time: other formats do not need it
+
+        found = np.frombuffer(self.file.read(8 * begin, 8 * (end - begin)), "<u8").astype(np.int64)
+        before = np.concatenate([[self.ends(begin)], found[:-1]])[: len(found)]
+        return found - before, before * int(self.dtype[-1])
 
 
 class _Idx(NamedTuple):
@@ -80,7 +153,11 @@ class _Idx(NamedTuple):
     pointers: tuple[str, int]  # where each begins, in units
     unit: int  # bytes
 
-    def numbers(self, place: tuple[str, int], begin: int, end: int) -> Any:
+    def bounds(self, begin: int, end: int) -> tuple[Any, Any]:
+        """Return the tokens of sequences `begin` to `end`, and where each begins, in units."""
+        return self._numbers(self.sizes, begin, end), self._numbers(self.pointers, begin, end)
+
+    def _numbers(self, place: tuple[str, int], begin: int, end: int) -> Any:
         """Read numbers of sequences `begin` to `end`: int64, shape (end - begin,)."""
         import numpy as np  # start-up time: other formats do not need it
 
@@ -93,14 +170,16 @@ def _beside(path: str) -> str:
     return os.path.splitext(path)[0] + ".idx"
 
 
-def _scan(number: int, source: Source, drop: bool, measuring: Measuring, step: int) -> Iterator[Piece]:
+def _scan(
+    number: int, source: Source, idx: "_Idx | _Ends", drop: bool, measuring: Measuring, step: int
+) -> Iterator[Piece]:
     import numpy as np  # start-up time: other formats do not need it
 
-    idx, at = _read(source), 0
+    at, width = 0, int(idx.dtype[-1])
     for begin in range(0, max(idx.sequences, 1), step):
         stop = min(begin + step, idx.sequences)
-        sizes, found = idx.numbers(idx.sizes, begin, stop), idx.numbers(idx.pointers, begin, stop)
-        bounds = at + np.concatenate([[0], np.cumsum(sizes * int(idx.dtype[-1]))])
+        sizes, found = idx.bounds(begin, stop)
+        bounds = at + np.concatenate([[0], np.cumsum(sizes * width)])
         wrong = (sizes < 0) | (sizes > _LONGEST) | (found != bounds[:-1] // idx.unit)
         if wrong.any():
             first = int(wrong.argmax())
@@ -118,11 +197,15 @@ def _scan(number: int, source: Source, drop: bool, measuring: Measuring, step: i
                     f"{source.size - at}; leave it out, and all after it, with {option('truncated', 'drop')}"
                 )
         elif stop == idx.sequences and at != source.size:
-            raise FormatError(f"{source.path}: expected {at} bytes, as {idx.path} says, found {source.size}")
+            other = f"; give {option('dtype', 'uint32')}" * (isinstance(idx, _Ends) and 2 * at == source.size)
+            raise FormatError(f"{source.path}: expected {at} bytes, as {idx.path} says, found {source.size}{other}")
         end = End(begin + kept, at) if left_out or stop == idx.sequences else None
-        starts, cells = (memoryview(each.tobytes()).cast("Q") for each in (bounds[:kept], np.diff(bounds[: kept + 1])))
+        tokens = sizes[:kept]
+        starts, cells, items = (
+            memoryview(each.tobytes()).cast("Q") for each in (bounds[:kept], tokens * width, tokens.astype(np.int64))
+        )
         scanned = (at if end is None else source.size) - before
-        yield Piece(number, starts, measuring.sizes(cells), left_out, scanned, end)
+        yield Piece(number, starts, measuring.sizes(cells, items), left_out, scanned, end)
         if end is not None:
             return
 

@@ -16,7 +16,7 @@ from mmapds.formats.frames import Prefixed
 from mmapds.formats.jsonl import JsonLines
 from mmapds.formats.megatron import Megatron
 from tests.support.array_files import store
-from tests.support.samples import framed, npy, write_pair, write_tfrecords
+from tests.support.samples import framed, npy, write_documents, write_pair, write_tfrecords
 from tests.support.tars import archive, by_tarfile, members_of
 
 COUNT = 300
@@ -59,6 +59,12 @@ def megatron(path, _, tokens):
     return sequences
 
 
+def datatrove(path, _, tokens):
+    sequences = [row[: 1 + number % 50] for number, row in enumerate(tokens)]
+    write_documents(path, sequences, "uint32")
+    return [row.astype(np.uint32) for row in sequences]
+
+
 def array_file(path, _, tokens):
     samples = [{"tokens": row[: 1 + number % 50], "name": f"n{number}"} for number, row in enumerate(tokens)]
     schema = {"tokens": ("int32", (None,)), "name": "str"}
@@ -88,6 +94,7 @@ KINDS = {
     "tfrecord": Kind(tfrecords, "a.tfrecord", Prefixed, "room", grows=True, behind=4),
     "tar": Kind(tar, "a.tar", formats.tar, "_AT_ONCE"),
     "megatron": Kind(megatron, "b.bin", Megatron, "step"),
+    "datatrove": Kind(datatrove, "c.ds", Megatron, "step", {"dtype": "uint32"}, drops=False),
     "arrays": Kind(array_file, "a.mma", formats.mma, "_AT_ONCE", drops=False),
 }
 

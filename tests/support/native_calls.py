@@ -270,7 +270,7 @@ def table(folder):
         "bits_count": (core.bits_count, (words(3), two)),
         "runs_count": (core.runs_count, (words(7, 5), 3, words(7, 5), words(1, 2), two, two)),
         "runs_place": (core.runs_place, (words(7, 5), of_one, 0, words(0, 1), words(0, 1), into)),
-        "json_cut": (core.json_cut, (b"{\"t\":[1,2]}", b"t", 0, 1)),
+        "json_cut": (core.json_cut, (b'{"t":[1,2]}', b"t", 0, 1)),
         "pack_lengths": (core.pack_lengths, (10, 3, 99, words(7, 3), words(2, 3))),
         "tar_members": (core.tar_members, (tar[:2048], 9)),
         "tar_hash": (core.tar_hash, (b"abcd",)),

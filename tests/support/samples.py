@@ -2,6 +2,7 @@
 
 import io
 import struct
+from pathlib import Path
 
 import numpy as np
 import tfrecord
@@ -60,6 +61,13 @@ def framed(payload, name):
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
 """What Megatron's .idx calls the types of tokens."""
+
+
+def write_documents(path, documents, dtype="uint16"):
+    """Write a file of datatrove's and its index; return the path of the .ds."""
+    path.write_bytes(b"".join(np.asarray(each, dtype).tobytes() for each in documents))
+    Path(f"{path}.index").write_bytes(np.cumsum([len(each) for each in documents]).astype("<u8").tobytes())
+    return str(path)
 
 
 def write_pair(path, sequences, dtype="uint16", kind="megatron"):
