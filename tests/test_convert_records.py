@@ -1,11 +1,15 @@
 """Converting records whose types only their values show, JSON, tars and TFRecords; and HDF5."""
 
+import io
 import json
+from fractions import Fraction
 
 import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+import safetensors.torch
+import torch
 
 import mmapds
 from mmapds.convert import convert
@@ -265,3 +269,89 @@ def test_attributes_of_groups_are_fields_with_names_of_their_own(tmp_path):
         convert(path, records="groups")
     done = samples(convert(path, records="groups", fields=["__key__", "data"]).path)
     assert done == [{"__key__": "time", "data": [0.5, 1]}, {"__key__": "x", "data": [1, 2]}]
+
+
+# ---- files of one sample each ------------------------------------------------------------------------------------
+
+
+def samples_of_files():
+    random = np.random.default_rng(0)
+    for number in range(7):
+        yield {
+            "tokens": random.integers(0, 100, number + 1).astype(np.int32),
+            "features": random.normal(size=(2 * number, 3)).astype(np.float32),
+            "label": np.array(number),
+        }
+
+
+def write_files(folder, kind):
+    folder.mkdir()
+    for number, sample in enumerate(samples_of_files()):
+        path = folder / f"s{number}.{kind}"
+        tensors = {name: torch.from_numpy(array) for name, array in sample.items()}
+        if kind == "npz":
+            np.savez(path, **sample)
+        elif kind == "pt":
+            torch.save(tensors | {"text": f"t{number}", "half": torch.ones(2, dtype=torch.bfloat16)}, path)
+        else:
+            safetensors.torch.save_file(tensors | {"half": torch.ones(2, dtype=torch.bfloat16)}, path)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["npz", "pt", "safetensors"])
+def test_a_folder_of_files_becomes_a_record_each(tmp_path, kind):
+    reports = []
+    done = convert(
+        write_files(tmp_path / "in", kind), tmp_path / "a.mma", length="tokens", progress=lambda *at: reports.append(at)
+    )
+    assert (done.records, done.skipped) == (7, 0)
+    assert [total for _, total in reports] == [7] * len(reports)
+    ds = mmapds.open(tmp_path / "a.mma")
+    assert ds.lengths.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    for number, (found, wanted) in enumerate(zip(ds, samples_of_files(), strict=True)):
+        assert found["__key__"] == f"s{number}"
+        for name, array in wanted.items():
+            assert np.array_equal(found[name], array), name
+        if kind != "npz":
+            assert str(found["half"].dtype) == "bfloat16"
+    again = convert(tmp_path / "in", tmp_path / "b.mma", format=kind, fields=["label", "tokens"])
+    assert [field.name for field in again.schema.fields] == ["label", "tokens"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.npz", b"PK no", "not a readable npz file"),
+        ("a.pt", b"PK no", "expected tensors, .* found other objects of Python, or damage"),
+        ("a.safetensors", b"12345678", "not a readable safetensors file"),
+        ("a.pt", {"x": Fraction(1, 2)}, "expected tensors, numbers, text and dicts of these, .*; give decode="),
+        ("a.npz", {"x": np.array([{}], object)}, "not a readable npz file: Object arrays cannot be loaded"),
+        ("a.pt", {"x": {"y": torch.ones(2)}}, "a.pt: field 'x': "),
+    ],
+)
+def test_files_that_cannot_be_read_are_named(tmp_path, name, data, message):
+    path = tmp_path / name
+    if isinstance(data, bytes):
+        path.write_bytes(data)
+    elif name == "a.npz":
+        np.savez(path, **data)
+    else:
+        torch.save(data, path)
+    with pytest.raises(mmapds.FormatError, match=message) as error:
+        convert(path)
+    assert str(path) in str(error.value)
+    with pytest.raises(mmapds.FormatError, match=f"{name[2:]} is not read in place: convert it"):
+        mmapds.build(path)
+
+
+def test_other_objects_of_pickle_need_a_word_of_the_user(tmp_path):
+    for number in range(3):
+        torch.save({"ids": {Fraction(number)}}, tmp_path / f"{number}.pt")
+
+    def decode(data):
+        return {"ids": [*map(int, torch.load(io.BytesIO(data), weights_only=False)["ids"])]}
+
+    convert(tmp_path, tmp_path / "a.mma", decode=decode)
+    assert [each["ids"].tolist() for each in mmapds.open(tmp_path / "a.mma")] == [[0], [1], [2]]
+    with pytest.raises(mmapds.FormatError, match="'json', expected a function of the bytes of a file, or None"):
+        convert(tmp_path / "0.pt", tmp_path / "b.mma", decode="json")

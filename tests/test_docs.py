@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import wave
 from pathlib import Path
 
 import h5py
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 import mmapds
 from mmapds import _native
@@ -30,6 +32,19 @@ from tests.support.samples import npy, write_documents, write_pair, write_tfreco
 from tests.support.tars import archive
 
 
+def write_media():
+    """Write recordings and pictures, and the manifests that name them."""
+    for number in range(12):
+        with wave.open(f"{number}.wav", "wb") as file:
+            file.setparams((1, 2, 16_000, 0, "NONE", ""))
+            file.writeframes(bytes(320 * (20 + number)))
+        Image.new("RGB", (80, 60)).save(f"{number}.png")
+    rows = [{"path": f"{number}.wav", "text": f"t{number}", "frames": 20 + number} for number in range(12)]
+    pairs = [{"path": f"{number}.png", "caption": f"c{number}"} for number in range(12)]
+    for name, lines in (("manifest", rows), ("captions", pairs)):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 @pytest.fixture
 def files(tmp_path, write, monkeypatch):
     """What the pages read, in the working directory."""
@@ -44,6 +59,10 @@ def files(tmp_path, write, monkeypatch):
     header = np.array([20240520, 1, 2500, *[0] * 253], np.int32)
     write(header.tobytes() + np.arange(2500, dtype=np.uint16).tobytes(), "fineweb_train_000001.bin")
     write([{"messages": [{"content": "é" * (i % 9)}] * (i % 5)} for i in range(50)], "dialogues.jsonl")
+    write_media()
+    os.mkdir("samples")
+    for number in range(3):
+        np.savez(f"samples/{number}.npz", features=np.ones((number, 4)))
     np.save("features.npy", np.ones((7, 80), np.float32))
     for shard in range(3):
         samples = [{"json": b'{"label": %d}' % i, "npy": npy(np.zeros((2, i)))} for i in range(5)]
@@ -237,7 +256,7 @@ def test_the_specification_names_the_parameters_of_every_format():
     write_documents(Path("x.ds"), [[1, 2]])
     options = {"messages.pb": {"format": "prefixed", "prefix": "varint"}}
     options["tokens.bin"] = {"format": "fixed", "dtype": "uint16", "header": 2}
-    names = "notes.jsonl features.npy examples.tfrecord shards-000000.tar corpus.bin x.mma x.ds".split()
+    names = ["notes.jsonl", "features.npy", "examples.tfrecord", "shards-000000.tar", "corpus.bin", "x.mma", "x.ds"]
     found = [Index(str(mmapds.build(path, **options.get(path, {})))) for path in [*names, *options]]
     named, formats = {}, []
     for first, key, *_ in table("docs/index-file.md", "### Parameters"):

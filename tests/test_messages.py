@@ -256,7 +256,7 @@ def test_what_a_message_advises_is_in_the_words_of_the_user_and_works(name, caps
         ("index train.jsonl --column n", "--column n: expected NAME=EXPR, such as n=n, and every name once"),
         ("index train.jsonl --column a=b --column a=c", "--column "),
         ("index train.jsonl --missing few", "--missing = 'few', expected 'error', 'skip' or a number of up to 64 bits"),
-        ("convert train.jsonl --format foo", "--format = 'foo', expected one of 'arrays', 'fixed', "),
+        ("convert train.jsonl --format foo", "--format = 'foo', expected one of 'arrays', 'datatrove', "),
         ("convert train.jsonl --schema absent.json", "--schema: expected a JSON object, or a file that holds one"),
         ("report train.jsonl --pack 5 --max-tokens 7", "--pack = 5, expected None beside max_tokens"),
     ],

@@ -98,9 +98,11 @@ def convert(
         mmapds.convert.convert("train.jsonl", "train.mma", types={"tokens": ("uint16", (None,))})
 
     Args:
-      sources: paths, directories, globs or brace patterns: Parquet, Arrow, HDF5, or any format that can be indexed.
+      sources: paths, directories, globs or brace patterns: Parquet, Arrow, HDF5, files of one record each, or any
+        format that can be indexed.
       out: the array file (`.mma`); by default beside a single source: `train.parquet` becomes `train.mma`.
-      format: "parquet", "arrow", "hdf5", or a format that can be indexed; by default by suffix or first bytes.
+      format: "parquet", "arrow", "hdf5"; "pt", "npz" or "safetensors", of which each file is a record; or a format that
+        can be indexed. By default by suffix or first bytes.
       schema: the fields to write and their types, as `mmapds.Writer` takes them; by default those of the sources.
       types: the types of some fields; other fields keep theirs.
       fields: names of the fields to write, in this order. A part of a struct or group has a dotted name.
@@ -112,6 +114,7 @@ def convert(
         at least 4 GiB. There is no limit for an index as source, or a function as `decode`.
       decode: the decoder of records that can be indexed, as in `mmapds.open`. The default is that of the format, and
         members of tars are decoded by extension, except images. A sample that is not a dict becomes the field "data".
+        For files of one record a function of their bytes; None loads no pickled objects.
       index: write the index too. Give False if one index will cover several files.
       force: replace any file. Without it, only a file that was converted from the same first source is replaced.
       progress: called with the number of records read since the last call, and the number of all records or None.

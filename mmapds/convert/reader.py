@@ -148,7 +148,7 @@ class IndexedReader(Reader):
             self.total = len(self._samples)
             index = self._samples._catalog.indexes[0]
             self.schema = _index_schema(index, self._samples.sources[0]) if decode is None else None
-            self._as_record = _tar_record if index.format == Tar.name and decode is None else _record
+            self._as_record = _tar_record if index.format == Tar.name and decode is None else as_record
         finally:
             with suppress(OSError):  # no index was built, or the next conversion removes it
                 os.unlink(hidden)  # the open map stays valid
@@ -191,7 +191,7 @@ def _index_schema(index: Index, source: str) -> Mapping[str, Any] | None:
     return {"data": (dtype, shape) if shape or dtype.startswith("complex") else dtype}
 
 
-def _record(sample: Any) -> dict[str, Any]:
+def as_record(sample: Any) -> dict[str, Any]:
     """Return a sample as a dict; a list of one bytes object (tf.train.Example) becomes that object."""
     if not isinstance(sample, dict):
         return {"data": sample}

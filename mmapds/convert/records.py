@@ -26,6 +26,8 @@ HDF5_OPTIONS: dict[str, tuple[type, str, str]] = {
     "group": (str, "PATH", "hdf5: the group that holds the records; default: the root"),
 }
 """The options of HDF5, by name: (type, placeholder, help), for the command line."""
+_OF_FILES = ("pt", "npz", "safetensors")  # a record each
+_LIBRARIES = {"hdf5": "h5py", "pt": "torch", "safetensors": "safetensors"}
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -50,12 +52,13 @@ class Reading(NamedTuple):
             if others := [option for option in self.options if option not in formats.OPTIONS]:
                 raise FormatError(f"{others[0]} = {self.options[others[0]]!r}, expected an option of an indexed format")
             return IndexedReader(paths, hidden_index(target), self.format_name, self.decode, self.roots, self.options)
-        if self.decode is not None:
-            raise FormatError(f"decode = {self.decode!r}, expected None, as records of {chosen} have types")
+        if self.decode is not None and (chosen not in _OF_FILES or not callable(self.decode)):
+            expected = "a function of the bytes of a file, or " if chosen in _OF_FILES else ""
+            raise FormatError(f"decode = {self.decode!r}, expected {expected}None, as records of {chosen} have types")
         formats.check_options(chosen, HDF5_OPTIONS if chosen == "hdf5" else {}, self.options)
         if line := given_twice(paths):  # for indexed formats, `build` warns
             warn(line)
-        return _file_reader(chosen, paths, self.options)
+        return _file_reader(chosen, paths, self.decode, self.options)
 
     def open_first(self, paths: list[str], target: str, records: int | None) -> Reader:
         """Return a reader of all sources; with `records`, of enough indexed sources to have that many or a schema."""
@@ -85,8 +88,12 @@ class Reading(NamedTuple):
         return self._replace(format_name=chosen.name, options=options, roots=roots)
 
 
-def _file_reader(name: str, paths: list[str], options: Mapping[str, Any]) -> Reader:
+def _file_reader(name: str, paths: list[str], decode: Any, options: Mapping[str, Any]) -> Reader:
     try:
+        if name in _OF_FILES:
+            from .files import FilesReader  # safetensors is optional
+
+            return FilesReader(paths, name, decode)
         if name == "hdf5":
             from .hdf5 import Hdf5Reader  # h5py is optional
 
@@ -95,7 +102,7 @@ def _file_reader(name: str, paths: list[str], options: Mapping[str, Any]) -> Rea
 
         return TableReader(paths, name)
     except ImportError:
-        library = "h5py" if name == "hdf5" else "pyarrow"
+        library = _LIBRARIES.get(name, "pyarrow")
         raise Error(f"{paths[0]}: reading {name} needs {library}; run: pip install {library}") from None
 
 

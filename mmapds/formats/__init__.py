@@ -42,12 +42,15 @@ SUFFIXES: tuple[str, ...] = tuple(suffix for each in FORMATS.values() for suffix
 
 OPTIONS: dict[str, Option] = {name: option for each in FORMATS.values() for name, option in each.options.items()}
 
-CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
+CONVERTIBLE: dict[str, tuple[bytes | tuple[bytes, ...], tuple[str, ...]]] = {
     "parquet": (b"PAR1", (".parquet", ".pq")),
     "arrow": (b"ARROW1", (".arrow", ".arrows", ".feather", ".ipc")),
     "hdf5": (b"\x89HDF\r\n\x1a\n", (".h5", ".hdf5", ".hdf", ".he5")),
+    "pt": ((), (".pt", ".pth")),
+    "npz": ((), (".npz",)),
+    "safetensors": ((), (".safetensors",)),
 }
-"""Files that must be converted: their first bytes, and the suffixes of their names."""
+"""Files that must be converted: their first bytes, if these tell, and the suffixes of their names."""
 
 _HEAD = 4096  # bytes by which a file is recognised
 _PART = 1 << 20  # bytes read at a time, to see whether a file has only one line

@@ -21,6 +21,7 @@ CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)
 _NAMED_CODECS = {suffix: codec for codec, each in CODECS.items() for suffix in each} | {".tgz": "gzip", ".tzst": "zstd"}
 _REFUSED = {rb"PK\x03\x04": "zip", rb"\xfd7zXZ\x00": "xz", rb"\x04\x22\x4d\x18": "lz4", rb"BZh[1-9]1AY&": "bzip2"}
 """Patterns of the first bytes of compressed files that cannot be read, and the names of the tools."""
+_ZIPS = (".npz", ".pt", ".pth")  # files of arrays, which can be converted
 _LFS = b"version https://git-lfs."
 INDEX_SUFFIX = ".mmx"
 SEEKABLE = ".seekable"  # before the suffixes of a seekable file whose source is zstd too
@@ -117,7 +118,7 @@ def inspect(path: str) -> Source:
     if head.startswith(INDEX_MAGIC):
         raise SourceError(f"{path}: expected a source, found an index")
     for magic, tool_name in _REFUSED.items():
-        if re.match(magic, head):
+        if re.match(magic, head) and not path.lower().endswith(_ZIPS):
             raise compressed(path, tool_name)
     if head.startswith(_LFS):
         raise SourceError(f"{path}: expected data, found what Git LFS keeps in its place; run: git lfs pull")
