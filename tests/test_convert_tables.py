@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import mmapds
+from mmapds.arrays import packed
 from mmapds.convert import arrow, convert
-from mmapds.convert import writer as writing
 from tests.support.conversions import samples, save
 
 WAYS = {"parquet": "parquet", "arrow": "arrow", "stream": "arrow"}
@@ -42,8 +42,8 @@ def test_columns_are_written_as_records_are_and_no_row_is_looked_at(tmp_path, mo
     table = pa.table(EVERY).slice(0, count)
     path = save(table, tmp_path / "a", way, rows=170)
     monkeypatch.setattr(arrow, "_ROWS", 100)
-    monkeypatch.setattr(writing, "_PIECE", room)
-    monkeypatch.setattr(arrow, "_objects_of", None)
+    monkeypatch.setattr(packed, "_PIECE", room)
+    monkeypatch.setattr(arrow, "objects_of", None)
     done = convert(path, tmp_path / "a.mma", format=WAYS[way], length="many")
     with mmapds.Writer(tmp_path / "b.mma", done.schema.describe(), length="many") as writer:
         writer._metadata["origin"] = "a"

@@ -163,3 +163,8 @@ def checked_axes(place: str, shape: Any, item_bytes: int) -> tuple[int | None, .
 def dtype_name(dtype: Any) -> str:
     """Return the name of a dtype of NumPy, ml_dtypes or torch."""
     return str(getattr(dtype, "name", None) or dtype).removeprefix("torch.")
+
+
+def unsupported(place: str, found: object) -> FormatError:
+    """Return the error for a field whose type array files lack."""
+    return FormatError(f"{place}: expected numbers, text, bytes, or arrays or structs of these, found {found}")

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from ..arrays.schema import ITEM_BYTES
+from ..arrays.schema import ITEM_BYTES, unsupported
 from ..errors import FormatError, either, option
-from .reader import Batch, Reader, Rules, unsupported
+from .reader import Batch, Reader, Rules
 
 _BYTES, _ROWS = 8 << 20, 1024  # the most to read at a time, unless a chunk has more
 _MOST_BYTES, _MOST_TIMES = 1 << 30, 100  # limits against decompression bombs: bytes, and times the stored size

@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
-from ..arrays.schema import Schema
+from ..arrays.packed import Values
+from ..arrays.schema import Schema, unsupported
 from ..arrays.values import common_type
 from ..build_index import build
 from ..dataset import payloads
@@ -20,7 +21,6 @@ from ..formats.format import plain_dtype
 from ..formats.tar import Tar
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, StrPath
-from .writer import Values
 
 _REPORTED = 256  # samples of a batch, and between two calls of `progress`
 
@@ -47,11 +47,6 @@ class Batch(NamedTuple):
     size: int
     records: Iterable[Mapping[str, Any]]
     columns: Sequence[Values] | None = None  # all fields of the schema; then `records` may be ignored
-
-
-def unsupported(place: str, found: object) -> FormatError:
-    """Return the error for a field whose type array files lack."""
-    return FormatError(f"{place}: expected numbers, text, bytes, or arrays or structs of these, found {found}")
 
 
 class Reader(ABC):

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
 from .. import __version__
-from .._native import NUMBER_I64, NUMBER_U64, pack_array_records
+from .._native import NUMBER_I64, NUMBER_U64
 from ..arrays.array_file import ArrayFile, ArrayFileWriter, Head
+from ..arrays.packed import Values, cells_of, packed
 from ..arrays.schema import Field, Schema
 from ..arrays.values import Inference, pack
 from ..errors import Error, FormatError
@@ -26,16 +27,6 @@ from ..storage.sources import INDEX_SUFFIX, StrPath
 
 _FLUSH_BYTES = 1 << 20  # bytes of records to buffer
 _FLUSH_RECORDS = 1 << 13
-_PIECE = 1 << 20  # bytes of records given as columns that are packed at a time
-
-
-class Values(NamedTuple):
-    """The values of one field in some records. All arrays are u64, shape (records,)."""
-
-    words: Sequence[Any] = ()  # numbers, or lengths of ragged axes, as the tables of records store them
-    data: Any = None  # one buffer with the bytes of all records; None for numbers
-    begins: Any = None  # where the bytes of each record begin in `data`
-    sizes: Any = None  # how many bytes each record has
 
 
 class Writer:
@@ -206,35 +197,20 @@ class Writer:
         Returns:
           Whether the records were appended; `write` names the record of a negative length.
         """
-        words: list[Any] = []
-        runs: list[Any] = []
-        arrays: list[Any] = []
-        numbers: list[tuple[int, memoryview]] = []  # of each column: type of its cells, and the cells
-        for field, found in zip(self._schema.fields if self._schema else (), values, strict=True):
-            if field.column:
-                is_signed = field.number_type == NUMBER_I64 and found.words[0].view(np.int64).min(initial=0) < 0
-                kind = NUMBER_U64 if field.number_type == NUMBER_I64 and not is_signed else field.number_type
-                numbers.append((kind, memoryview(found.words[0])))
-            is_run = field.shape is None and not field.is_scalar
-            words += [found.sizes] if is_run else found.words
-            if found.data is not None:
-                (runs if is_run else arrays).append((found.data, found.begins, found.sizes, not is_run))
+        schema = self._schema
+        assert schema is not None  # a writer of columns is given one
+        fields = zip(schema.fields, values, strict=True)
+        numbers = [cells_of(field, found) for field, found in fields if field.column]
         if self._signed_length is not None and numbers[self._signed_length][0] == NUMBER_I64:
             return False
         self._flush()
-        first, room = 0, bytearray(_PIECE)
         with self._losing_the_file():
-            while first < count:
-                ends = np.empty(count - first, np.uint64)
-                packed, needed = pack_array_records(tuple(words), (*runs, *arrays), first, room, ends)
-                if not packed:
-                    room = bytearray(needed)
-                    continue
-                self._file.write(memoryview(room)[: int(ends[packed - 1])])
-                starts: Any = np.zeros(packed, np.uint64)
-                starts[1:] = ends[: packed - 1]
+            for piece, ends in packed(schema, values, count):
+                self._file.write(piece)
+                starts: Any = np.zeros(len(ends), np.uint64)
+                starts[1:] = ends[:-1]
                 self._spools[0].append(NUMBER_U64, memoryview(starts + np.uint64(self._at)))
-                first, self._at = first + packed, self._at + int(ends[packed - 1])
+                self._at += len(piece)
             for spool, (kind, cells) in zip(self._spools[1:], numbers, strict=True):
                 spool.append(kind, cells)
         self._records += count
