@@ -98,6 +98,8 @@ def way_to_seekable(*paths: str) -> str:
     """Return the advice that makes compressed files seekable; objects of a store need a copy on a disk."""
     if any("://" in path for path in paths):
         return f"copy each object, run {tool('seekable')} on the copy, and put that in its place"
+    if paths[0].lower().endswith((".parquet", ".pq")):
+        return f"write smaller row groups, or run: {tool('convert')} {quoted(paths[0])}"
     return f"run: {tool('seekable')} {' '.join(map(quoted, paths))}"
 
 

@@ -59,7 +59,9 @@ def test_samples_come_back_from_where_they_lie(tmp_path, kind, io):
     assert all(before.offset + before.size <= place.offset for before, place in pairwise(places))
     assert {place.source for place in places} == {path}
     lying = [content[place.offset :][: place.size] for place in places]
-    assert lying == [ds.raw(k) for k in range(20)] == list(mmapds.open(path, io=io, decode="bytes"))
+    raw = [ds.raw(k) for k in range(20)]
+    assert raw == list(mmapds.open(path, io=io, decode="bytes"))
+    assert lying == raw or KINDS[kind].is_decoded
     assert ds.column("size").tolist() == [place.size for place in places]
     verify(Index(f"{path}.mmx"))
 
@@ -68,7 +70,7 @@ def test_a_source_without_records_is_an_empty_dataset_and_so_is_a_file_without_b
     path, _ = write_source(tmp_path, kind, 0)
     for content in (Path(path).read_bytes(), b""):
         Path(path).write_bytes(content)
-        if kind in ("npy", "arrays") and not content:
+        if kind in ("npy", "arrays", "parquet") and not content:
             with pytest.raises(mmapds.FormatError, match=rf"^{path}: "):
                 mmapds.build(path, force=True)
             continue
@@ -146,6 +148,9 @@ def test_a_damaged_source_gives_whole_records_or_an_error_that_names_it(tmp_path
     near = {end + more for end in [0, *ends] for more in (-13, -12, -8, -4, -1, 0, 1, 4, 8, 11, 12, 13)}
     refused = 0
     for at in sorted({*range(0, len(data), 1 + len(data) // 25), *near} & {*range(len(data))}):
+        footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+        if kind == "parquet" and not is_cut and at + 16 > footer:
+            continue  # it has no checksum, and pyarrow ends the process for some bytes of it
         damaged = DAMAGE[damage](data, at)
         if damaged == data or (is_cut and kind == "tar" and (at % 512 == 0 or at > ends[-1])):
             continue  # there, tarfile too sees the end of an archive
@@ -153,7 +158,9 @@ def test_a_damaged_source_gives_whole_records_or_an_error_that_names_it(tmp_path
         whole = sum(end < at + is_cut for end in ends)  # records that the damage does not touch
         found = read(path, **({"truncated": "error"} if drops else {}))
         refused += found is None
-        if is_cut:
+        if kind == "parquet":
+            assert found is None or found == wanted, at
+        elif is_cut:
             assert found is None or (found == wanted[:whole] and at - [0, *ends][whole] <= (kind == "jsonl")), at
         elif found is not None and not (kind == "arrays" and whole == 3):  # where a file says how its records lie
             sure = max(whole - (kind == "tar"), 0)  # as a header without its key may join the sample before
@@ -257,6 +264,7 @@ def test_a_format_of_a_newer_version_is_named(write):
 NUMBERS, TEXTS = "'bytes', 'torch'", "'json', 'text', 'bytes', 'tf_example'"
 DECODERS = {
     "arrays": (NUMBERS, ["json", "wds"]),
+    "parquet": (NUMBERS, ["json", "wds"]),
     "npy": (NUMBERS, ["json", "text"]),
     "fixed": (NUMBERS, ["tf_example", "wds"]),
     "datatrove": (NUMBERS, ["wds"]),

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 import mmapds
 from mmapds.convert import convert
@@ -187,9 +188,9 @@ def run_shell(message):
     return command.rpartition(" > ")[2]
 
 
-def parquet(_):
-    pq.write_table(pa.table({"n": [1, 2]}), "a b.parquet")
-    return Path("a b.parquet").read_bytes()
+def arrow(_):
+    feather.write_feather(pa.table({"n": [1, 2]}), "a b.arrow")
+    return Path("a b.arrow").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def parquet(_):
     [
         ("a b.jsonl.bz2", bz2.compress, "a b.plain.jsonl"),
         ("a b.jsonl.xz", lzma.compress, "a b.plain.jsonl"),
-        ("a b.parquet", parquet, "a b.mma"),
+        ("a b.arrow", arrow, "a b.mma"),
         ("a b.jsonl.gz", lambda data: bytes(512).join(map(gzip.compress, data.splitlines(True))), "a b.plain.jsonl"),
     ],
 )
@@ -278,9 +279,9 @@ def test_a_printed_command_can_be_pasted(write, tmp_path):
 def test_commands_are_those_of_the_tool_that_runs(write, tmp_path):
     write([1], "a.jsonl")
     assert "; run: python -m mmapds.index a.jsonl" in command("head", "a.jsonl", cwd=tmp_path).stderr
-    pq.write_table(pa.table({"x": [1]}), tmp_path / "t.parquet")
+    feather.write_feather(pa.table({"x": [1]}), tmp_path / "t.arrow")
     script = os.path.join(sysconfig.get_path("scripts"), "mmapds")
-    for given, said in (("head a.jsonl", "mmapds index a.jsonl"), ("index t.parquet", "mmapds convert t.parquet")):
+    for given, said in (("head a.jsonl", "mmapds index a.jsonl"), ("index t.arrow", "mmapds convert t.arrow")):
         ran = subprocess.run([script, *given.split()], capture_output=True, text=True, check=False, cwd=tmp_path)
         assert f"; run: {said}" in ran.stderr
 

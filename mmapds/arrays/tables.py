@@ -186,14 +186,14 @@ def columns_of(arrays: Mapping[str, Any], schema: Schema, defaults: Container[st
     values = []
     for field in schema.fields:
         array = arrays.get(field.name)
-        found = None if array is None else _values(field, array, field.name in defaults)
+        found = None if array is None else values_of(field, array, field.name in defaults)
         if found is None:
             return None
         values.append(found)
     return values or None
 
 
-def _values(field: Field, array: Any, has_default: bool) -> Values | None:
+def values_of(field: Field, array: Any, has_default: bool) -> Values | None:
     """Return the values of a field; None if they must be converted one by one."""
     if field.dtype == "json":
         values = array.to_pylist()

@@ -16,7 +16,7 @@ from ..storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS, BLOCK_SECTIONS, POINT
 from ..storage.writer import SectionWriter
 
 SMALLEST = 64 << 10  # bytes of content in a block, at least; the last one may have fewer
-BITS = {"zstd": 1, "gzip": 8}  # units of a byte in which blocks begin, by codec: gzip counts bits
+BITS = {"zstd": 1, "gzip": 8, "parquet": 1}  # units of a byte in which blocks begin, by codec: gzip counts bits
 RANGE = struct.Struct("<QQ")  # begin and end of a range of the content
 _NUMBERS = BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS
 _CRC = 4  # bytes before the window in an access point

@@ -194,6 +194,7 @@ class BlockReader:
       file: the source, already checked against the index.
       cache: of blocks; `key` identifies this source there.
       lost: raises the error for a source that was cut short (0), or cannot be read (errno).
+      decoding: yields the content of a block by its number; None for codecs that this module knows.
     """
 
     def __init__(
@@ -204,12 +205,13 @@ class BlockReader:
         cache: BlockCache,
         key: int,
         lost: Callable[[int], object],
+        decoding: Callable[[int], Iterator[bytes]] | None = None,
     ) -> None:
         compression = index.sources[number].compression
         assert compression is not None
         self._path = index.source_path(number)
         self._file, self._cache, self._key, self._lost = file, cache, key, lost
-        self._table = BlockTable(index, number)
+        self._table, self._own = BlockTable(index, number), decoding
         self._codec = compression.codec
         self._zstd = zstd.codec(self._path) if self._codec == "zstd" else None
         self._library = zstd.library() if self._codec == "zstd" else None
@@ -314,6 +316,8 @@ class BlockReader:
 
     def _decoding(self, block: int, place: Extent) -> Iterator[bytes]:
         """Yield the content of a block in pieces."""
+        if self._own is not None:
+            return pieces_of(self._own(block), place.size)
         if self._zstd is None:
             text = gzip.text_of(gzip.inflater(), self._file, place, self._table.edges(block))
             return pieces_of(text, place.size)

@@ -121,7 +121,9 @@ class Catalog:
         if index.sources[number].compression is None:
             opened.advise(_ADVICE[self.access])
         else:  # no advice to the kernel: a block is many pages
-            content = BlockReader(index, number, opened, self.blocks, member, partial(self.lost, member))
+            with index.reporting_malformed_metadata():
+                own = formats.of_index(index).blocks(index.parameters, index.local_path(number), opened)
+            content = BlockReader(index, number, opened, self.blocks, member, partial(self.lost, member), own)
         with index.reporting_malformed_metadata():
             layout = formats.of_index(index).layout(index.parameters, index.sources[number])
         if index.has_bounds != (layout.stride == 0):

@@ -19,6 +19,7 @@ from .frames import Prefixed, TFRecord
 from .jsonl import JsonLines
 from .megatron import Datatrove, Megatron
 from .mma import ArrayFiles
+from .parquet import Parquet
 from .tar import Tar
 
 FORMATS: dict[str, Format] = {
@@ -30,6 +31,7 @@ FORMATS: dict[str, Format] = {
         Fixed(),
         Megatron(),
         Npy(),
+        Parquet(),
         Prefixed(),
         Tar(),
         TFRecord(),
@@ -91,6 +93,8 @@ def check_beside(index: Index, path: str, chosen: Format | None = None) -> None:
 
 def for_path(path: str) -> Format:
     """Return the format of a file, by its name or, failing that, its first bytes; JSON Lines if they are text."""
+    if (known := convertible(path)) in FORMATS:
+        return FORMATS[known]
     check_in_place(path)
     head = head_of(path, _HEAD)
     found = next((each for each in FORMATS.values() if named(path, each.suffixes)), None)
@@ -178,7 +182,7 @@ def convertible(path: str) -> str | None:
 
 def check_in_place(path: str) -> None:
     """Raise FormatError for a file that must be converted."""
-    if name := convertible(path):
+    if (name := convertible(path)) and name not in FORMATS:
         converted = f"{os.path.splitext(path)[0]}.mma"  # as `convert` names it
         raise FormatError(
             f"{path}: {name} is not read in place: convert it, and open {converted}; run: {tool('convert')} "

@@ -172,6 +172,14 @@ class Format(ABC):
           ColumnError, DecodeError: a record cannot be measured.
         """
 
+    def blocks(self, parameters: Parameters, path: str, known: _native.Map) -> Callable[[int], Iterator[bytes]] | None:
+        """Return what yields the content of a block by its number; None if the codec of the source tells how.
+
+        Args:
+          path: of the source; `known` is it, as it was checked.
+        """
+        return None
+
     def verify(self, sources: Sources, parameters: Parameters) -> None:  # noqa: B027 - most have no checksums
         """Raise FormatError for damage that a scan does not check, such as a wrong checksum in a source."""
 

@@ -200,6 +200,9 @@ def planned(request: Request, place: str, given: str | list[str]) -> tuple[Job, 
     chosen = format_of(members, name)
     formats.check_options(chosen.name, chosen.options, options)
     for source in sources:
+        if (source.codec == "parquet") != (chosen.name == "parquet"):
+            found = "parquet" if source.codec == "parquet" else "another"
+            raise FormatError(f"{source.path}: expected a file of format {chosen.name!r}, found {found}")
         if source.codec and not chosen.reads_compressed:
             raise compressed(source.path, source.codec, chosen.name)
     parameters = chosen.parameters(options, members)

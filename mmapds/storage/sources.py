@@ -16,8 +16,8 @@ StrPath = str | os.PathLike[str]
 Io = Literal["mmap", "pread"]  # how the bytes of a file are read
 IoChoice = Io | Mapping[str, Io]
 """For all files, or by shell patterns of absolute paths: the first match counts; other files are mapped."""
-CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
-"""Codecs of sources, and the suffixes of their names."""
+CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",), "parquet": ()}
+"""Codecs of sources, and the suffixes of their names; the content of Parquet is its rows as an array file has them."""
 _NAMED_CODECS = {suffix: codec for codec, each in CODECS.items() for suffix in each} | {".tgz": "gzip", ".tzst": "zstd"}
 _REFUSED = {rb"PK\x03\x04": "zip", rb"\xfd7zXZ\x00": "xz", rb"\x04\x22\x4d\x18": "lz4", rb"BZh[1-9]1AY&": "bzip2"}
 """Patterns of the first bytes of compressed files that cannot be read, and the names of the tools."""
@@ -63,6 +63,8 @@ def codec_of(head: bytes) -> str:
     """Return the codec of a file by its first 4 bytes; empty if it is not one of `CODECS`."""
     if head.startswith(b"\x1f\x8b"):
         return "gzip"
+    if head.startswith(b"PAR1"):
+        return "parquet"
     is_skippable = len(head) >= 4 and 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F
     return "zstd" if is_skippable or head.startswith(b"\x28\xb5\x2f\xfd") else ""
 

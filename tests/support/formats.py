@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import tfrecord
 
 import mmapds
@@ -72,6 +74,14 @@ def array_file(path, _, tokens):
     return samples
 
 
+def parquet(path, _, tokens):
+    names = [f"n{number}" for number in range(len(tokens))]
+    rows = [row[: 1 + number % 50] for number, row in enumerate(tokens)]
+    table = pa.table({"tokens": pa.array(rows, pa.list_(pa.int32())), "name": names})
+    pq.write_table(table, path, row_group_size=40, write_page_checksum=True)
+    return [{"tokens": row, "name": name} for row, name in zip(rows, names, strict=True)]
+
+
 class Kind(NamedTuple):
     """A format."""
 
@@ -83,6 +93,7 @@ class Kind(NamedTuple):
     drops: bool = True  # `truncated="drop"` leaves out an incomplete last record
     grows: bool = False  # a scan goes on where another one ended
     behind: int = 0  # bytes of a record behind its payload
+    is_decoded: bool = False  # records lie in decoded blocks, not in the file
 
 
 ONE_SIZE = {"format": "fixed", "dtype": "int32", "shape": "50", "length": "bytes()"}
@@ -95,6 +106,7 @@ KINDS = {
     "tar": Kind(tar, "a.tar", formats.tar, "_AT_ONCE"),
     "megatron": Kind(megatron, "b.bin", Megatron, "step"),
     "datatrove": Kind(datatrove, "c.ds", Megatron, "step", {"dtype": "uint32"}, drops=False),
+    "parquet": Kind(parquet, "a.parquet", formats.parquet, "_ROWS", drops=False, is_decoded=True),
     "arrays": Kind(array_file, "a.mma", formats.mma, "_AT_ONCE", drops=False),
 }
 

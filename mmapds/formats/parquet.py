@@ -1,0 +1,355 @@
+"""Parquet: a row is a record of named fields, and a row group is a block of records.
+
+The content of a source is what an array file of its rows would hold. So a row group is decoded, cached and waited for
+as a block of a compressed source, and all that reads array files reads it. pyarrow decodes; it is optional.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import _native
+from ..compression.blocks import BlockError, BlockStart
+from ..compression.content import in_flight
+from ..errors import ColumnError, Error, FormatError, option
+from ..storage.sources import Source, changed
+from ..storage.workers import in_order
+from .expressions import Expression, Measuring
+from .format import End, FieldsOf, Format, Option, OptionError, Parameters, Piece, Sample, Sources
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..arrays.schema import Schema
+
+_ROWS, _BYTES = 4096, 16 << 20  # that are decoded at a time, at most
+
+
+class Parquet(Format):
+    """Rows of Parquet files."""
+
+    name = "parquet"
+    suffixes = (".parquet", ".pq")
+    reads_compressed = True
+    options = {
+        "select": Option(str, "A,B", "parquet: the fields to read; default: all"),
+        "as_json": Option(str, "A,B", "parquet: fields whose values come as in JSON: nulls, and lists of any shape"),
+    }
+
+    def recognises(self, path: str, head: bytes) -> bool:
+        return head.startswith(b"PAR1")
+
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return the `schema` of all sources."""
+        select, as_json = (_names(given, name) for name in ("select", "as_json"))
+        found: dict[str, Any] = {}
+        nulls = set(as_json or ())
+        for path in sources:
+            with _opened(path) as file:
+                types = _types(path, file)
+                nulls |= _with_nulls(file)
+            found = found or dict(types)
+            for name, kind in types.items():
+                before = found.get(name, kind)
+                if "null" in (before, kind):  # a file without rows, or with nulls alone
+                    nulls.add(name)
+                    found[name] = kind if before == "null" else before
+                elif repr(before) != repr(kind) and not isinstance(kind, FormatError):
+                    expected = f"expected {before}, as in {sources[0]}, found {kind}"
+                    raise FormatError(f"{path}: field {name!r}: {expected}")
+            for one, other, where in ((found, types, path), (types, found, sources[0])):
+                if missing := one.keys() - other.keys():
+                    also = sources[0] if where == path else path
+                    raise FormatError(f"{where}: expected a field {min(missing)!r}, as in {also}, found none")
+        for name in [*(select or ()), *(as_json or ())]:
+            if name not in found:
+                raise OptionError(f"select = {name!r}, expected fields among {', '.join(map(repr, found))}")
+        schema: dict[str, Any] = {}
+        for name in select or found:
+            kind = "json" if name in nulls and not isinstance(found[name], tuple) else found[name]
+            schema[name] = "json" if name in (as_json or ()) or kind == "null" else kind
+            if isinstance(schema[name], FormatError):
+                others = [other for other in found if other != name]
+                raise FormatError(f"{schema[name]}; leave it out with {option('select', ','.join(others))}")
+        from ..arrays.schema import Schema  # start-up time
+
+        chosen = {"select": select, "as_json": as_json}
+        return {"schema": Schema(schema).describe(), **{name: names for name, names in chosen.items() if names}}
+
+    def decoder(self, parameters: Parameters) -> Sample:
+        return FieldsOf(parameters["schema"])
+
+    def scan(self, sources: Sources, parameters: Parameters, measuring: Measuring, *, workers: int) -> Iterator[Piece]:
+        """Yield the rows of every row group: the sizes that they have as records of an array file, and columns."""
+        from ..arrays.schema import Schema  # start-up time
+
+        measuring.check_binary()
+        schema = Schema(parameters["schema"])
+        columns = [_Column.of(schema, name, each) for name, each in measuring.columns.items()]
+        for number, source in enumerate(sources):
+            with _opened(source.path) as file:
+                metadata = file.metadata
+            begins = [*_begins(metadata), source.size]
+            tasks = range(metadata.num_row_groups)
+            read = Rows(source.path, schema, metadata)
+
+            def load(group: int, _: Any, read: Rows = read) -> "_Group":
+                return read.measured(group, columns)
+
+            done = content = 0
+            threads = min(workers, max(len(tasks), 1))
+            for group, found in enumerate(
+                in_order(load, tasks, workers=threads, slots=list(range(in_flight(threads))))
+            ):
+                starts: Any = content + found.ends - found.sizes
+                is_last, begin = group + 1 == len(tasks), begins[group] if group else 0
+                at, content, done = content, content + int(found.sizes.sum()), done + len(starts)
+                end = End(done, content, content=content) if is_last else None
+                scanned = (source.size if is_last else begins[group + 1]) - begin
+                block = (BlockStart(begins[group], at),)
+                yield Piece(number, memoryview(starts), found.columns, 0, scanned, end, blocks=block)
+            if not tasks:
+                none = memoryview(b"").cast("Q")
+                empty = tuple((_native.NUMBER_U64, none) for _ in columns)
+                yield Piece(number, none, empty, 0, source.size, End(0, 0))
+
+    def blocks(self, parameters: Parameters, path: str, known: _native.Map) -> Callable[[int], Iterator[bytes]]:
+        """Return what yields the content of each row group of a source; see `Format.blocks`."""
+        from ..arrays.schema import Schema  # start-up time
+
+        file = _Kept(path)
+        found = os.fstat(file.number)
+        if (found.st_size, found.st_mtime_ns) != (known.size, known.mtime_ns):
+            raise changed(Source(path, known.size, known.mtime_ns))
+        rows = Rows(path, Schema(parameters["schema"]), None, file)
+        return rows.content
+
+
+class _Group(NamedTuple):
+    """The rows of a row group: shapes (rows,)."""
+
+    sizes: "np.ndarray[Any, np.dtype[np.uint64]]"
+    ends: "np.ndarray[Any, np.dtype[np.uint64]]"
+    columns: tuple[tuple[int, memoryview], ...]
+
+
+class _Kept:
+    """A file that stays open as long as its blocks are read: its name may get another file meanwhile."""
+
+    def __init__(self, path: str) -> None:
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "number"):
+            os.close(self.number)
+
+
+class Rows:
+    """The rows of a file as records of an array file.
+
+    Args:
+      file: keeps the source open under its number; None opens it by its path each time.
+    """
+
+    def __init__(self, path: str, schema: "Schema", metadata: Any, file: _Kept | None = None) -> None:
+        self._path, self._schema, self._metadata, self._file = path, schema, metadata, file
+
+    def content(self, group: int) -> Iterator[bytes]:
+        """Yield the bytes of the rows of a row group."""
+        from ..arrays.packed import packed
+
+        try:
+            for count, values, _ in self._read(group):
+                for piece, _ in packed(self._schema, values, count):
+                    yield bytes(piece)
+        except FormatError as error:
+            raise BlockError(str(error).removeprefix(f"{self._path}: ")) from None
+
+    def measured(self, group: int, columns: Sequence["_Column"]) -> _Group:
+        """Return the sizes of the rows of a row group, and their columns."""
+        import numpy as np  # start-up time
+
+        from ..arrays.packed import packed
+
+        sizes: list[Any] = [np.zeros(0, np.uint64)]
+        cells: list[list[Any]] = [[] for _ in columns]
+        for count, values, parts in self._read(group):
+            own = [np.diff(ends, prepend=np.uint64(0)) for _, ends in packed(self._schema, values, count)]
+            sizes += own
+            for column, measure in zip(cells, columns, strict=True):
+                column.append(measure.cells(self._schema, np.concatenate(own), values, parts))
+        found = np.concatenate(sizes)
+        made = tuple((_kind(each), _joined([of for _, of in each])) for each in cells)
+        return _Group(found, np.cumsum(found, dtype=np.uint64), made)
+
+    def _read(self, group: int) -> Iterator[tuple[int, Sequence[Any], Mapping[str, Any]]]:
+        """Yield some rows at a time: their number, the values of all fields, and these as arrays of pyarrow."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from ..arrays.tables import columns_of, flat_fields, parts_of
+
+        wanted, path = set(self._schema.names), self._path if self._file is None else f"/dev/fd/{self._file.number}"
+        with _naming(self._path), pa.OSFile(path) as source:
+            how: Any = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
+            file = pq.ParquetFile(source, metadata=self._metadata, **how)
+            self._metadata = file.metadata
+            held = file.metadata.row_group(group)
+            rows = min(max(_BYTES * held.num_rows // max(held.total_byte_size, 1), 1), _ROWS)
+            fields = ((each.name, flat_fields(each.name, each.type)) for each in file.schema_arrow)
+            names = [name for name, flat in fields if any(part in wanted for part, _ in flat)]
+            for batch in file.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
+                parts = dict(part for name in names for part in parts_of(name, batch.column(name), wanted))
+                values = columns_of(parts, self._schema, ())
+                if values is None:
+                    raise self._misfit(group, parts)
+                yield batch.num_rows, values, parts
+
+    def _misfit(self, group: int, parts: Mapping[str, Any]) -> FormatError:
+        """Return the error for the first field whose values do not fit."""
+        from ..arrays.tables import values_of
+
+        misfits = (field for field in self._schema.fields if values_of(field, parts[field.name], False) is None)
+        field = next(misfits)
+        found = "a null" if parts[field.name].null_count else "a list of another shape, or text that is not UTF-8"
+        what = f"row group {group}: field {field.name!r}: expected {field}, found {found}"
+        return FormatError(f"{self._path}: {what}; give {option('as_json', field.name)}, or convert the file")
+
+
+# ---- the schema ------------------------------------------------------------------------------------------------------
+
+
+def _names(given: Mapping[str, Any], name: str) -> list[str] | None:
+    """Return the names in an option, a list or a text with commas; None if it is not given."""
+    found = given.get(name)
+    names = found.split(",") if isinstance(found, str) else found
+    if names is not None and (not isinstance(names, list | tuple) or not names or "" in names):
+        raise OptionError(f"{name} = {found!r}, expected names of fields")
+    return names if names is None else list(names)
+
+
+def _types(path: str, file: Any) -> dict[str, Any]:
+    """Return the type of each field of a file, or an error object for a type that array files lack."""
+    from ..arrays.tables import flat_fields, type_of
+
+    found: dict[str, Any] = {}
+    for field in file.schema_arrow:
+        for name, kind in flat_fields(field.name, field.type):
+            if name in found:
+                raise FormatError(f"{path}: expected fields of different names, found two {name!r}")
+            found[name] = type_of(f"{path}: field {name!r}", kind)
+    return found
+
+
+def _with_nulls(file: Any) -> set[str]:
+    """Return the names of columns whose statistics count nulls."""
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    found = set()
+    for number in range(file.metadata.num_columns):
+        columns = (group.column(number) for group in groups)
+        if any(each.statistics is not None and each.statistics.null_count for each in columns):
+            found.add(file.metadata.schema.column(number).path)
+    return found
+
+
+def _begins(metadata: Any) -> list[int]:
+    """Return the byte of the file where each row group begins, rising."""
+    begins, last = [], 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = [group.column(column) for column in range(group.num_columns)]
+        offsets = [each.dictionary_page_offset or each.data_page_offset for each in columns]
+        last = max(last, min(offsets, default=0))
+        begins.append(last)
+    return begins
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """Open a file and read its footer."""
+    try:
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise Error(f"{path}: reading parquet needs pyarrow; run: pip install pyarrow") from None
+    with _naming(path), pq.ParquetFile(path, pre_buffer=False) as file:
+        yield file
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Turn errors of pyarrow into FormatError."""
+    try:
+        yield
+    except (Error, MemoryError):
+        raise
+    except (OSError, ValueError) as error:  # those of pyarrow are both
+        said = str(error).partition("\n")[0].rstrip(".")
+        raise FormatError(f"{path}: not a readable Parquet file: {said}") from None
+
+
+# ---- columns -------------------------------------------------------------------------------------------------------
+
+
+class _Column(NamedTuple):
+    """What is measured of each row."""
+
+    measure: int
+    field: int = 0  # its number in the schema, unless the whole row is measured
+
+    @classmethod
+    def of(cls, schema: "Schema", name: str, expression: Expression) -> "_Column":
+        """Return the column of an expression; raise ColumnError if no field has it."""
+        if expression.text == "bytes()":
+            return cls(expression.measure)
+        path = ".".join((key or b"[*]").decode() for key in expression.path)
+        known = {"bytes()": -1}
+        for number, field in enumerate(schema.fields):
+            measures: tuple[int, ...] = ()
+            if field.dtype in ("str", "bytes"):
+                measures = (_native.MEASURE_BYTES, _native.MEASURE_CHARS)[: 1 + (field.dtype == "str")]
+            elif field.column:
+                measures = (_native.MEASURE_NUMBER if field.is_scalar else _native.MEASURE_ITEMS,)
+            if field.name == path and expression.measure in measures:
+                return cls(expression.measure, number)
+            known |= dict.fromkeys((_TEXTS[each].format(field.name) for each in measures), number)
+        raise ColumnError(f"column {name!r}: expected one of {', '.join(known)}, found {expression.text!r}")
+
+    def cells(self, schema: "Schema", sizes: Any, values: Sequence[Any], parts: Mapping[str, Any]) -> tuple[int, Any]:
+        """Return the type of the cells of some rows, and the cells."""
+        from ..arrays.packed import cells_of
+
+        if self.measure == _native.MEASURE_RECORD:
+            return _native.NUMBER_U64, sizes
+        field, found = schema.fields[self.field], values[self.field]
+        if self.measure == _native.MEASURE_CHARS:
+            return _native.NUMBER_U64, _chars(parts[field.name])
+        if self.measure == _native.MEASURE_BYTES:
+            return _native.NUMBER_U64, found.sizes
+        return cells_of(field, found)
+
+
+_TEXTS = {_native.MEASURE_NUMBER: "{}", _native.MEASURE_ITEMS: "items({})"}
+_TEXTS |= {_native.MEASURE_BYTES: "bytes({})", _native.MEASURE_CHARS: "chars({})"}
+
+
+def _chars(array: Any) -> Any:
+    """Return the code points of texts."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    return pc.utf8_length(array).to_numpy(zero_copy_only=False).astype(np.uint64)
+
+
+def _joined(cells: Sequence[Any]) -> memoryview:
+    import numpy as np
+
+    found: Any = [np.asarray(each).view(np.uint64) for each in cells]
+    joined: Any = np.concatenate([*found, np.zeros(0, np.uint64)])
+    return memoryview(joined)
+
+
+def _kind(cells: Sequence[tuple[int, Any]]) -> int:
+    """Return the type of the cells of a column: signed if any are."""
+    kinds = {kind for kind, _ in cells} or {_native.NUMBER_U64}
+    return _native.NUMBER_I64 if _native.NUMBER_I64 in kinds else kinds.pop()
