@@ -256,6 +256,7 @@ def test_the_specification_names_the_parameters_of_every_format():
     write_documents(Path("x.ds"), [[1, 2]])
     options = {"messages.pb": {"format": "prefixed", "prefix": "varint"}}
     options["tokens.bin"] = {"format": "fixed", "dtype": "uint16", "header": 2}
+    options["corpus.parquet"] = {"select": "id", "as_json": "id"}
     names = ["notes.jsonl", "features.npy", "examples.tfrecord", "shards-000000.tar", "corpus.bin", "x.mma", "x.ds"]
     found = [Index(str(mmapds.build(path, **options.get(path, {})))) for path in [*names, *options]]
     named, formats = {}, []
