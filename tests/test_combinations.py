@@ -1,6 +1,7 @@
 """Views, orders, batches and sources in every combination: it works, or the error says what to do, and that works."""
 
 import gzip
+import io
 import itertools
 import json
 import re
@@ -9,6 +10,8 @@ from collections import Counter
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import ConcatDataset
 
@@ -30,12 +33,19 @@ def lines(samples):
     return b"".join(json.dumps(sample).encode() + b"\n" for sample in samples)
 
 
+def row_groups(samples, size):
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(samples), out, row_group_size=size)
+    return out.getvalue()
+
+
 SOURCES = {
     "jsonl": lines,
     "jsonl.zst": lambda samples: b"".join(frames(lines(samples), 500)),
     "one.jsonl.zst": lambda samples: one_frame(lines(samples)),
     "jsonl.gz": lambda samples: b"".join(gzip.compress(lines([sample])) for sample in samples),
     "tar": lambda samples: archive([(f"{sample['id']:03}.json", json.dumps(sample).encode()) for sample in samples]),
+    "parquet": lambda samples: row_groups(samples, 9),
     "mma": None,
 }
 VIEWS = {  # with the ids that it has; `others` are records without lengths

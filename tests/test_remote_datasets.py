@@ -12,6 +12,8 @@ from contextlib import chdir
 from multiprocessing import get_context
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -315,8 +317,9 @@ def test_the_command_indexes_objects_and_others_read_them_by_the_environment(buc
     once(server, *SOURCES, "new.mmx")
 
 
-@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst", ".tar", ".mma", ".npy"])
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst", ".tar", ".mma", ".npy", ".parquet"])
 def test_other_formats_are_built_as_local_files_are(server, formats, tmp_path, suffix):
+    pq.write_table(pa.table({"n": range(100), "t": ["x" * i for i in range(100)]}), formats / "a.parquet", 30)
     name = next(path.name for path in sorted(formats.iterdir()) if path.name.endswith(suffix))
     server.data[f"b/{name}"] = (formats / name).read_bytes()
     options = {"cache": tmp_path / "cache", "storage_options": server.options}
