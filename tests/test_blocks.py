@@ -117,9 +117,9 @@ def test_an_interrupt_while_a_block_is_decoded_leaves_nobody_waiting():
 def test_a_block_is_a_read_only_copy_of_its_pieces_while_it_is_in_use():
     memory = _native.BlockMemory()
     made = [tuple(map(os.urandom, sizes)) for sizes in ((), (0,), (1,), (16384, 1), (2, 0, 3), (3 << 20,)) * 9]
-    blocks = [memoryview(memory.copy(pieces)) for pieces in made]
+    blocks = [memoryview(memory.copy(sum(map(len, pieces)), pieces)) for pieces in made]
     for k in range(100):
-        memory.copy((b"\xff" * (1000 * k),))
+        memory.copy(1000 * k, (b"\xff" * (1000 * k),))
     assert [(bytes(block), block.readonly) for block in blocks] == [(b"".join(pieces), True) for pieces in made]
 
 

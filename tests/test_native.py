@@ -204,6 +204,6 @@ def test_native_objects_are_neither_derived_from_nor_copied(rows):
 
 def test_there_may_be_more_blocks_than_a_process_may_have_maps():
     memory = _native.BlockMemory()
-    blocks = [memory.copy((b"%d" % k,)) for k in range(8200)]
+    blocks = [memory.copy(len(b"%d" % k), (b"%d" % k,)) for k in range(8200)]
     assert [int(bytes(block)) for block in blocks] == list(range(8200))
     assert blocks[-1].room < blocks[0].room

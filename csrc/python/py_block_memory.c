@@ -125,27 +125,41 @@ static PyObject *block_room(PyObject *self, void *Py_UNUSED(closure))
     return PyLong_FromSize_t(((BlockObject *)self)->room);
 }
 
+/* Copy a piece to block->data[*at]. */
+static int copy_piece(const BlockObject *block, size_t *at, PyObject *piece)
+{
+    MDS_PY_BUFFERS(buffers, 1);
+    const uint8_t *data = mds_py_take_bytes(&buffers, piece, MDS_PY_READ);
+    const size_t size = buffers.entries;
+    const int fits = data && size <= block->size - *at;
+    if (data && !fits)
+        PyErr_Format(PyExc_ValueError, "pieces: expected %zu bytes together, found more", block->size);
+    if (fits)
+        RELEASE_GIL(memcpy(block->data + *at, data, size));
+    *at += fits ? size : 0;
+    mds_py_give_back(&buffers);
+    return fits ? 0 : -1;
+}
+
 static PyObject *memory_copy(PyObject *self, PyObject *args)
 {
-    PyObject *pieces;
-    size_t size = 0, at = 0;
-    if (!PyArg_ParseTuple(args, "O!:copy", &PyTuple_Type, &pieces))
+    unsigned long long size;
+    PyObject *pieces, *piece;
+    size_t at = 0;
+    if (!PyArg_ParseTuple(args, "O&O:copy", mds_py_size, &size, &pieces))
         return NULL;
-    const Py_ssize_t n = PyTuple_Size(pieces);
-    for (Py_ssize_t k = 0; k < n; k++) {
-        const Py_ssize_t each = PyBytes_Size(PyTuple_GetItem(pieces, k));
-        if (each < 0)
-            return NULL;
-        size += (size_t)each;
+    PyObject *iterator = PyObject_GetIter(pieces);
+    BlockObject *block = iterator ? new_block(self, (size_t)size) : NULL;
+    while (block && (piece = PyIter_Next(iterator))) {
+        if (copy_piece(block, &at, piece) != 0)
+            Py_CLEAR(block);
+        Py_DECREF(piece);
     }
-    BlockObject *block = new_block(self, size);
-    for (Py_ssize_t k = 0; block && k < n; k++) {
-        PyObject *piece = PyTuple_GetItem(pieces, k);
-        const size_t each = (size_t)PyBytes_Size(piece);
-        const char *data = PyBytes_AsString(piece);
-        RELEASE_GIL(memcpy(block->data + at, data, each));
-        at += each;
-    }
+    Py_XDECREF(iterator);
+    if (block && !PyErr_Occurred() && at != size)
+        PyErr_Format(PyExc_ValueError, "pieces: expected %llu bytes together, found %zu", size, at);
+    if (block && PyErr_Occurred())
+        Py_CLEAR(block);
     return (PyObject *)block;
 }
 
@@ -272,8 +286,8 @@ static PyObject *zstd_decode(PyObject *object, PyObject *args)
 
 static PyMethodDef memory_methods[] = {
     {"copy", memory_copy, METH_VARARGS,
-     "copy($self, pieces, /)\n--\n\n"
-     "Return a block of a copy of some bytes, a tuple of pieces."},
+     "copy($self, size, pieces, /)\n--\n\n"
+     "Return a block of a copy of `size` bytes, which an iterable yields in pieces."},
     {NULL, NULL, 0, NULL},
 };
 

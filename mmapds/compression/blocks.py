@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import FormatError
 from ..storage.index_file import Index
@@ -26,6 +26,9 @@ _PIECE = 1 << 17  # numbers copied at a time
 _PAGE = 1 << 10  # blocks whose bounds are cached for lookups
 
 
+_Piece = TypeVar("_Piece", bytes, "bytes | memoryview")
+
+
 class BlockError(Exception):
     """A block cannot be decoded; the message is the reason."""
 
@@ -35,7 +38,7 @@ def not_decoded(path: str, block: int, begin: int, codec: str, error: BlockError
     return FormatError(f"{path}: block {block} (byte {begin}): not {codec}: {error}; copy the file again")
 
 
-def pieces_of(content: Iterable[bytes], size: int | None) -> Iterator[bytes]:
+def pieces_of(content: Iterable[_Piece], size: int | None) -> Iterator[_Piece]:
     """Yield the pieces of a block; raise BlockError unless they have `size` bytes in all, if that is known."""
     found = 0
     for piece in content:

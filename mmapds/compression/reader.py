@@ -25,6 +25,7 @@ _MOST_THREADS = 4
 _MOST_KNOWN = 1 << 10  # blocks whose places are cached
 _MOST_FORWARD = 4  # decoders of large blocks kept for a source, each with its window
 
+Data = bytes | memoryview
 Block = bytes | _native.Block
 """The content of a block, or of a piece of it, in the cache."""
 
@@ -205,7 +206,7 @@ class BlockReader:
         cache: BlockCache,
         key: int,
         lost: Callable[[int], object],
-        decoding: Callable[[int], Iterator[bytes]] | None = None,
+        decoding: Callable[[int], Iterator[Data]] | None = None,
     ) -> None:
         compression = index.sources[number].compression
         assert compression is not None
@@ -282,8 +283,9 @@ class BlockReader:
         known = self._forward
         forward = known.get(block)
         if forward is None:
-            decoding = partial(self._decoding, block, place)
-            forward = Forward(decoding, place.size, self._cache, (self._key, block))
+            forward = Forward(
+                lambda: map(bytes, self._decoding(block, place)), place.size, self._cache, (self._key, block)
+            )
             forward = known.setdefault(block, forward)
             for old in list(known)[:-_MOST_FORWARD]:
                 known.pop(old, None)
@@ -312,10 +314,10 @@ class BlockReader:
                 )
                 if found is not None:
                     return found
-            return self._cache.memory.copy(tuple(self._decoding(block, place)))  # its errors are precise
+            return self._cache.memory.copy(place.size, self._decoding(block, place))  # its errors are precise
 
-    def _decoding(self, block: int, place: Extent) -> Iterator[bytes]:
-        """Yield the content of a block in pieces."""
+    def _decoding(self, block: int, place: Extent) -> Iterator[Data]:
+        """Yield the content of a block in pieces, each valid until the next one."""
         if self._own is not None:
             return pieces_of(self._own(block), place.size)
         if self._zstd is None:

@@ -172,8 +172,10 @@ class Format(ABC):
           ColumnError, DecodeError: a record cannot be measured.
         """
 
-    def blocks(self, parameters: Parameters, path: str, known: _native.Map) -> Callable[[int], Iterator[bytes]] | None:
+    def blocks(self, parameters: Parameters, path: str, known: _native.Map) -> Callable[[int], Iterator[Data]] | None:
         """Return what yields the content of a block by its number; None if the codec of the source tells how.
+
+        A piece of content is valid until the next one.
 
         Args:
           path: of the source; `known` is it, as it was checked.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
 from ..compression.blocks import BlockError, BlockStart
-from ..compression.content import in_flight
+from ..compression.content import Data, in_flight
 from ..errors import ColumnError, Error, FormatError, option
 from ..storage.sources import Source, changed
 from ..storage.workers import in_order
@@ -114,7 +114,7 @@ class Parquet(Format):
                 empty = tuple((_native.NUMBER_U64, none) for _ in columns)
                 yield Piece(number, none, empty, 0, source.size, End(0, 0))
 
-    def blocks(self, parameters: Parameters, path: str, known: _native.Map) -> Callable[[int], Iterator[bytes]]:
+    def blocks(self, parameters: Parameters, path: str, known: _native.Map) -> Callable[[int], Iterator[Data]]:
         """Return what yields the content of each row group of a source; see `Format.blocks`."""
         from ..arrays.schema import Schema  # start-up time
 
@@ -155,14 +155,14 @@ class Rows:
     def __init__(self, path: str, schema: "Schema", metadata: Any, file: _Kept | None = None) -> None:
         self._path, self._schema, self._metadata, self._file = path, schema, metadata, file
 
-    def content(self, group: int) -> Iterator[bytes]:
-        """Yield the bytes of the rows of a row group."""
+    def content(self, group: int) -> Iterator[bytes | memoryview]:
+        """Yield the bytes of the rows of a row group; a piece is valid until the next one."""
         from ..arrays.packed import packed
 
         try:
             for count, values, _ in self._read(group):
                 for piece, _ in packed(self._schema, values, count):
-                    yield bytes(piece)
+                    yield piece
         except FormatError as error:
             raise BlockError(str(error).removeprefix(f"{self._path}: ")) from None
 

@@ -221,7 +221,7 @@ def table(folder):
         "Inflater.read": (use(core.Inflater, "read"), ((packed,), (bytearray(1 << 12), 0, 1 << 12))),
         "Block": (lambda *args: len(blocks.copy(args)), (b"one", b"two")),
         "BlockMemory": (core.BlockMemory, ()),
-        "BlockMemory.copy": (blocks.copy, ((b"one", b"", b"two"),)),
+        "BlockMemory.copy": (blocks.copy, (6, (b"one", b"", b"two"))),
         "Zstd, missing": (core.Zstd, ("libmissing.so",)),
         "Zstd, another": (core.Zstd, ("libc.so.6",)),
         "Measuring.lines": (use(core.Measuring, "lines"), (measuring, (bad, 0, 0, bad.size, room, (room,) * 3))),
