@@ -26,6 +26,7 @@ from tests.support.commands import run
 from tests.support.compressed import ZSTD
 from tests.support.docs import blocks, fenced, table
 from tests.support.files import ROOT
+from tests.support.mds import shard as mds_shard
 from tests.support.objects import Server
 from tests.support.reports import measure_in_this_process
 from tests.support.samples import npy, write_documents, write_pair, write_tfrecords
@@ -70,6 +71,8 @@ def files(tmp_path, write, monkeypatch):
         write(archive(members), f"shards-{shard:06}.tar")
         write(records[:100], f"shards/part-{shard:03}.jsonl")
     write(archive(members), "shards-000.tar")
+    rows = [{"label": i, "tokens": np.arange(1 + i % 5, dtype=np.int32)} for i in range(40)]
+    write(mds_shard({"label": "int", "tokens": "ndarray:int32"}, rows), "mosaic/shard.00000.mds")
     write(b"\5hello\3you", "messages.pb")
     write_tfrecords("examples.tfrecord", ({"label": (i, "int")} for i in range(5)))
     write_pair(Path("corpus"), [[1, 2, 3], [4, 5]])
@@ -258,6 +261,7 @@ def test_the_specification_names_the_parameters_of_every_format():
     options["tokens.bin"] = {"format": "fixed", "dtype": "uint16", "header": 2}
     options["corpus.parquet"] = {"select": "id", "as_json": "id"}
     names = ["notes.jsonl", "features.npy", "examples.tfrecord", "shards-000000.tar", "corpus.bin", "x.mma", "x.ds"]
+    names.append("mosaic/shard.00000.mds")
     found = [Index(str(mmapds.build(path, **options.get(path, {})))) for path in [*names, *options]]
     named, formats = {}, []
     for first, key, *_ in table("docs/index-file.md", "### Parameters"):

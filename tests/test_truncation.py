@@ -23,7 +23,7 @@ from tests.support.sanitizers import raises_sigbus
 from tests.support.tars import archive
 
 STALE = r"[ab]\.\w+\.mmx: STALE: [ab]\.\w+ was \d+ bytes when indexed and is \d+ now; run: python -m mmapds.index "
-FORMATS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "arrays"]
+FORMATS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "mds", "megatron", "arrays"]
 
 
 def stale(*reads):

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from .. import formats
 from ..compression.reader import CACHE
 from ..errors import Error, IndexMissingError, SourceError, build_command, warn
-from ..formats.format import ArrayOf, FieldsOf
+from ..formats.format import ArrayOf, EncodedOf, FieldsOf
 from ..index.build import Request
 from ..index.each import build_and_warn
 from ..remote.objects import places as places_of
@@ -27,6 +27,7 @@ from .dataset import Dataset
 from .decode import ArrayDecoder, Decoder, RecordArray, TensorDecoder, is_same_decoder, resolve
 from .fields import Fields, StoredFields, records_of
 from .indexed import OnError, make_dataset
+from .payloads import EncodedSample
 
 
 def open(  # noqa: A001 - mmapds.open is the public name
@@ -53,10 +54,10 @@ def open(  # noqa: A001 - mmapds.open is the public name
       source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list of these;
         the order of the list is that of the records. URLs name objects of a store: see docs/remote.md.
       decode: the decoder from record to sample: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict of the bytes
-        of a tar's members), "wds" (members decoded by extension), "pil" (the same, with images as RGB), "tf_example",
-        `Fields`, or a picklable function of the bytes. Each format has a default: "json" for JSONL, arrays for binary
-        records with a dtype, "files" for tars. "torch" gives tensors instead of arrays; do not write to them, as they
-        share memory with the file.
+        of a tar's members), "wds" (members decoded by extension), "pil" (the same, or the values of an MDS sample,
+        with images as RGB), "tf_example", `Fields`, or a picklable function of the bytes. Each format has a default:
+        "json" for JSONL, arrays for binary records with a dtype, "files" for tars, values for MDS. "torch" gives
+        tensors instead of arrays; do not write to them, as they share memory with the file.
       access: "random" turns off the kernel's readahead. "sequential" leaves it on, for chunked orders and passes in
         file order. "auto" is "random", with our own readahead for reads in order.
       check: how to compare each source with the one that was indexed: see docs/checks.md. "stat" compares size and
@@ -183,9 +184,9 @@ def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Dec
         formats.check_decoder(index, given)
     if given == "pil" and find_spec("PIL") is None:
         raise Error("decode = 'pil' needs Pillow; run: pip install pillow")
-    if given is not None and given != "torch" and not isinstance(given, Fields):
+    if given not in (None, "torch", "pil") and not isinstance(given, Fields):
         return given
-    found = [_decoder_of(index, given if isinstance(given, Fields) else None) for index in indexes]
+    found = [_decoder_of(index, given) for index in indexes]
     for index, decode in zip(indexes, found, strict=True):
         if not is_same_decoder(decode, found[0]):
             raise Error(
@@ -195,12 +196,17 @@ def _decoder(indexes: Sequence[Index], given: str | Decoder | None) -> str | Dec
     return TensorDecoder(resolve(found[0])) if given == "torch" else found[0]
 
 
-def _decoder_of(index: Index, fields: Fields | None) -> str | Decoder:
-    """Return the default decoder of an index, or the decoder of the given fields."""
+def _decoder_of(index: Index, given: str | Fields | None) -> str | Decoder:
+    """Return the default decoder of an index, or the decoder of the given fields or of images."""
+    fields = given if isinstance(given, Fields) else None
     with index.reporting_malformed_metadata():
         sample = formats.of_index(index).decoder(index.parameters)
         if isinstance(sample, FieldsOf):
             return ArrayDecoder(sample.schema) if fields is None else StoredFields(fields, sample.schema, index.path)
         if fields is not None:
             return fields
+        if isinstance(sample, EncodedOf):
+            return EncodedSample(sample.encodings, images=given == "pil")
+        if given == "pil":
+            return given
         return RecordArray(sample.dtype, sample.shape) if isinstance(sample, ArrayOf) else sample

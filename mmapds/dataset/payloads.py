@@ -1,4 +1,4 @@
-"""Payloads of other tools: members of tars, decoded as by WebDataset, and tf.train.Example."""
+"""Payloads of other tools: members of tars, decoded as by WebDataset; samples of MDS; tf.train.Example."""
 
 import gzip
 import json
@@ -6,9 +6,12 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from functools import partial
 from io import BytesIO
 from itertools import chain
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import check_memory, warn
-from ..formats import tar
+from ..errors import DecodeError, check_memory, warn
+from ..formats import mds, tar
 
 MOST_BYTES = "MMAPDS_MAX_NPZ_BYTES"
 """The environment variable for the most bytes of a compressed npz or gz, decompressed; 1 GiB by default."""
@@ -156,6 +159,149 @@ _EXTENSIONS: dict[Callable[[bytes], Any], str] = {
     _arrays: "npz",
 }
 _DECODERS = {name: decode for decode, names in _EXTENSIONS.items() for name in names.split()}
+
+
+# ---- samples of MDS -----------------------------------------------------------------------------------------------
+#
+# The encodings are those of streaming/base/format/mds/encodings.py. A value is decoded from bytes of its own, so that
+# arrays are aligned.
+
+
+class EncodedSample:
+    """A decoder: a sample of an MDS shard as a dict of values; see `mmapds.formats.mds`.
+
+    Numbers are NumPy's, and "int" is Python's. Arrays are read-only.
+
+    Args:
+      encodings: of each field, by its name, in the order of the sample.
+      images: decode images, as RGB; otherwise they stay bytes, and lists of images lists of bytes.
+    """
+
+    def __init__(self, encodings: Mapping[str, str], *, images: bool = False) -> None:
+        self.encodings, self.images = dict(encodings), images
+        self._fields = [
+            (name, mds.fixed_size(encoding), _decoder_of(encoding, images)) for name, encoding in encodings.items()
+        ]
+        varying = [size for _, size, _ in self._fields].count(None)
+        self._sizes, self._fixed = Struct(f"<{varying}I"), sum(size or 0 for _, size, _ in self._fields)
+
+    def __call__(self, record: bytes) -> dict[str, Any]:
+        record, at = bytes(record), self._sizes.size
+        sizes = self._sizes.unpack_from(record) if len(record) >= at else ()
+        wanted = at + self._fixed + sum(sizes)
+        if wanted != len(record):
+            raise DecodeError(f"expected a sample of {wanted} bytes, found {len(record)}")
+        sample, varying = {}, iter(sizes)
+        for name, size, decode in self._fields:
+            end = at + (next(varying) if size is None else size)
+            try:
+                sample[name] = decode(record[at:end])
+            except Exception as error:
+                if isinstance(error, MemoryError):
+                    raise
+                raise DecodeError(f"field {name!r}: not {self.encodings[name]!r}: {error}") from error
+            at = end
+        return sample
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EncodedSample) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        return tuple(self.encodings.items()), self.images
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(EncodedSample, images=self.images), (self.encodings,)
+
+    def __repr__(self) -> str:
+        return f"mds({self.encodings}{', images=True' * self.images})"
+
+
+def _decoder_of(encoding: str, images: bool) -> Callable[[bytes], Any]:
+    if encoding in mds.NUMBERS:
+        return partial(_number, np.dtype(encoding).newbyteorder("<"))
+    if encoding.startswith("ndarray"):
+        dtype, shape = mds.array_type(encoding)
+        return partial(_encoded_array, None if dtype is None else np.dtype(dtype).newbyteorder("<"), shape)
+    if encoding in mds.IMAGES:
+        kind, begin = encoding, None
+        if encoding.startswith("list["):
+            kind, begin = encoding[5:-1], 4  # behind a number that is reserved
+        elif encoding.startswith("jpeg") and encoding != "jpeg":
+            kind, begin = "jpeg", 0
+        decode = (_raw_image if kind == "pil" else _rgb) if images else bytes
+        return decode if begin is None else partial(_list_of, decode, begin)
+    return _ENCODED[encoding]
+
+
+def _number(dtype: Any, data: bytes) -> Any:
+    return np.frombuffer(data, dtype)[0]
+
+
+def _encoded_array(dtype: Any, shape: tuple[int, ...] | None, data: bytes) -> Any:
+    """Return an array, whose type, axes and shape are said first unless the encoding gives them."""
+    at = 0
+    if dtype is None:
+        dtype, at = _NUMBERED.get(data[0]), 1
+        if dtype is None:
+            raise ValueError(f"expected one of the types {sorted(_NUMBERED)}, found {data[0]}")
+    if shape is None:
+        axes, width = data[at] >> 2, 1 << (data[at] & 3)
+        shape = tuple(np.frombuffer(data, f"<u{width}", axes, at + 1).tolist())
+        at += 1 + axes * width
+    expected, found = math.prod(shape) * dtype.itemsize, len(data) - at
+    if expected != found:
+        raise ValueError(f"expected {expected} bytes of numbers, found {found}")
+    return np.frombuffer(data[at:], dtype).reshape(shape)
+
+
+def _list_of(decode: Callable[[bytes], Any], begin: int, data: bytes) -> list[Any]:
+    """Return a list of values, before which their number and their sizes are said."""
+    counted = Struct(f"<{begin}xI")
+    (count,) = counted.unpack_from(data)
+    sizes = np.frombuffer(data, "<u4", count, counted.size).tolist() if count else []
+    at, values = counted.size + 4 * count, []
+    if at + sum(sizes) != len(data):
+        raise ValueError(f"expected {at + sum(sizes)} bytes of {count} values, found {len(data)}")
+    for size in sizes:
+        values.append(decode(data[at : at + size]))
+        at += size
+    return values
+
+
+def _rgb(data: bytes) -> Any:
+    return _image(data).convert("RGB")
+
+
+def _raw_image(data: bytes) -> Any:
+    """Return an image of which width, height, the size of the mode's name, that name and the pixels are given."""
+    from PIL import Image  # optional: the extra mmapds[images]
+
+    width, height, size = _RAW.unpack_from(data)
+    mode, pixels = data[_RAW.size : _RAW.size + size].decode(), data[_RAW.size + size :]
+    if not 0 < width * height <= 8 * len(pixels):  # Pillow would allocate all of them before it looks
+        raise ValueError(f"expected pixels for {width} x {height}, found {len(pixels)} bytes")
+    return Image.frombytes(mode, (width, height), pixels).convert("RGB")
+
+
+_RAW = Struct("<III")
+_NUMBERED = {
+    (8 * size + {"u": 0, "i": 1, "f": 2}[name[0]]): np.dtype(name).newbyteorder("<")
+    for name, size in mds.NUMBERS.items()
+}
+"""Types of numbers as an array names them: the bits, plus 1 for signed and 2 for floating-point numbers."""
+_ENCODED: dict[str, Callable[[bytes], Any]] = {
+    "bytes": bytes,
+    "str": bytes.decode,
+    "int": partial(int.from_bytes, byteorder="little", signed=True),
+    "json": _json,
+    "str_int": int,
+    "str_float": float,
+    "str_decimal": lambda data: Decimal(data.decode()),
+}
 
 
 # ---- tf.train.Example ---------------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from ..storage.index_file import Index
 from ..storage.sources import named, piped, without_codec
 from .expressions import constant_in, encodings_of
 from .fixed import Fixed, Npy
-from .format import ArrayOf, FieldsOf, Format, Option
+from .format import ArrayOf, EncodedOf, FieldsOf, Format, Option
 from .frames import Prefixed, TFRecord
 from .jsonl import JsonLines
+from .mds import Mds
 from .megatron import Datatrove, Megatron
 from .mma import ArrayFiles
 from .parquet import Parquet
@@ -29,6 +30,7 @@ FORMATS: dict[str, Format] = {
         ArrayFiles(),
         Datatrove(),
         Fixed(),
+        Mds(),
         Megatron(),
         Npy(),
         Parquet(),
@@ -125,7 +127,7 @@ def _check_lines(path: str, head: bytes) -> None:
     remedy = f"give {option('format', 'jsonl')} to take its lines as they are"
     if found == "other text" and (names := encodings_of(head)) is not None:
         found = f"text that is not UTF-8{' and may be ' * bool(names)}{' or '.join(names[:3])}"
-        steps = [f"{'zstd' if path.endswith('zst') else 'gzip'} -dc"] * (without_codec(path) != path)
+        steps = [f"{'zstd' if path.endswith(('zst', 'zstd')) else 'gzip'} -dc"] * (without_codec(path) != path)
         remedy = f"run: {piped(path, *steps, f'iconv -f {names[0]} -t UTF-8') if names else f'file {quoted(path)}'}"
     elif found == "other text" and (name := constant_in(lines[0])):
         found, remedy = f"{name}, which JSON lacks", f"{remedy}, and open it with decode=json.loads"
@@ -156,6 +158,8 @@ def check_decoder(index: Index, decode: Any) -> None:
         if isinstance(sample, ArrayOf | FieldsOf):
             has_text = isinstance(sample, ArrayOf) and sample.dtype.kind in "SUV"
             known = (*(known if has_text else ("bytes",)), "torch")
+        elif isinstance(sample, EncodedOf):
+            known = (*known, "torch")
     if decode not in known:
         expected = ", ".join(map(repr, known))
         raise FormatError(

@@ -108,11 +108,17 @@ class FieldsOf(NamedTuple):
     schema: Mapping[str, Any]
 
 
+class EncodedOf(NamedTuple):
+    """A payload is a sample of an MDS shard; see `mmapds.formats.mds`."""
+
+    encodings: Mapping[str, str]  # of each field, by its name
+
+
 Parameters = Mapping[str, Any]
 """The options of a format, checked and completed, as an index stores them."""
 Sources = Sequence[Source]
-Sample = str | ArrayOf | FieldsOf
-"""The kind of a payload: the name of a decoder, an array, or fields."""
+Sample = str | ArrayOf | FieldsOf | EncodedOf
+"""The kind of a payload: the name of a decoder, an array, fields, or encoded values."""
 
 TRUNCATED = {"truncated": Option(str, "error|drop", "what to do with an incomplete last record: error, or drop it")}
 """The option that binary formats share."""

@@ -30,8 +30,8 @@ from .sources import (
 )
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_NOT_DATA = re.compile(rf"^(README|LICENSE|_)|\.(mmx|lock|md|idx|parts)$|{UNFINISHED}", re.IGNORECASE)
-"""Files beside data that are not data. Engines begin their names with an underscore: `_SUCCESS`."""
+_NOT_DATA = re.compile(rf"^(README|LICENSE|_|index\.json$)|\.(mmx|lock|md|idx|parts)$|{UNFINISHED}", re.IGNORECASE)
+"""Files beside data that are not data. Engines write `_SUCCESS`, and MDSWriter `index.json`."""
 _NAMED = 8  # names in a message
 _ROOTS = "MMAPDS_ROOTS"  # environment variable: roots for all calls, separated as in PATH
 

@@ -16,7 +16,7 @@ StrPath = str | os.PathLike[str]
 Io = Literal["mmap", "pread"]  # how the bytes of a file are read
 IoChoice = Io | Mapping[str, Io]
 """For all files, or by shell patterns of absolute paths: the first match counts; other files are mapped."""
-CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",), "parquet": ()}
+CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst", ".zstd"), "parquet": ()}
 """Codecs of sources, and the suffixes of their names; the content of Parquet is its rows as an array file has them."""
 _NAMED_CODECS = {suffix: codec for codec, each in CODECS.items() for suffix in each} | {".tgz": "gzip", ".tzst": "zstd"}
 _REFUSED = {rb"PK\x03\x04": "zip", rb"\xfd7zXZ\x00": "xz", rb"\x04\x22\x4d\x18": "lz4", rb"BZh[1-9]1AY&": "bzip2"}
@@ -186,7 +186,7 @@ def compressed(path: str, codec: str, format_name: str = "") -> SourceError:
 
 def piped(path: str, command: str, *more: str) -> str:
     """Return a shell command that pipes a file through commands into a new file beside it."""
-    plain = another_name(re.sub(r"\.(gz|bgz|zst|xz|lz4|bz2)$", "", path))
+    plain = another_name(re.sub(r"\.(gz|bgz|zstd?|xz|lz4|bz2)$", "", path))
     return f"{' | '.join([f'{command} < {quoted(path)}', *more])} > {quoted(plain)}"
 
 

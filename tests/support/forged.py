@@ -31,7 +31,7 @@ OBJECTS = ["|O", "O", "T", "O,O", "i4,O", "2O"]
 ODD += OBJECTS
 NUMBERS = [0, 1, 2, 7, 8, 63, 64, 65, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40]
 NUMBERS += [2**63 - 1, 2**63, 2**64 - 1]
-KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "mma"]
+KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "mds", "mma"]
 OPTIONS = {
     "jsonl": {"length": "n", "columns": {"size": "bytes()", "i": "i", "f": "f", "u": "u"}},
     "fixed": {"format": "fixed", "dtype": "u8", "shape": (1, 3), "length": "bytes()"},
@@ -67,7 +67,7 @@ def make_source(folder, kind):
         path.write_bytes(b"".join(line % (i % 4, b"x" * (i % 6), i - 2, i / 2, 2**63 + i) for i in range(MANY)))
     elif kind == "fixed":
         path.write_bytes(bytes(range(240)))
-    elif kind in ("npy", "prefixed", "tfrecord", "megatron"):
+    elif kind in ("npy", "prefixed", "tfrecord", "megatron", "mds"):
         path = Path(write_source(folder, kind, MANY if kind == "prefixed" else 6, 9)[0])
     elif kind == "tar":
         path.write_bytes(small_tar(4))

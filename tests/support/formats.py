@@ -17,6 +17,7 @@ from mmapds import formats
 from mmapds.formats.frames import Prefixed
 from mmapds.formats.jsonl import JsonLines
 from mmapds.formats.megatron import Megatron
+from tests.support import mds as shards
 from tests.support.array_files import store
 from tests.support.samples import framed, npy, write_documents, write_pair, write_tfrecords
 from tests.support.tars import archive, by_tarfile, members_of
@@ -67,6 +68,16 @@ def datatrove(path, _, tokens):
     return [row.astype(np.uint32) for row in sequences]
 
 
+def mds(path, texts, tokens):
+    encodings = {"id": "int64", "text": "bytes", "tokens": "ndarray:int32"}
+    samples = [
+        {"id": np.int64(number), "text": text, "tokens": row[: 1 + number % 50]}
+        for number, (text, row) in enumerate(zip(texts, tokens, strict=True))
+    ]
+    path.write_bytes(shards.shard(encodings, samples))
+    return samples
+
+
 def array_file(path, _, tokens):
     samples = [{"tokens": row[: 1 + number % 50], "name": f"n{number}"} for number, row in enumerate(tokens)]
     schema = {"tokens": ("int32", (None,)), "name": "str"}
@@ -104,6 +115,7 @@ KINDS = {
     "prefixed": Kind(prefixed, "a.prefixed", Prefixed, "room", {"format": "prefixed", "prefix": "u32le"}, grows=True),
     "tfrecord": Kind(tfrecords, "a.tfrecord", Prefixed, "room", grows=True, behind=4),
     "tar": Kind(tar, "a.tar", formats.tar, "_AT_ONCE"),
+    "mds": Kind(mds, "a.mds", formats.mds, "_ROOM"),
     "megatron": Kind(megatron, "b.bin", Megatron, "step"),
     "datatrove": Kind(datatrove, "c.ds", Megatron, "step", {"dtype": "uint32"}, drops=False),
     "parquet": Kind(parquet, "a.parquet", formats.parquet, "_ROWS", drops=False, is_decoded=True),

@@ -27,6 +27,7 @@ DECODERS = {
     "tar": ["files", "wds", "pil"],
     "tfrecord": ["tf_example", "bytes"],
     "jsonl": ["json", "text"],
+    "mds": [None, "pil"],
     "mma": [None, "torch"],
 }
 

@@ -12,7 +12,7 @@ from tests.support.formats import COUNT, write_all
 EACH = 1
 SAYS = "files cut short: each an error, none a wrong record"
 CHANGED = ("STALE: ", "DAMAGED: ", "became shorter", "changed while it was read", "while reading; run again")
-KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "arrays"]
+KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "mds", "megatron", "arrays"]
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def test_a_pipeline_of_webdataset(tmp_path, module):
     assert len(names.our_loader) == 5
 
 
-@pytest.mark.parametrize("page", ["docs/from-huggingface.md", "docs/from-webdataset.md"])
+@pytest.mark.parametrize("page", ["docs/from-huggingface.md", "docs/from-webdataset.md", "docs/from-mosaicml.md"])
 def test_every_name_of_ours_in_the_tables_exists(page):
     for _, ours in table(page, "## Calls"):
         for name in ours:
