@@ -256,6 +256,21 @@ def test_texts_without_an_array_are_not_cut(text):
     assert json_cut(b'{"t":"x","t":[7,8]}', b"t", 1, 2) == (b'{"t":"x","t":[8]}', 2)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"lengths": False}, {"max_length": 5}, {"max_length": 5, "truncate": "left"}, {"pad_to_multiple_of": 16}]
+    + [{"mask": {"tokens": "mask"}}, {"pad_value": {"labels": -1}}, {"lists": ["labels"]}],
+)
+def test_blocks_are_collated_as_the_list_of_them_is(made, options):
+    ds, field = made([5, 0, 40, 31])["mma"]
+    blocks = ds.blocks(12, field=field, position_ids=True).take([3, 0, 4])
+    found, expected = (mmapds.pad_collate(each, **options) for each in (blocks, list(blocks)))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert str(found[name]) == str(tensor), name
+        assert not isinstance(tensor, torch.Tensor) or found[name].dtype == tensor.dtype
+
+
 def test_running_sums_are_kept_in_a_directory(made, tmp_path):
     """They are made once, for these lengths and this cut, and a pickled view maps them again."""
     sizes, kept = [5, 0, 9, 30], tmp_path / "sums"

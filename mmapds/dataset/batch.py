@@ -165,6 +165,22 @@ class ZippedBatch(LazyBatch):
         return self.parts[name]
 
 
+class StackedBatch(LazyBatch):
+    """Samples that are rows of arrays, of shape (samples, ...)."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.arrays, self.names = arrays, arrays.keys()
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    def sample(self, k: int) -> Any:
+        return {name: array[k] for name, array in self.arrays.items()}
+
+    def values(self, name: str) -> Sequence[Any]:
+        return list(self.arrays[name])
+
+
 @dataclass(eq=False, repr=False)
 class RecordBatch(LazyBatch):
     """Samples of a batch of the core."""

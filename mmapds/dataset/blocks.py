@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +13,11 @@ from xxhash import xxh3_64
 from ..errors import ColumnError, Error, shortened
 from ..orders.basic import integer
 from ..storage.sources import StrPath
+from .batch import StackedBatch
 from .dataset import Dataset
 from .parts import integers_in
 from .sums import Sums
 from .views import Int64s, NestedRows, RangeRows, Rows, batch_of, is_position
-
-_COPIED = 4  # tokens of whole records, for each one of a block, up to which they are copied together
 
 
 class Shape(NamedTuple):
@@ -77,41 +77,44 @@ class BlockDataset(Dataset):
             raise IndexError(f"index {shortened(positions)} is out of range for {len(self):,} blocks")
         if not len(at):
             return [], at
-        size, shift = self._shape.size, self._shape.shift
-        begins = self._rows.many(at) * size
-        first, last = (self._sums.records_at(each) for each in (begins, begins + size + shift - 1))
-        counts = last - first + 1
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        numbers = np.unique(np.repeat(first, counts) + within)
-        starts = self._sums.before(numbers)
-        arrays = self._read(numbers, self._sums.before(numbers + 1) - starts)
-        offsets = begins - starts[np.searchsorted(numbers, first)]  # in the first record of each block
-        own = np.searchsorted(numbers, first)
-        if sum(map(len, arrays)) <= _COPIED * len(at) * (size + shift):  # one copy for all blocks
-            joined, before = np.concatenate(arrays), np.cumsum([0, *map(len, arrays)])[own]
-            parts = [joined[begin : begin + size + shift] for begin in (before + offsets).tolist()]
-        else:
-            rows = zip(own.tolist(), counts.tolist(), offsets.tolist(), strict=True)
-            parts = [_run(arrays[k : k + count], offset, size + shift) for k, count, offset in rows]
-        made = [self._block(part) for part in parts]
-        if self._shape.restarts:
-            for block, begin, k, count in zip(made, begins.tolist(), own.tolist(), counts.tolist(), strict=True):
-                block["position_ids"] = _restarting(starts[k + 1 : k + count] - begin, size)
-        return made, np.arange(len(at), dtype=np.int64)
+        begins = self._rows.many(at) * self._shape.size
+        return self._made(begins), np.arange(len(at), dtype=np.int64)
 
-    def _read(self, numbers: Int64s, lengths: Int64s) -> list[Any]:
-        """Return the tokens of records of these lengths."""
-        arrays = [_tokens_of(sample, self._shape.field) for sample in self._whole.take(numbers)]
-        for number, array, length in zip(numbers.tolist(), arrays, lengths.tolist(), strict=True):
-            if len(array) != length:
-                place = self._whole.place(number)
-                raise Error(f"blocks: expected {length} tokens, its length, found {len(array)} (of {place})")
+    def _made(self, begins: Int64s) -> StackedBatch:
+        """Return the blocks that begin at some tokens."""
+        size, width = self._shape.size, self._shape.size + self._shape.shift
+        firsts, lasts = (self._sums.records_at(each) for each in (begins, begins + width - 1))
+        offsets = (begins - self._sums.before(firsts)).tolist()  # in the first record of each block
+        spans = [range(first, last + 1) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)]
+        numbers = sorted(set(chain.from_iterable(spans)))
+        arrays = dict(zip(numbers, self._read(numbers), strict=True))
+        whole = np.empty((len(begins), width), np.result_type(*{array.dtype for array in arrays.values()}))
+        restarting = np.empty((len(begins), size), np.int64) if self._shape.restarts else None
+        for k, (row, span, offset) in enumerate(zip(whole, spans, offsets, strict=True)):
+            done = 0
+            for number in span:
+                part = arrays[number][offset : offset + width - done]
+                row[done : done + len(part)] = part
+                if restarting is not None:
+                    restarting[k, done : done + len(part)] = np.arange(max(min(len(part), size - done), 0))
+                done, offset = done + len(part), 0
+        made = {"tokens": whole[:, :size].astype(self._shape.dtype)}
+        if self._shape.shift:
+            made["labels"] = whole[:, self._shape.shift :].astype(self._shape.dtype)
+        return StackedBatch(made if restarting is None else {**made, "position_ids": restarting})
+
+    def _read(self, numbers: Sequence[int]) -> list[NDArray[Any]]:
+        """Return the tokens of records."""
+        records = np.array(numbers, np.int64)
+        field, samples = self._shape.field, self._whole.take(records)
+        plain = field is None and type(samples[0]) is np.ndarray
+        arrays = list(samples) if plain else [np.asarray(_tokens_of(each, field)) for each in samples]
+        expected = (self._sums.before(records + 1) - self._sums.before(records)).tolist()
+        if (found := list(map(len, arrays))) != expected:
+            k = next(k for k, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
+            place = self._whole.place(numbers[k])
+            raise Error(f"blocks: expected {expected[k]} tokens, its length, found {found[k]} (of {place})")
         return arrays
-
-    def _block(self, tokens: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        size, shift = self._shape.size, self._shape.shift
-        whole = tokens.astype(self._shape.dtype)
-        return {"tokens": whole[:size], "labels": whole[shift:]} if shift else {"tokens": whole}
 
     @property
     def fingerprint(self) -> str:
@@ -165,24 +168,6 @@ class _Firsts(Rows):
 
     def many(self, positions: Int64s) -> Int64s:
         return self._sums.records_at(self._blocks.many(positions) * self._size)
-
-
-def _run(arrays: list[Any], begin: int, count: int) -> NDArray[Any]:
-    """Return some tokens of neighbouring records."""
-    parts, end = [], begin + count
-    for array in arrays:
-        parts.append(array[max(begin, 0) : max(end, 0)])
-        begin, end = begin - len(array), end - len(array)
-    return np.concatenate(parts)
-
-
-def _restarting(starts: Int64s, size: int) -> Int64s:
-    """Return position ids that restart at some tokens."""
-    own = starts[starts < size]
-    latest = np.zeros(size, np.int64)
-    latest[own] = own
-    found: Int64s = np.arange(size) - np.maximum.accumulate(latest)
-    return found
 
 
 def _tokens_of(sample: Any, field: str | None) -> Any:

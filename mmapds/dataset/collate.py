@@ -12,8 +12,8 @@ import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from ..errors import CollateError, listed, warn
-from .batch import LazyBatch, expect_read_only
-from .gather import Arrays, Number, Path, empty, gather, refuse_masked
+from .batch import LazyBatch, StackedBatch, expect_read_only
+from .gather import Arrays, Number, Path, empty, gather, refuse_masked, shared
 
 ANY_LENGTH = 2**62
 """More entries than any array has: the default of `max_length`."""
@@ -78,10 +78,23 @@ def pad_collate(
     limit = check_arguments(samples, truncate, max_length)
     multiple = positive("pad_to_multiple_of", 1 if pad_to_multiple_of is None else pad_to_multiple_of)
     rule = _Rule(limit, multiple, truncate == "left", lengths, mask)
+    if isinstance(samples, StackedBatch) and multiple == 1 and not (lists or mask or isinstance(pad_value, Mapping)):
+        return _stacked(samples, rule)
     batch = _padded(gather(samples, lists), Path(), pad_value, rule)
     if mask is not None and not isinstance(batch, dict):
         raise CollateError(f"mask = {mask!r}, expected None for samples that have no fields")
     return batch[0] if isinstance(batch, tuple) and not lengths else batch
+
+
+def _stacked(samples: StackedBatch, rule: _Rule) -> dict[str, torch.Tensor]:
+    """Return samples of one length as a batch; nothing is padded."""
+    batch: dict[str, torch.Tensor] = {}
+    for name, rows in samples.arrays.items():
+        cut = rows[:, -rule.max_length :] if rule.left else rows[:, : rule.max_length]
+        batch[name] = shared(torch.from_numpy(cut))
+        if rule.lengths:
+            batch[f"{name}_lengths"] = torch.full((len(rows),), cut.shape[1])
+    return batch
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------

@@ -363,6 +363,13 @@ def _tail_of(shapes: list[tuple[int, ...]], path: Path) -> tuple[int, ...]:
     return tail
 
 
+def shared(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor; in a DataLoader worker, its copy in shared memory."""
+    if torch.utils.data.get_worker_info() is None:
+        return tensor
+    return empty(tuple(tensor.shape), tensor.dtype).copy_(tensor)
+
+
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialised tensor; in a DataLoader worker, in shared memory, so that sending it copies nothing."""
     size = math.prod(shape) * dtype.itemsize
