@@ -258,8 +258,16 @@ def test_texts_without_an_array_are_not_cut(text):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"lengths": False}, {"max_length": 5}, {"max_length": 5, "truncate": "left"}, {"pad_to_multiple_of": 16}]
-    + [{"mask": {"tokens": "mask"}}, {"pad_value": {"labels": -1}}, {"lists": ["labels"]}],
+    [
+        {},
+        {"lengths": False},
+        {"max_length": 5},
+        {"max_length": 5, "truncate": "left"},
+        {"pad_to_multiple_of": 16},
+        {"mask": {"tokens": "mask"}},
+        {"pad_value": {"labels": -1}},
+        {"lists": ["labels"]},
+    ],
 )
 def test_blocks_are_collated_as_the_list_of_them_is(made, options):
     ds, field = made([5, 0, 40, 31])["mma"]
