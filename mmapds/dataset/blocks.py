@@ -88,7 +88,8 @@ class BlockDataset(Dataset):
         spans = [range(first, last + 1) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)]
         numbers = sorted(set(chain.from_iterable(spans)))
         arrays = dict(zip(numbers, self._read(numbers), strict=True))
-        whole = np.empty((len(begins), width), np.result_type(*{array.dtype for array in arrays.values()}))
+        dtypes = {array.dtype for array in arrays.values()}
+        whole = np.empty((len(begins), width), dtypes.pop() if len(dtypes) == 1 else np.result_type(*dtypes))
         restarting = np.empty((len(begins), size), np.int64) if self._shape.restarts else None
         for k, (row, span, offset) in enumerate(zip(whole, spans, offsets, strict=True)):
             done = 0
@@ -109,7 +110,7 @@ class BlockDataset(Dataset):
         field, samples = self._shape.field, self._whole.take(records)
         plain = field is None and type(samples[0]) is np.ndarray
         arrays = list(samples) if plain else [np.asarray(_tokens_of(each, field)) for each in samples]
-        expected = (self._sums.before(records + 1) - self._sums.before(records)).tolist()
+        expected = self._sums.of_each(records)
         if (found := list(map(len, arrays))) != expected:
             k = next(k for k, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
             place = self._whole.place(numbers[k])

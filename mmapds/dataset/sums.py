@@ -94,6 +94,13 @@ class Sums:
             return places // self._each
         return self._ends.searchsorted(places, side="right").astype(np.int64, copy=False)
 
+    def of_each(self, records: Int64s) -> list[int]:
+        """Return the number of each record."""
+        if self._ends is None:
+            return [self._each] * len(records)
+        found: list[int] = (self._ends[records] - self.before(records)).tolist()
+        return found
+
     def before(self, records: Int64s) -> Int64s:
         """Return the sum of the numbers before each record."""
         if self._ends is None:
