@@ -5,7 +5,9 @@ import os
 import pickle
 import shutil
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +17,8 @@ import torch
 
 import mmapds
 from mmapds.formats import parquet
+from mmapds.index.build import Request
+from mmapds.index.each import build_each
 from mmapds.storage.index_file import Index
 from tests.support.index_file import verify
 from tests.support.messages import check
@@ -75,6 +79,19 @@ def test_values_of_every_type_are_those_of_pyarrow(tmp_path):
                     assert found[name] == make(i), name
             assert (found["part.w"], found["part.h"]) == (i, None)
     verify(Index(str(tmp_path / "a.parquet.mmx")))
+
+
+def test_public_files_have_the_values_of_pyarrow(tmp_path):
+    """Those that pyarrow is tested with; times are counts of their unit."""
+    files = sorted((Path(pa.__file__).parent / "tests" / "data" / "parquet").glob("*.parquet"))
+    assert files
+    for file in files:
+        table = pq.read_table(shutil.copy(file, tmp_path))
+        times = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
+        for name in times:
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, table[name].cast(pa.int64()))
+        assert list(mmapds.open(tmp_path / file.name, build=True)) == table.to_pylist()
 
 
 def test_a_column_with_nulls_has_values_as_in_json(tmp_path):
@@ -211,6 +228,21 @@ def test_files_without_rows_and_with_many_row_groups(tmp_path):
     ds = mmapds.open(mmapds.build(sorted(tmp_path.glob("*.parquet")), out=tmp_path / "all.mmx"))
     assert [sample["id"] for sample in ds] == list(range(2005))
     assert ds[1999]["tokens"].tolist() == list(range(1999 % 9))
+
+
+def test_workers_index_files_and_a_new_file_is_added(tmp_path):
+    for number in range(4):
+        pq.write_table(rows(50, 50 * number), tmp_path / f"{number}.parquet", row_group_size=20)
+    with ThreadPoolExecutor(2) as pool:
+        for count in (4, 5):
+            index = mmapds.build(
+                tmp_path, out=tmp_path / "all.mmx", executor=pool, parts=tmp_path / "parts", length="items(tokens)"
+            )
+            assert [sample["id"] for sample in mmapds.open(index)] == list(range(50 * count))
+            pq.write_table(rows(50, 50 * count), tmp_path / f"{count}.parquet")
+    (done,) = build_each(sorted(map(str, tmp_path.glob("*.parquet"))), Request(), str(tmp_path / "all.mmx"))
+    assert "kept 5 sources" in done.reused
+    assert len(mmapds.open(tmp_path / "all.mmx")) == 300
 
 
 def test_a_file_that_is_replaced_while_it_is_read(path, tmp_path):
