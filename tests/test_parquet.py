@@ -1,5 +1,6 @@
 """Parquet in place: values, columns, row groups as blocks, many files, and what is refused."""
 
+import base64
 import itertools
 import os
 import pickle
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as encryption
 import pytest
 import torch
 
@@ -291,3 +293,26 @@ def test_parquet_is_refused_as_another_format_and_others_as_parquet(path, write)
         mmapds.build(write([1]), format="parquet")
     shutil.copy(path, path.with_suffix(".bin"))
     assert len(mmapds.open(path.with_suffix(".bin"), build=True)) == 1000
+
+
+class Kms(encryption.KmsClient):
+    """Wraps keys in nothing."""
+
+    def __init__(self, _):
+        encryption.KmsClient.__init__(self)
+
+    def wrap_key(self, key, _):
+        return base64.b64encode(key)
+
+    def unwrap_key(self, key, _):
+        return base64.b64decode(key)
+
+
+def test_an_encrypted_file_is_named(tmp_path):
+    factory, connection = encryption.CryptoFactory(Kms), encryption.KmsConnectionConfig()
+    chosen = encryption.EncryptionConfiguration(footer_key="f", column_keys={"c": ["text"]})
+    properties = factory.file_encryption_properties(connection, chosen)
+    with pq.ParquetWriter(tmp_path / "a.parquet", rows(3).schema, encryption_properties=properties) as writer:
+        writer.write_table(rows(3))
+    with pytest.raises(mmapds.FormatError, match=r"a.parquet: .*(encrypted|decrypt)"):
+        mmapds.build(tmp_path / "a.parquet", format="parquet")

@@ -47,7 +47,7 @@ SUFFIXES: tuple[str, ...] = tuple(suffix for each in FORMATS.values() for suffix
 OPTIONS: dict[str, Option] = {name: option for each in FORMATS.values() for name, option in each.options.items()}
 
 CONVERTIBLE: dict[str, tuple[bytes | tuple[bytes, ...], tuple[str, ...]]] = {
-    "parquet": (b"PAR1", (".parquet", ".pq")),
+    "parquet": ((b"PAR1", b"PARE"), (".parquet", ".pq")),
     "arrow": (b"ARROW1", (".arrow", ".arrows", ".feather", ".ipc")),
     "hdf5": (b"\x89HDF\r\n\x1a\n", (".h5", ".hdf5", ".hdf", ".he5")),
     "pt": ((), (".pt", ".pth")),

@@ -38,7 +38,7 @@ class Parquet(Format):
     }
 
     def recognises(self, path: str, head: bytes) -> bool:
-        return head.startswith(b"PAR1")
+        return head.startswith((b"PAR1", b"PARE"))
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
         """Return the `schema` of all sources."""

@@ -63,7 +63,7 @@ def codec_of(head: bytes) -> str:
     """Return the codec of a file by its first 4 bytes; empty if it is not one of `CODECS`."""
     if head.startswith(b"\x1f\x8b"):
         return "gzip"
-    if head.startswith(b"PAR1"):
+    if head.startswith((b"PAR1", b"PARE")):  # the latter with an encrypted footer
         return "parquet"
     is_skippable = len(head) >= 4 and 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F
     return "zstd" if is_skippable or head.startswith(b"\x28\xb5\x2f\xfd") else ""
