@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-trainers test-doors test-asan test-tsan test-ray test-report coverage clean
+.PHONY: test demo bench bench-against rivals token-rivals parquet-rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-trainers test-doors test-asan test-tsan test-ray test-report coverage clean
 
 test: $(STAMP)
 	$(MAKE) --no-print-directory -j 2 --output-sync lint
@@ -110,6 +110,19 @@ build/rivals/installed: $(STAMP) bench/rivals/requirements.txt
 rivals: build/rivals/installed
 	build/rivals/bin/python -m bench.rivals $(if $(N),--records $(N)) $(if $(LARGEST),--largest $(LARGEST)) \
 	  $(if $(CONTESTS),--contests $(CONTESTS))
+
+# Parquet beside other readers of the same file: 0.5 GB of disk, some minutes
+parquet-rivals: build/rivals/installed
+	build/rivals/bin/python -m bench.rivals.parquet
+
+build/token-rivals/installed: $(STAMP) bench/rivals/blocks-requirements.txt
+	$(environment)
+	$(PIP) --python $(@D) install -q --no-deps -r bench/rivals/blocks-requirements.txt
+	touch $@
+
+# Blocks of tokens, and frames, beside the readers of Megatron, OLMo, datatrove and lerobot: 2.2 GB of disk, ten minutes
+token-rivals: build/token-rivals/installed
+	build/token-rivals/bin/python -m bench.rivals.blocks
 
 build/docs/installed: $(STAMP)
 	$(environment)
