@@ -1,6 +1,7 @@
 """docs/long-records.md: windows of records, blocks of tokens over records, records around others."""
 
 import json
+import os
 import pickle
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ from mmapds import DataLoader, DistributedBatchSampler, Error, PackingBatchSampl
 from mmapds._native import json_cut
 from tests.support.messages import check
 from tests.support.samples import write_pair
+from tests.support.sanitizers import raises_sigbus
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
 
@@ -312,6 +314,31 @@ def test_records_of_one_length_need_no_table(made):
         assert windows.lengths.tolist() == with_column.lengths.tolist()
         assert len(pickle.dumps(windows)) < len(pickle.dumps(with_column))
     assert [each["id"] for each in ds.repeat(3)] == np.repeat(np.arange(40), 3).tolist()
+
+
+def test_blocks_of_several_files_cross_them(tmp_path):
+    tokens = np.arange(64 * 9, dtype=np.uint16)
+    for number in range(3):
+        (tmp_path / f"{number}.bin").write_bytes(tokens[number * 192 : (number + 1) * 192].tobytes())
+    mmapds.build(sorted(tmp_path.glob("*.bin")), out=tmp_path / "a.mmx", format="fixed", dtype="uint16", shape=64)
+    blocks = mmapds.open(tmp_path / "a.mmx").blocks(50, column=None)
+    order = np.random.default_rng(0).permutation(len(blocks))
+    for positions in (order, order[:1], [3], range(len(blocks))):
+        for k, block in zip(positions, blocks.take(positions), strict=True):
+            assert (block["tokens"] == tokens[k * 50 : k * 50 + 50]).all()
+            assert (block["labels"] == tokens[k * 50 + 1 : k * 50 + 51]).all()
+
+
+@raises_sigbus
+def test_a_file_of_tokens_that_is_cut_short_meanwhile(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(np.ones(1 << 20, np.uint16).tobytes())
+    mmapds.build(path, format="fixed", dtype="uint16", shape=64)
+    blocks = mmapds.open(path).blocks(1000, column=None)
+    assert blocks[0]["tokens"].all()
+    os.truncate(path, 1 << 16)
+    with pytest.raises(mmapds.StaleIndexError, match="a.bin was 2097152 bytes when indexed and is 65536 now"):
+        blocks.take([0, 900])
 
 
 # ---- bad input ---------------------------------------------------------------------------------------------------

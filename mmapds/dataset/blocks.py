@@ -15,6 +15,7 @@ from ..orders.basic import integer
 from ..storage.sources import StrPath
 from .batch import StackedBatch
 from .dataset import Dataset
+from .flat import Flat
 from .parts import integers_in
 from .sums import Sums
 from .views import Int64s, NestedRows, RangeRows, Rows, batch_of, is_position
@@ -50,6 +51,7 @@ class BlockDataset(Dataset):
 
     def __init__(self, whole: Dataset, sums: Sums, shape: Shape, rows: Rows) -> None:
         self._whole, self._sums, self._shape, self._rows = whole, sums, shape, rows
+        self._flat = Flat.of(whole, shape.field, sums)
         self._inner = whole._select(_Firsts(sums, shape.size, rows))  # the record in which each block begins
 
     @classmethod
@@ -83,6 +85,9 @@ class BlockDataset(Dataset):
     def _made(self, begins: Int64s) -> StackedBatch:
         """Return the blocks that begin at some tokens."""
         size, width = self._shape.size, self._shape.size + self._shape.shift
+        flat = None if self._flat is None or self._shape.restarts else self._flat.read(begins, width)
+        if flat is not None:
+            return self._split(flat)
         firsts, lasts = (self._sums.records_at(each) for each in (begins, begins + width - 1))
         offsets = (begins - self._sums.before(firsts)).tolist()  # in the first record of each block
         spans = [range(first, last + 1) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)]
@@ -99,7 +104,11 @@ class BlockDataset(Dataset):
                 if restarting is not None:
                     restarting[k, done : done + len(part)] = np.arange(max(min(len(part), size - done), 0))
                 done, offset = done + len(part), 0
-        made = {"tokens": whole[:, :size].astype(self._shape.dtype)}
+        return self._split(whole, restarting)
+
+    def _split(self, whole: NDArray[Any], restarting: NDArray[Any] | None = None) -> StackedBatch:
+        """Return blocks with their labels, from runs of the tokens of both."""
+        made = {"tokens": whole[:, : self._shape.size].astype(self._shape.dtype)}
         if self._shape.shift:
             made["labels"] = whole[:, self._shape.shift :].astype(self._shape.dtype)
         return StackedBatch(made if restarting is None else {**made, "position_ids": restarting})

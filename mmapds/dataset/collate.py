@@ -93,7 +93,7 @@ def _stacked(samples: StackedBatch, rule: _Rule) -> dict[str, torch.Tensor]:
         cut = rows[:, -rule.max_length :] if rule.left else rows[:, : rule.max_length]
         batch[name] = shared(torch.from_numpy(cut))
         if rule.lengths:
-            batch[f"{name}_lengths"] = torch.full((len(rows),), cut.shape[1])
+            batch[f"{name}_lengths"] = torch.from_numpy(np.full(len(rows), cut.shape[1], np.int64))
     return batch
 
 

@@ -36,6 +36,7 @@ class Fixed(Format):
     """Records of `record_bytes` bytes, one after another."""
 
     name = "fixed"
+    is_contiguous = True
     options = {
         "record_bytes": Option(int, "N", "fixed: bytes in a record; or give dtype and shape"),
         "dtype": Option(str, "D", "fixed, datatrove: type of a record's numbers, as NumPy names it"),

@@ -135,6 +135,7 @@ class Format(ABC):
     suffixes: ClassVar[tuple[str, ...]] = ()  # of names of files
     is_text: ClassVar[bool] = False  # whether records are lines, so that messages give line numbers
     begins_anywhere: ClassVar[bool] = False  # whether a scan can begin at any record, to continue an earlier scan
+    is_contiguous: ClassVar[bool] = False  # whether nothing lies between the records of a source
     reads_compressed: ClassVar[bool] = False  # whether a scan accepts compressed sources
     per_source: ClassVar[tuple[str, ...]] = ()  # parameters that are lists with an entry for each source
     options: ClassVar[Mapping[str, Option]] = {}

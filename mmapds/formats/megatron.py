@@ -55,6 +55,7 @@ class Megatron(Format):
     name, suffix, index_suffix = "megatron", ".bin", ".idx"
     options = TRUNCATED
     per_source = ("idx",)
+    is_contiguous = True
     step = 1 << 16  # sequences in a piece of a scan
 
     def recognises(self, path: str, head: bytes) -> bool:
