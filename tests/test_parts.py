@@ -337,7 +337,7 @@ def test_a_file_of_tokens_that_is_cut_short_meanwhile(tmp_path):
     blocks = mmapds.open(path).blocks(1000, column=None)
     assert blocks[0]["tokens"].all()
     os.truncate(path, 1 << 16)
-    with pytest.raises(mmapds.StaleIndexError, match="a.bin was 2097152 bytes when indexed and is 65536 now"):
+    with pytest.raises(mmapds.StaleIndexError, match=r"a.bin was 2097152 bytes when indexed and is 65536 now"):
         blocks.take([0, 900])
 
 
