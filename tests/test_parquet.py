@@ -135,8 +135,12 @@ def test_lengths_are_measured_while_indexing(path, expression, measure):
 
 def test_a_column_that_no_field_has_is_refused(path):
     known = r"bytes\(\), id, bytes\(text\), chars\(text\), items\(tokens\)"
-    with pytest.raises(mmapds.ColumnError, match=f"column 'length': expected one of {known}, found 'tokens'"):
+    with pytest.raises(mmapds.ColumnError, match=f"column 'length': expected one of {known}, found 'tokens'$"):
         mmapds.build(path, length="tokens")
+    with pytest.raises(mmapds.ColumnError, match=r"found 'id', which has nulls or .*; compute it by mmapds.add_column"):
+        mmapds.build(path, length="id", as_json="id")
+    with pytest.raises(mmapds.FormatError, match="as_json = 'x', expected fields among 'id', 'text', 'tokens'"):
+        mmapds.build(path, as_json="x")
 
 
 @pytest.mark.parametrize("cache", [0, 1 << 20, 64 << 20])

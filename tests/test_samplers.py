@@ -481,6 +481,10 @@ BAD = [
     (lambda: list(window(Own(10, lambda positions: positions / 1))), "order: expected at.. of Own to return an int64"),
     (lambda: DistributedSampler(range(10), 2, 2), r"rank = 2, expected 0 to 1 \(num_replicas = 2\)$"),
     (lambda: DistributedSampler([1] * 9, order=orders.Shuffled(10)), "order: expected one of 9 records, .* one of 10$"),
+    (
+        lambda: over_sampler(num_replicas=4, rank=1),
+        r"num_replicas = 4, expected \d+, as in the sampler; give it to the sampler$",
+    ),
     (lambda: over_sampler(seed=1), "seed: expected None beside a sampler; give it to the sampler$"),
     (lambda: over_sampler({"pad": False}), "pad = False in the sampler, expected True; give it to the batch sampler"),
     (lambda: DistributedSampler([]), "dataset: expected one sample or more, found 0 .the dataset or the view is empty"),

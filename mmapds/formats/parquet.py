@@ -62,9 +62,11 @@ class Parquet(Format):
                 if missing := one.keys() - other.keys():
                     also = sources[0] if where == path else path
                     raise FormatError(f"{where}: expected a field {min(missing)!r}, as in {also}, found none")
-        for name in [*(select or ()), *(as_json or ())]:
-            if name not in found:
-                raise OptionError(f"select = {name!r}, expected fields among {', '.join(map(repr, found))}")
+        for what, names in (("select", select), ("as_json", as_json)):
+            for name in names or ():
+                if name not in found:
+                    known = ", ".join(map(repr, found))
+                    raise OptionError(f"{what} = {name!r}, expected fields among {known}")
         schema: dict[str, Any] = {}
         for name in select or found:
             kind = "json" if name in nulls and not isinstance(found[name], tuple) else found[name]
@@ -313,7 +315,10 @@ class _Column(NamedTuple):
             if field.name == path and expression.measure in measures:
                 return cls(expression.measure, number)
             known |= dict.fromkeys((_TEXTS[each].format(field.name) for each in measures), number)
-        raise ColumnError(f"column {name!r}: expected one of {', '.join(known)}, found {expression.text!r}")
+        is_json = any(field.name == path and field.dtype == "json" for field in schema.fields)
+        why = f", which has nulls or values of JSON; compute it by mmapds.add_column(path, {name!r}, FUNCTION)"
+        expected = f"expected one of {', '.join(known)}, found {expression.text!r}"
+        raise ColumnError(f"column {name!r}: {expected}{why * is_json}")
 
     def cells(self, schema: "Schema", sizes: Any, values: Sequence[Any], parts: Mapping[str, Any]) -> tuple[int, Any]:
         """Return the type of the cells of some rows, and the cells."""

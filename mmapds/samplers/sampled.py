@@ -116,8 +116,9 @@ def check_decoding(dataset: Any, records: Int64s) -> None:
     cache = "" if enough is None else f"give block_cache={enough} or more to mmapds.open, or "
     message = (
         f"each block of the compressed sources would be decoded about {times:,.0f} times an epoch, expected about "
-        f"once; {cache}read fewer chunks at a time, as in ChunkedSampler(ds, 'block', mix_chunks=2), or make smaller "
-        f"blocks; {way_to_seekable(*dataset.sources[:1])}"
+        f"once; {cache}read fewer chunks at a time, as in ChunkedSampler(ds, 'block', mix_chunks=2), for a budget in "
+        "order=orders.Chunked(ds, 'block', mix_chunks=2) with planner='window', or make smaller blocks; "
+        f"{way_to_seekable(*dataset.sources[:1])}"
     )
     if size > _TOO_MUCH:
         raise OrderError(message)

@@ -441,6 +441,12 @@ class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
             for name, value in of_samples.items():
                 if value is not None:
                     raise OrderError(f"{name}: expected None beside a sampler; give it to the sampler")
+            for name, own, expected in (
+                ("num_replicas", num_replicas, indices.num_replicas),
+                ("rank", rank, indices.rank),
+            ):
+                if own not in (None, expected):
+                    raise OrderError(f"{name} = {own}, expected {expected}, as in the sampler; give it to the sampler")
             if indices.drop_last and not drop_last:
                 raise OrderError("drop_last = True in the sampler, expected False; give it to the batch sampler")
             if pad and not indices._sharding.pad:
