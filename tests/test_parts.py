@@ -8,6 +8,8 @@ from collections import Counter
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -17,7 +19,7 @@ import mmapds
 from mmapds import DataLoader, DistributedBatchSampler, Error, PackingBatchSampler, TokenBudgetBatchSampler, Writer
 from mmapds._native import json_cut
 from tests.support.messages import check
-from tests.support.samples import write_pair
+from tests.support.samples import write_documents, write_pair
 from tests.support.sanitizers import raises_sigbus
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
@@ -56,12 +58,19 @@ def made(tmp_path_factory):
         write_pair(folder / "a", records)
         mmapds.build(folder / "a.bin")
         mmapds.add_column(folder / "a.bin", "length", np.array(sizes, np.uint32))
+        write_documents(folder / "a.ds", records)
+        mmapds.build(folder / "a.ds", length="items()")
+        rows = {"id": range(len(records)), "tokens": pa.array(records, pa.list_(pa.int64()))}
+        pq.write_table(pa.table(rows), folder / "a.parquet", row_group_size=5)
+        mmapds.build(folder / "a.parquet", length="items(tokens)")
         return {
             "json": (mmapds.open(folder / "a.jsonl"), "tokens"),
             "fields": (mmapds.open(folder / "a.jsonl", decode=mmapds.Fields({"tokens": "int64"})), "tokens"),
             "mma": (mmapds.open(folder / "a.mma"), "tokens"),
             "torch": (mmapds.open(folder / "a.mma", decode="torch"), "tokens"),
             "megatron": (mmapds.open(folder / "a.bin"), None),
+            "datatrove": (mmapds.open(folder / "a.ds"), None),
+            "parquet": (mmapds.open(folder / "a.parquet"), "tokens"),
         }
 
     return made
@@ -305,7 +314,11 @@ def test_running_sums_are_kept_in_a_directory(made, tmp_path):
         ds.windows(4, fields=field, sums=tmp_path / "file" / "below")
 
 
-def test_records_of_one_length_need_no_table(made):
+def test_records_of_one_length_need_no_table(made, tmp_path):
+    rows = np.arange(60, dtype=np.int32).reshape(6, 10)
+    np.save(tmp_path / "a.npy", rows)
+    windows = mmapds.open(tmp_path / "a.npy", build=True).windows(4, column=None)
+    assert [each.tolist() for each in windows] == [row[k : k + 4].tolist() for row in rows for k in (0, 4, 8)]
     ds, field = made([10] * 40)["json"]
     for length, stride, short in ((4, 4, "keep"), (4, 2, "drop"), (16, 16, "pad"), (16, 16, "drop")):
         with_column = ds.windows(length, stride, fields=field, short=short)
