@@ -7,6 +7,7 @@ as a block of a compressed source, and all that reads array files reads it. pyar
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
@@ -92,25 +93,27 @@ class Parquet(Format):
         for number, source in enumerate(sources):
             with _opened(source.path) as file:
                 metadata = file.metadata
-            begins = [*_begins(metadata), source.size]
-            tasks = range(metadata.num_row_groups)
-            read = Rows(source.path, schema, metadata)
+            begins = [0, *_begins(metadata)[1:], source.size]
+            counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+            tasks, read = list(_runs(metadata)), Rows(source.path, schema, metadata)
 
-            def load(group: int, _: Any, read: Rows = read) -> "_Group":
-                return read.measured(group, columns)
+            def load(groups: range, _: Any, read: Rows = read) -> tuple[range, "_Rows"]:
+                return groups, read.measured(groups, columns)
 
             done = content = 0
             threads = min(workers, max(len(tasks), 1))
-            for group, found in enumerate(
-                in_order(load, tasks, workers=threads, slots=list(range(in_flight(threads))))
-            ):
+            slots = list(range(in_flight(threads)))
+            for groups, found in in_order(load, tasks, workers=threads, slots=slots):
                 starts: Any = content + found.ends - found.sizes
-                is_last, begin = group + 1 == len(tasks), begins[group] if group else 0
-                at, content, done = content, content + int(found.sizes.sum()), done + len(starts)
-                end = End(done, content, content=content) if is_last else None
-                scanned = (source.size if is_last else begins[group + 1]) - begin
-                block = (BlockStart(begins[group], at),)
-                yield Piece(number, memoryview(starts), found.columns, 0, scanned, end, blocks=block)
+                firsts = accumulate(counts[groups.start : groups.stop], initial=0)
+                bounds = [content, *(content + found.ends).tolist()]  # of rows, and so of groups
+                blocks = tuple(
+                    BlockStart(begins[group], bounds[first]) for group, first in zip(groups, firsts, strict=False)
+                )
+                content, done = bounds[-1], done + len(starts)
+                end = End(done, content, content=content) if groups.stop == len(counts) else None
+                scanned = begins[groups.stop] - begins[groups.start]
+                yield Piece(number, memoryview(starts), found.columns, 0, scanned, end, blocks=blocks)
             if not tasks:
                 none = memoryview(b"").cast("Q")
                 empty = tuple((_native.NUMBER_U64, none) for _ in columns)
@@ -128,8 +131,8 @@ class Parquet(Format):
         return rows.content
 
 
-class _Group(NamedTuple):
-    """The rows of a row group: shapes (rows,)."""
+class _Rows(NamedTuple):
+    """The rows of some row groups: shapes (rows,)."""
 
     sizes: "np.ndarray[Any, np.dtype[np.uint64]]"
     ends: "np.ndarray[Any, np.dtype[np.uint64]]"
@@ -162,30 +165,30 @@ class Rows:
         from ..arrays.packed import packed
 
         try:
-            for count, values, _ in self._read(group):
+            for count, values, _ in self._read(range(group, group + 1)):
                 for piece, _ in packed(self._schema, values, count):
                     yield piece
         except FormatError as error:
             raise BlockError(str(error).removeprefix(f"{self._path}: ")) from None
 
-    def measured(self, group: int, columns: Sequence["_Column"]) -> _Group:
-        """Return the sizes of the rows of a row group, and their columns."""
+    def measured(self, groups: range, columns: Sequence["_Column"]) -> _Rows:
+        """Return the sizes of the rows of some row groups, and their columns."""
         import numpy as np  # start-up time
 
         from ..arrays.packed import packed
 
         sizes: list[Any] = [np.zeros(0, np.uint64)]
         cells: list[list[Any]] = [[] for _ in columns]
-        for count, values, parts in self._read(group):
+        for count, values, parts in self._read(groups):
             own = [np.diff(ends, prepend=np.uint64(0)) for _, ends in packed(self._schema, values, count)]
             sizes += own
             for column, measure in zip(cells, columns, strict=True):
                 column.append(measure.cells(self._schema, np.concatenate(own), values, parts))
         found = np.concatenate(sizes)
         made = tuple((_kind(each), _joined([of for _, of in each])) for each in cells)
-        return _Group(found, np.cumsum(found, dtype=np.uint64), made)
+        return _Rows(found, np.cumsum(found, dtype=np.uint64), made)
 
-    def _read(self, group: int) -> Iterator[tuple[int, Sequence[Any], Mapping[str, Any]]]:
+    def _read(self, groups: range) -> Iterator[tuple[int, Sequence[Any], Mapping[str, Any]]]:
         """Yield some rows at a time: their number, the values of all fields, and these as arrays of pyarrow."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -197,15 +200,18 @@ class Rows:
             how: Any = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
             file = pq.ParquetFile(source, metadata=self._metadata, **how)
             self._metadata = file.metadata
-            held = file.metadata.row_group(group)
-            rows = min(max(_BYTES * held.num_rows // max(held.total_byte_size, 1), 1), _ROWS)
+            held = [file.metadata.row_group(group) for group in groups]
+            count, size = (
+                sum(each) for each in zip(*((one.num_rows, one.total_byte_size) for one in held), strict=True)
+            )
+            rows = min(max(_BYTES * count // max(size, 1), 1), _ROWS)
             fields = ((each.name, flat_fields(each.name, each.type)) for each in file.schema_arrow)
             names = [name for name, flat in fields if any(part in wanted for part, _ in flat)]
-            for batch in file.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
+            for batch in file.iter_batches(rows, row_groups=list(groups), columns=names, use_threads=False):
                 parts = dict(part for name in names for part in parts_of(name, batch.column(name), wanted))
                 values = columns_of(parts, self._schema, ())
                 if values is None:
-                    raise self._misfit(group, parts)
+                    raise self._misfit(groups.start, parts)
                 yield batch.num_rows, values, parts
 
     def _misfit(self, group: int, parts: Mapping[str, Any]) -> FormatError:
@@ -253,6 +259,19 @@ def _with_nulls(file: Any) -> set[str]:
         if any(each.statistics is not None and each.statistics.null_count for each in columns):
             found.add(file.metadata.schema.column(number).path)
     return found
+
+
+def _runs(metadata: Any) -> Iterator[range]:
+    """Yield runs of row groups that are decoded together: one, or several small ones."""
+    first = rows = size = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        rows, size = rows + group.num_rows, size + group.total_byte_size
+        if number > first and (rows > _ROWS or size > _BYTES):
+            yield range(first, number)
+            first, rows, size = number, group.num_rows, group.total_byte_size
+    if metadata.num_row_groups:
+        yield range(first, metadata.num_row_groups)
 
 
 def _begins(metadata: Any) -> list[int]:
