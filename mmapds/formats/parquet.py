@@ -105,12 +105,14 @@ class Parquet(Format):
             slots = list(range(in_flight(threads)))
             for groups, found in in_order(load, tasks, workers=threads, slots=slots):
                 starts: Any = content + found.ends - found.sizes
-                firsts = accumulate(counts[groups.start : groups.stop], initial=0)
-                bounds = [content, *(content + found.ends).tolist()]  # of rows, and so of groups
-                blocks = tuple(
-                    BlockStart(begins[group], bounds[first]) for group, first in zip(groups, firsts, strict=False)
-                )
-                content, done = bounds[-1], done + len(starts)
+                *firsts, rows = accumulate(counts[groups.start : groups.stop], initial=0)
+                if rows != len(starts):
+                    raise FormatError(
+                        f"{source.path}: row group {groups.start}: expected {rows} rows, found {len(starts)}"
+                    )
+                before = (content + int(found.ends[row - 1]) if row else content for row in firsts)
+                blocks = tuple(BlockStart(begins[group], at) for group, at in zip(groups, before, strict=True))
+                content, done = content + int(found.sizes.sum()), done + rows
                 end = End(done, content, content=content) if groups.stop == len(counts) else None
                 scanned = begins[groups.stop] - begins[groups.start]
                 yield Piece(number, memoryview(starts), found.columns, 0, scanned, end, blocks=blocks)
@@ -201,10 +203,8 @@ class Rows:
             file = pq.ParquetFile(source, metadata=self._metadata, **how)
             self._metadata = file.metadata
             held = [file.metadata.row_group(group) for group in groups]
-            count, size = (
-                sum(each) for each in zip(*((one.num_rows, one.total_byte_size) for one in held), strict=True)
-            )
-            rows = min(max(_BYTES * count // max(size, 1), 1), _ROWS)
+            size = sum(each.total_byte_size for each in held)
+            rows = min(max(_BYTES * sum(each.num_rows for each in held) // max(size, 1), 1), _ROWS)
             fields = ((each.name, flat_fields(each.name, each.type)) for each in file.schema_arrow)
             names = [name for name, flat in fields if any(part in wanted for part, _ in flat)]
             for batch in file.iter_batches(rows, row_groups=list(groups), columns=names, use_threads=False):
