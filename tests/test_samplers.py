@@ -514,3 +514,24 @@ def test_bad_arguments_are_named(make, message):
         make()
     assert isinstance(caught.value, ValueError)
     check(str(caught.value))
+
+
+def test_a_state_of_another_inner_order_names_what_differs():
+    class Outer:
+        def __init__(self, seed):
+            self.inner = orders.Shuffled(10, seed)
+
+        def __len__(self):
+            return 10
+
+        def at(self, epoch, positions):
+            return self.inner.at(epoch, positions)
+
+        def describe(self):
+            return {"order": "outer", "inner": self.inner.describe()}
+
+    one, other = (DistributedSampler(range(10), 1, 0, order=Outer(seed)) for seed in (1, 2))
+    with pytest.raises(
+        mmapds.StateError, match=r"of another order: expected inner.seed = 2, found 1; make the sampler"
+    ):
+        other.load_state_dict(one.state_dict(step=3))

@@ -330,8 +330,8 @@ class ResumableSampler(ABC):
         if not isinstance(state["order"], Mapping):
             raise StateError(f"state['order'] = {shortened(state['order'])}, expected a dict")
         self._check_dataset(state["dataset"])
-        saved = {**state["order"], "epoch_size": state["epoch_size"]}
-        own = {**contents.describe(), "epoch_size": len(contents)}
+        saved = {**dict(_named(state["order"])), "epoch_size": state["epoch_size"]}
+        own = {**dict(_named(contents.describe())), "epoch_size": len(contents)}
         for key in [*own, *saved]:
             if not is_same(saved.get(key), own.get(key)):
                 raise StateError(
@@ -374,3 +374,12 @@ def refuse_injected(sampler: object) -> None:
             "use_distributed_sampler=False, or give its loader sampler=DistributedSampler(...) (this batch sampler "
             "shares the samples among ranks by itself)"
         )
+
+
+def _named(described: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a description by name; those of an order inside another one as `inner.seed`."""
+    for name, value in described.items():
+        if isinstance(value, Mapping) and value:
+            yield from _named(value, f"{within}{name}.")
+        else:
+            yield f"{within}{name}", value

@@ -212,7 +212,8 @@ def _check_order(order: Any, dataset: Sized, **instead: object) -> None:
     check_is_order(order)
     for name, value in instead.items():
         if value is not None:
-            raise OrderError(f"{name} = {value!r}, expected None together with order=; give it to the order")
+            way = "give orders.Weighted as the order" if name == "weights" else "give it to the order"
+            raise OrderError(f"{name} = {value!r}, expected None together with order=; {way}")
     records = getattr(order, "records", None)
     if records not in (None, len(dataset)):
         expected = plain_counted(len(dataset), "record")
