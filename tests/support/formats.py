@@ -88,7 +88,7 @@ def array_file(path, _, tokens):
 def parquet(path, _, tokens):
     names = [f"n{number}" for number in range(len(tokens))]
     rows = [row[: 1 + number % 50] for number, row in enumerate(tokens)]
-    table = pa.table({"tokens": pa.array(rows, pa.list_(pa.int32())), "name": names})
+    table = pa.table({"tokens": pa.array(rows, pa.list_(pa.int32())), "name": pa.array(names, pa.string())})
     pq.write_table(table, path, row_group_size=40, write_page_checksum=True)
     return [{"tokens": row, "name": name} for row, name in zip(rows, names, strict=True)]
 
