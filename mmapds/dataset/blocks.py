@@ -108,9 +108,14 @@ class BlockDataset(Dataset):
 
     def _split(self, whole: NDArray[Any], restarting: NDArray[Any] | None = None) -> StackedBatch:
         """Return blocks with their labels, from runs of the tokens of both."""
-        made = {"tokens": whole[:, : self._shape.size].astype(self._shape.dtype)}
-        if self._shape.shift:
-            made["labels"] = whole[:, self._shape.shift :].astype(self._shape.dtype)
+        size, shift = self._shape.size, self._shape.shift
+        # In one piece of memory, as the C library gives two back to the system each time.
+        both = np.empty((1 + (shift > 0), len(whole), size), self._shape.dtype)
+        both[0] = whole[:, :size]
+        made = {"tokens": both[0]}
+        if shift:
+            both[1] = whole[:, shift:]
+            made["labels"] = both[1]
         return StackedBatch(made if restarting is None else {**made, "position_ids": restarting})
 
     def _read(self, numbers: Sequence[int]) -> list[NDArray[Any]]:
