@@ -176,7 +176,7 @@ def test_a_state_of_other_packs_is_refused():
     lengths, chunks = log_normal(500), in_chunks(500, 50, 4)
     for own, other, message in [
         ({}, {"pack_length": 4096}, "pack_length = 4096, found 2048"),
-        (chunks, in_chunks(500, 51, 4), "of = "),
+        (chunks, in_chunks(500, 51, 4), "of.chunk_size = 51, found 50; make "),
         ({}, chunks, "order = "),
     ]:
         state = PackingBatchSampler(lengths, 2048, **ALONE, **own).state_dict(step=3)
