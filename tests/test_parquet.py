@@ -261,6 +261,24 @@ def test_a_file_that_is_replaced_while_it_is_read(path, tmp_path):
         mmapds.open(path)
 
 
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_a_file_that_is_cut_short_while_it_is_read(path, io):
+    ds = mmapds.open(mmapds.build(path), block_cache=0, io=io)
+    assert ds[0]["id"] == 0
+    os.truncate(path, 4096)
+    with pytest.raises(mmapds.StaleIndexError, match=r"a.parquet was \d+ bytes when indexed and is 4096 now"):
+        _ = ds[999]
+
+
+def test_many_files_keep_few_footers(tmp_path):
+    for number in range(40):
+        pq.write_table(rows(3, 3 * number), tmp_path / f"{number:02}.parquet")
+    ds = mmapds.open(mmapds.build(tmp_path, out=tmp_path / "all.mmx"))
+    for order in (range(120), range(119, -1, -1)):
+        assert [ds[i]["id"] for i in order] == [*order]
+    assert len(parquet._parsed) <= 16
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

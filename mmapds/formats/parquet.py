@@ -4,7 +4,9 @@ The content of a source is what an array file of its rows would hold. So a row g
 as a block of a compressed source, and all that reads array files reads it. pyarrow decodes; it is optional.
 """
 
+import io
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
@@ -14,7 +16,6 @@ from .. import _native
 from ..compression.blocks import BlockError, BlockStart
 from ..compression.content import Data, in_flight
 from ..errors import ColumnError, Error, FormatError, option
-from ..storage.sources import Source, changed
 from ..storage.workers import in_order
 from .expressions import Expression, Measuring
 from .format import End, FieldsOf, Format, Option, OptionError, Parameters, Piece, Sample, Sources
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..arrays.schema import Schema
 
 _ROWS, _BYTES = 4096, 16 << 20  # that are decoded at a time, at most
+_FOOTERS = 16  # that are kept parsed in a process
 
 
 class Parquet(Format):
@@ -95,7 +97,7 @@ class Parquet(Format):
                 metadata = file.metadata
             begins = [0, *_begins(metadata)[1:], source.size]
             counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-            tasks, read = list(_runs(metadata)), Rows(source.path, schema, metadata)
+            tasks, read = list(_runs(metadata)), Rows(source.path, schema, metadata=metadata)
 
             def load(groups: range, _: Any, read: Rows = read) -> tuple[range, "_Rows"]:
                 return groups, read.measured(groups, columns)
@@ -125,11 +127,7 @@ class Parquet(Format):
         """Return what yields the content of each row group of a source; see `Format.blocks`."""
         from ..arrays.schema import Schema  # start-up time
 
-        file = _Kept(path)
-        found = os.fstat(file.number)
-        if (found.st_size, found.st_mtime_ns) != (known.size, known.mtime_ns):
-            raise changed(Source(path, known.size, known.mtime_ns))
-        rows = Rows(path, Schema(parameters["schema"]), None, file)
+        rows = Rows(path, Schema(parameters["schema"]), known)
         return rows.content
 
 
@@ -141,26 +139,16 @@ class _Rows(NamedTuple):
     columns: tuple[tuple[int, memoryview], ...]
 
 
-class _Kept:
-    """A file that stays open as long as its blocks are read: its name may get another file meanwhile."""
-
-    def __init__(self, path: str) -> None:
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "number"):
-            os.close(self.number)
-
-
 class Rows:
     """The rows of a file as records of an array file.
 
     Args:
-      file: keeps the source open under its number; None opens it by its path each time.
+      opened: the file, read by guarded copies: it stays what it was if another one gets its name. None opens the path.
+      metadata: its footer, if it is known.
     """
 
-    def __init__(self, path: str, schema: "Schema", metadata: Any, file: _Kept | None = None) -> None:
-        self._path, self._schema, self._metadata, self._file = path, schema, metadata, file
+    def __init__(self, path: str, schema: "Schema", opened: _native.Map | None = None, metadata: Any = None) -> None:
+        self._path, self._schema, self._opened, self._metadata = path, schema, opened, metadata
 
     def content(self, group: int) -> Iterator[bytes | memoryview]:
         """Yield the bytes of the rows of a row group; a piece is valid until the next one."""
@@ -192,16 +180,15 @@ class Rows:
 
     def _read(self, groups: range) -> Iterator[tuple[int, Sequence[Any], Mapping[str, Any]]]:
         """Yield some rows at a time: their number, the values of all fields, and these as arrays of pyarrow."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         from ..arrays.tables import columns_of, flat_fields, parts_of
 
-        wanted, path = set(self._schema.names), self._path if self._file is None else f"/dev/fd/{self._file.number}"
-        with _naming(self._path), pa.OSFile(path) as source:
-            how: Any = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
-            file = pq.ParquetFile(source, metadata=self._metadata, **how)
-            self._metadata = file.metadata
+        wanted = set(self._schema.names)
+        source: Any = self._path if self._opened is None else _MapFile(self._opened)
+        how: Any = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
+        with _naming(self._path), pq.ParquetFile(source, metadata=self._metadata, **how) as file:
+            self._keep(file.metadata)
             held = [file.metadata.row_group(group) for group in groups]
             size = sum(each.total_byte_size for each in held)
             rows = min(max(_BYTES * sum(each.num_rows for each in held) // max(size, 1), 1), _ROWS)
@@ -214,6 +201,14 @@ class Rows:
                     raise self._misfit(groups.start, parts)
                 yield batch.num_rows, values, parts
 
+    def _keep(self, metadata: Any) -> None:
+        """Keep the footer, and forget that of the file that was read longest ago."""
+        if self._metadata is None:
+            self._metadata = metadata
+            _parsed.append(self)
+            if len(_parsed) > _FOOTERS:
+                _parsed.popleft()._metadata = None
+
     def _misfit(self, group: int, parts: Mapping[str, Any]) -> FormatError:
         """Return the error for the first field whose values do not fit."""
         from ..arrays.tables import values_of
@@ -223,6 +218,36 @@ class Rows:
         found = "a null" if parts[field.name].null_count else "a list of another shape, or text that is not UTF-8"
         what = f"row group {group}: field {field.name!r}: expected {field}, found {found}"
         return FormatError(f"{self._path}: {what}; give {option('as_json', field.name)}, or convert the file")
+
+
+_parsed: deque[Rows] = deque()
+"""Those whose footers are kept."""
+
+
+class _MapFile(io.RawIOBase):
+    """A file for pyarrow, over one that the core has opened."""
+
+    def __init__(self, opened: _native.Map) -> None:
+        self._opened, self._at = opened, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._opened.size)[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(self._opened.size - self._at, 0)
+        found = self._opened.read(self._at, left if size is None or size < 0 else min(size, left))
+        self._at += len(found)
+        return found
 
 
 # ---- the schema ------------------------------------------------------------------------------------------------------
