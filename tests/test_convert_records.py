@@ -344,6 +344,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path, name, data, message):
         mmapds.build(path)
 
 
+def test_an_npz_that_decompresses_to_too_much_is_refused(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(1 << 20))
+    monkeypatch.setenv("MMAPDS_MAX_NPZ_BYTES", str(1 << 20))
+    with pytest.raises(mmapds.FormatError, match=r"expected arrays of up to 1048576 bytes, found .*; set MMAPDS_MAX"):
+        convert(tmp_path / "a.npz")
+
+
 def test_other_objects_of_pickle_need_a_word_of_the_user(tmp_path):
     for number in range(3):
         torch.save({"ids": {Fraction(number)}}, tmp_path / f"{number}.pt")

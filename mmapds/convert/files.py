@@ -8,8 +8,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pickle import UnpicklingError
 from typing import Any
 
-import numpy as np
-
+from ..dataset.payloads import arrays_of
 from ..errors import FormatError
 from ..storage.sources import open_regular
 from .reader import Batch, Reader, Rules, as_record
@@ -49,11 +48,6 @@ def _pt(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
-def _npz(data: bytes) -> Mapping[str, Any]:
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return {name: array[()] for name, array in arrays.items()}
-
-
 def _safetensors(data: bytes) -> Mapping[str, Any]:
     import safetensors.torch  # optional
 
@@ -61,4 +55,4 @@ def _safetensors(data: bytes) -> Mapping[str, Any]:
     return found
 
 
-_LOADS: dict[str, Callable[[bytes], Any]] = {"pt": _pt, "npz": _npz, "safetensors": _safetensors}
+_LOADS: dict[str, Callable[[bytes], Any]] = {"pt": _pt, "npz": arrays_of, "safetensors": _safetensors}

@@ -112,7 +112,8 @@ def _array(data: bytes) -> Any:
     return npy.read_array(file, allow_pickle=False)
 
 
-def _arrays(data: bytes) -> dict[str, Any]:
+def arrays_of(data: bytes) -> dict[str, Any]:
+    """Return the arrays of an .npz file; raise ValueError if they take more than `MOST_BYTES` allows."""
     with zipfile.ZipFile(BytesIO(data)) as parts:
         size, limit = sum(part.file_size for part in parts.infolist()), _largest(data)
         if size > limit:  # overlapping parts also make it larger than the file
@@ -156,7 +157,7 @@ _EXTENSIONS: dict[Callable[[bytes], Any], str] = {
     bytes.decode: "txt text transcript",
     int: "cls cls2 index inx id",
     _array: "npy",
-    _arrays: "npz",
+    arrays_of: "npz",
 }
 _DECODERS = {name: decode for decode, names in _EXTENSIONS.items() for name in names.split()}
 
