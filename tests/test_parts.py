@@ -329,6 +329,24 @@ def test_records_of_one_length_need_no_table(made, tmp_path):
     assert [each["id"] for each in ds.repeat(3)] == np.repeat(np.arange(40), 3).tolist()
 
 
+def test_tokens_may_have_axes_and_documents_may_be_empty(tmp_path):
+    """Of several codebooks, for one; an empty list of JSON has no type that others would be widened to."""
+    rows = [np.arange(k * 3, dtype=np.int16).reshape(k, 3) for k in (4, 0, 9, 5)]
+    with Writer(tmp_path / "a.mma", {"codes": ("int16", (None, 3))}, length="codes") as writer:
+        for row in rows:
+            writer.write({"codes": row})
+    whole = np.concatenate(rows)
+    batch = mmapds.open(tmp_path / "a.mma").blocks(5, field="codes").take([0, 2, 1])
+    for k, block in zip((0, 2, 1), batch, strict=True):
+        assert (block["tokens"] == whole[k * 5 : k * 5 + 5]).all()
+        assert (block["labels"] == whole[k * 5 + 1 : k * 5 + 6]).all()
+    assert mmapds.pad_collate(batch)["tokens"].shape == (3, 5, 3)
+    large = [2**60 + 1, 2**60 + 3]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"t": large}) + '\n{"t": []}\n' + json.dumps({"t": large}) + "\n")
+    mmapds.build(tmp_path / "a.jsonl", length="items(t)")
+    assert mmapds.open(tmp_path / "a.jsonl").blocks(4, field="t", shift=0)[0]["tokens"].tolist() == large * 2
+
+
 def test_blocks_of_several_files_cross_them(tmp_path):
     tokens = np.arange(64 * 9, dtype=np.uint16)
     for number in range(3):

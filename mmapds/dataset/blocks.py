@@ -18,7 +18,7 @@ from .dataset import Dataset
 from .flat import Flat
 from .parts import integers_in
 from .sums import Sums
-from .views import Int64s, NestedRows, RangeRows, Rows, batch_of, is_position
+from .views import Int64s, NestedRows, RangeRows, Rows, batch_of, checked, is_position
 
 
 class Shape(NamedTuple):
@@ -73,10 +73,7 @@ class BlockDataset(Dataset):
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
         if self._on_error == "skip":
             raise Error("blocks: expected a dataset that skips nothing, found on_error='skip'; open it without")
-        at = np.asarray(batch_of(positions, len(self)), np.int64)
-        at = np.where(at < 0, at + len(self), at)
-        if len(at) and not (at.min() >= 0 and at.max() < len(self)):
-            raise IndexError(f"index {shortened(positions)} is out of range for {len(self):,} blocks")
+        at = checked(batch_of(positions, len(self)), len(self))
         if not len(at):
             return [], at
         begins = self._rows.many(at) * self._shape.size
@@ -93,8 +90,9 @@ class BlockDataset(Dataset):
         spans = [range(first, last + 1) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)]
         numbers = sorted(set(chain.from_iterable(spans)))
         arrays = dict(zip(numbers, self._read(numbers), strict=True))
-        dtypes = {array.dtype for array in arrays.values()}
-        whole = np.empty((len(begins), width), dtypes.pop() if len(dtypes) == 1 else np.result_type(*dtypes))
+        kinds = {(array.dtype, array.shape[1:]) for array in arrays.values() if len(array)}  # an empty list has no type
+        dtype = np.result_type(*(kind for kind, _ in kinds))
+        whole = np.empty((len(begins), width, *next(iter(kinds))[1]), dtype)
         restarting = np.empty((len(begins), size), np.int64) if self._shape.restarts else None
         for k, (row, span, offset) in enumerate(zip(whole, spans, offsets, strict=True)):
             done = 0
@@ -110,7 +108,7 @@ class BlockDataset(Dataset):
         """Return blocks with their labels, from runs of the tokens of both."""
         size, shift = self._shape.size, self._shape.shift
         # In one piece of memory, as the C library gives two back to the system each time.
-        both = np.empty((1 + (shift > 0), len(whole), size), self._shape.dtype)
+        both = np.empty((1 + (shift > 0), len(whole), size, *whole.shape[2:]), self._shape.dtype)
         both[0] = whole[:, :size]
         made = {"tokens": both[0]}
         if shift:

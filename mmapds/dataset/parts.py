@@ -27,6 +27,7 @@ from .views import (
     RepeatedRows,
     Rows,
     batch_of,
+    checked,
     is_position,
 )
 
@@ -125,8 +126,7 @@ class WindowedDataset(Dataset):
         return self._cut_out([self._inner[key]], [position])[0]
 
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
-        at = np.asarray(batch_of(positions, len(self)), np.int64)
-        at = np.where(at < 0, at + len(self), at)
+        at = checked(batch_of(positions, len(self)), len(self))
         if self._texts is not None:
             return self._parsed(self._texts.take(positions), at), np.arange(len(at), dtype=np.int64)
         samples, kept = self._inner.take_kept(positions)
@@ -313,17 +313,12 @@ class AroundDataset(Dataset):
     def __getitem__(self, key: Any) -> Any:
         if not is_position(key):
             return self._view(key)
-        if not -len(self) <= int(key) < len(self):
-            _ = self._inner[key]  # raises
         return self.take([int(key)])[0]
 
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
         if self._on_error == "skip":
             raise Error("around: expected a dataset that skips nothing, found on_error='skip'; open it without")
-        at = np.asarray(batch_of(positions, len(self)), np.int64)
-        at = np.where(at < 0, at + len(self), at)
-        if len(at) and not (at.min() >= 0 and at.max() < len(self)):
-            self._inner.take(positions)  # raises
+        at = checked(batch_of(positions, len(self)), len(self))
         anchors = at if self._rows is None else self._rows.many(at)
         groups = np.searchsorted(self._starts, anchors, side="right") - 1
         wanted = anchors[:, None] + self._all
