@@ -119,9 +119,9 @@ def test_a_mixture_has_the_batches_of_its_sampler(tmp_path, kind):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mix": [1, 2]}, "weights = .*, expected one number for each of 1 datasets"),
+        ({"mix": [1, 2]}, "mix = .*, expected one number for each of 1 datasets"),
         ({"mix": [1], "chunk_size": 64}, "chunk_size = 64, expected None beside mix"),
-        ({"mix": [-1], "pack": 64}, "expected finite numbers of 0 or more"),
+        ({"mix": [-1], "pack": 64}, "mix = .*, expected finite numbers of 0 or more"),
     ],
 )
 def test_a_mixture_that_cannot_be_is_refused(path, options, message):

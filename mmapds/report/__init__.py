@@ -23,6 +23,7 @@ from ..dataset.opening import open as open_dataset
 from ..errors import Error, FormatError, OrderError, shortened
 from ..index.inspect import SIZES, coverage, describe, pieces
 from ..index.lengths import LengthOrder, read_lengths
+from ..orders.basic import Mixture
 from ..orders.permutation import Permutation
 from ..storage.index_file import Index
 from ..storage.lock import check_is_free, is_same_file, replacing
@@ -90,7 +91,7 @@ def report(
       Error: an extra is missing, or the page is there or cannot be written; what `mmapds.open` and `bench` raise.
     """
     plan = {"max_tokens": max_tokens, "pack": pack, "batch_size": batch_size, "chunk_size": chunk_size}
-    shares = None if mix is None else tuple(mix)
+    shares = None if mix is None else _shares(mix, source_or_index)
     wanted = wanted_plans(compare, **plan, mix_chunks=mix_chunks, ranks=ranks, seed=seed, mix=shares)
     if out is not None:
         try:
@@ -114,6 +115,16 @@ def report(
     if out is not None:
         _write(os.fspath(out), page(facts), [*patterns, *dataset.sources, *dataset.indexes])
     return facts
+
+
+def _shares(mix: Sequence[float], sources: StrPath | Iterable[StrPath]) -> tuple[float, ...]:
+    """Return the shares of sources; raise OrderError, by the name of the argument, unless each has one."""
+    shares = tuple(mix)
+    try:
+        Mixture([1] * len(listed(sources)), shares, epoch_size=1)
+    except OrderError as error:
+        raise OrderError(str(error).replace("weights", "mix", 1)) from None
+    return shares
 
 
 def _write(path: str, text: str, read: Iterable[str]) -> None:
