@@ -1,6 +1,7 @@
 """Readers of blocks of tokens, and of frames around a frame: those of trainers, and ours."""
 
 import shutil
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from .token_data import OFFSETS, lengths, whole
 SIZE, BATCH = 2048, 8
 
 
-class Reader:
+class Reader(ABC):
     """What is measured of one; `folder` has its data."""
 
     title = ""
@@ -27,20 +28,20 @@ class Reader:
     def __init__(self, folder):
         self.folder = Path(folder)
 
+    @abstractmethod
     def open(self):
         """Open the data, and make what is needed for blocks."""
-        raise NotImplementedError
 
     def __len__(self):
         return len(self.dataset)
 
+    @abstractmethod
     def samples(self, numbers):
         """Return the samples at some positions, each as a dict with tokens and labels."""
-        raise NotImplementedError
 
+    @abstractmethod
     def batches(self):
         """Yield batches of an epoch in random order, as (tokens, labels)."""
-        raise NotImplementedError
 
     def expected(self, position):
         """Return the tokens of a sample, and the one behind them."""
@@ -197,7 +198,7 @@ class Tokens:
 
     @property
     def pad(self):
-        raise NotImplementedError
+        raise NotImplementedError  # as Megatron's own tokenizers without padding do; GPTDataset then takes another one
 
 
 class Olmo(Reader):
