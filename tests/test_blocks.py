@@ -126,7 +126,7 @@ def test_a_block_is_a_read_only_copy_of_its_pieces_while_it_is_in_use():
 # ---- files that are damaged, cut or replaced ------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:.*a frame of over 8 MiB is read in file order only")
+@pytest.mark.filterwarnings("ignore:.*a block of over 8 MiB is read in file order only")
 def test_bombs_are_decoded_in_bounded_memory(write):
     """64 MB of one line, in a few KB; and a frame without a size that is more than a block may have."""
     compressor = codec.ZstdCompressor()

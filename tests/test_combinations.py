@@ -217,7 +217,7 @@ def test_what_cannot_be_combined_says_what_can_be_done(files, write):
         assert len(list(done()))
 
 
-@pytest.mark.filterwarnings("ignore:.*a frame of over 8 MiB is read in file order only")
+@pytest.mark.filterwarnings("ignore:.*a block of over 8 MiB is read in file order only")
 def test_a_large_frame_is_read_in_order_or_made_seekable(write):
     """Of other orders, the first step says what to run, before anything is decoded."""
     texts = ({**sample, "text": " " * (160_000 if sample["id"] else 1 << 20)} for sample in SAMPLES)

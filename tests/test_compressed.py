@@ -283,7 +283,7 @@ def test_a_sample_may_be_larger_than_a_block_may_be(write, writer):
     data = archive([("a.txt", bytes(2 << 20)), ("b.txt", bytes(2 << 20)), ("c.bin", big), ("c.txt", b"3")])
     packed = b"".join(frames(data, 1 << 20)) if writer == "many" else WRITERS[writer][1](data)
     path = write(packed, "a.tgz" if writer == "gzip" else "a.tzst")
-    with pytest.warns(match="a frame of over 8 MiB .*; to shuffle, run: ") if writer == "one" else nullcontext():
+    with pytest.warns(match="a block of over 8 MiB .*; to shuffle, run: ") if writer == "one" else nullcontext():
         mmapds.build(path)
     ds = mmapds.open(path, block_cache=0)
     assert [sample["__key__"] for sample in ds] == ["a", "b", "c"]

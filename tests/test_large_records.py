@@ -94,7 +94,7 @@ def test_so_is_one_of_named_arrays_whose_sample_is_made_late(tmp_path):
 
 
 @limits_memory
-@pytest.mark.filterwarnings("ignore:.*a frame of over 8 MiB is read in file order only")
+@pytest.mark.filterwarnings("ignore:.*a block of over 8 MiB is read in file order only")
 def test_so_is_one_of_a_compressed_source(tmp_path, lines):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(one_frame(lines.read_bytes()))

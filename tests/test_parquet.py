@@ -3,7 +3,6 @@
 import base64
 import itertools
 import os
-import pickle
 import shutil
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ import pytest
 import torch
 
 import mmapds
-from mmapds.formats import parquet
+from mmapds.formats import row_groups
 from mmapds.index.build import Request
 from mmapds.index.each import build_each
 from mmapds.storage.index_file import Index
@@ -146,10 +145,10 @@ def test_a_column_that_no_field_has_is_refused(path):
 @pytest.mark.parametrize("cache", [0, 1 << 20, 64 << 20])
 def test_row_groups_are_blocks(tmp_path, cache, monkeypatch):
     """Small ones, and one larger than what is decoded at once, which is read in pieces."""
-    monkeypatch.setattr(parquet, "_ROWS", 64)
+    monkeypatch.setattr(row_groups, "_ROWS", 64)
     wide = rows(3000).append_column("raw", pa.array([bytes([i % 256]) * 5000 for i in range(3000)]))
     pq.write_table(wide, tmp_path / "a.parquet", row_group_size=2500)
-    with pytest.warns(UserWarning, match="row group of over 8 MiB .*; to shuffle, write smaller row groups, or run: "):
+    with pytest.warns(UserWarning, match="a block of over 8 MiB .*; to shuffle, write smaller row groups, or run: "):
         mmapds.build(tmp_path / "a.parquet")
     ds = mmapds.open(tmp_path / "a.parquet", block_cache=cache)
     assert len(ds.block_starts) == 3
@@ -171,21 +170,21 @@ def test_an_epoch_over_many_files_with_kills(tmp_path):
     ds = mmapds.open(mmapds.build(tmp_path, out=tmp_path / "all.mmx", length="items(tokens)"))
     kept = [i for i, length in enumerate(ds.lengths.tolist()) if length]
     want = {"max_tokens": 60, "num_replicas": 2, "min_length": 1, "seed": 3}
-    samplers = [mmapds.TokenBudgetBatchSampler(ds, rank=rank, **want) for rank in range(2)]
-    seen, steps = [], len(samplers[0])
+    seen: list[int] = []
+    state, steps = None, len(mmapds.TokenBudgetBatchSampler(ds, rank=0, **want))
     for begin, end in itertools.pairwise([0, steps // 3, steps // 2, steps]):
-        for rank in range(2):
-            sampler = pickle.loads(pickle.dumps(samplers[rank]))
-            loader = mmapds.DataLoader(ds, batch_sampler=sampler, num_workers=2, collate_fn=list)
-            loader.load_state_dict(loader.state_dict() if not begin else state[rank])  # noqa: F821 - of the last run
+        states = []
+        for rank in range(2):  # each with nothing of the job before but its state
+            sampler = mmapds.TokenBudgetBatchSampler(mmapds.open(tmp_path / "all.mmx"), rank=rank, **want)
+            loader = mmapds.DataLoader(sampler.sampled, batch_sampler=sampler, num_workers=2, collate_fn=list)
+            if state is not None:
+                loader.load_state_dict(state)
             batches = iter(loader)
             for _ in range(end - begin):
                 seen += [sample["id"] for sample in next(batches)]
-            samplers[rank] = sampler
-            if rank == 0:
-                saved = []
-            saved.append(loader.state_dict())
-        state = saved  # noqa: F841 - the next run reads it
+            states.append(loader.state_dict())
+        assert states[0] == states[1]
+        state = states[0]
     assert Counter(seen) == Counter(int(ds[i]["id"]) for i in kept)
 
 
@@ -276,7 +275,7 @@ def test_many_files_keep_few_footers(tmp_path):
     ds = mmapds.open(mmapds.build(tmp_path, out=tmp_path / "all.mmx"))
     for order in (range(120), range(119, -1, -1)):
         assert [ds[i]["id"] for i in order] == [*order]
-    assert len(parquet._parsed) <= 16
+    assert len(row_groups._parsed) <= 16
 
 
 @pytest.mark.parametrize(

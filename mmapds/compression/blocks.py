@@ -26,7 +26,8 @@ _PIECE = 1 << 17  # numbers copied at a time
 _PAGE = 1 << 10  # blocks whose bounds are cached for lookups
 
 
-_Piece = TypeVar("_Piece", bytes, "bytes | memoryview")
+Data = bytes | memoryview
+_Piece = TypeVar("_Piece", bytes, Data)
 
 
 class BlockError(Exception):

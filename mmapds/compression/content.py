@@ -18,15 +18,12 @@ from ..storage.sections import LARGEST_BLOCK
 from ..storage.sources import Source, codec_of, open_regular, open_source, unreadable
 from ..storage.workers import ahead, in_order
 from . import gzip, zstd
-from .blocks import BITS, BlockError, BlockStart, not_decoded, pieces_of
+from .blocks import BITS, BlockError, BlockStart, Data, not_decoded, pieces_of
 
 STEP = 1 << 20  # bytes of content: fits the cache of a processor while decoded and scanned
 WINDOW = 256 << 10  # bytes of a plain file read at once: fits the second-level cache while scanned
 _WORTH_A_THREAD = 256 << 10  # bytes of a compressed file
 _READ = 4 << 20  # bytes read at a time from a file that is a stream or cannot be mapped
-
-Data = bytes | memoryview
-
 
 # ---- in parts ---------------------------------------------------------------------------------------------------
 

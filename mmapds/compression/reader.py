@@ -16,7 +16,7 @@ from ..storage.index_file import Index
 from ..storage.sections import LARGEST_BLOCK
 from ..storage.workers import cores, in_order, is_worker
 from . import gzip, zstd
-from .blocks import RANGE, BlockError, BlockTable, Extent, not_decoded, pieces_of
+from .blocks import RANGE, BlockError, BlockTable, Data, Extent, not_decoded, pieces_of
 
 CACHE = 64 << 20  # bytes of a cache, by default
 PIECE = 1 << 20  # bytes of content in a piece of a large block; its last piece is smaller
@@ -25,7 +25,6 @@ _MOST_THREADS = 4
 _MOST_KNOWN = 1 << 10  # blocks whose places are cached
 _MOST_FORWARD = 4  # decoders of large blocks kept for a source, each with its window
 
-Data = bytes | memoryview
 Block = bytes | _native.Block
 """The content of a block, or of a piece of it, in the cache."""
 

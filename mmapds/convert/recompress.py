@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from .. import formats
 from ..build_index import build
-from ..compression.content import WINDOW, Data, Part, content_of, in_flight, parts_of
+from ..compression.blocks import Data
+from ..compression.content import WINDOW, Part, content_of, in_flight, parts_of
 from ..compression.zstd import codec, walk
 from ..errors import Error, FormatError, counted
 from ..formats.jsonl import JsonLines

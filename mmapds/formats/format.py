@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from .. import _native
-from ..compression.blocks import BlockStart
-from ..compression.content import Data, Part, content_of, in_flight
+from ..compression.blocks import BlockStart, Data
+from ..compression.content import Part, content_of, in_flight
 from ..errors import FormatError
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, changed
@@ -120,6 +120,8 @@ Sources = Sequence[Source]
 Sample = str | ArrayOf | FieldsOf | EncodedOf
 """The kind of a payload: the name of a decoder, an array, fields, or encoded values."""
 
+PLAIN_OR_COMPRESSED = ("", "gzip", "zstd")
+"""The codecs of formats whose records may be compressed."""
 TRUNCATED = {"truncated": Option(str, "error|drop", "what to do with an incomplete last record: error, or drop it")}
 """The option that binary formats share."""
 
@@ -136,7 +138,7 @@ class Format(ABC):
     is_text: ClassVar[bool] = False  # whether records are lines, so that messages give line numbers
     begins_anywhere: ClassVar[bool] = False  # whether a scan can begin at any record, to continue an earlier scan
     is_contiguous: ClassVar[bool] = False  # whether nothing lies between the records of a source
-    reads_compressed: ClassVar[bool] = False  # whether a scan accepts compressed sources
+    codecs: ClassVar[tuple[str, ...]] = ("",)  # of the sources that a scan accepts; "" is none
     per_source: ClassVar[tuple[str, ...]] = ()  # parameters that are lists with an entry for each source
     options: ClassVar[Mapping[str, Option]] = {}
     decoders: ClassVar[tuple[str, ...]] = ("json", "text", "bytes", "tf_example")

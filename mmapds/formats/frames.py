@@ -8,13 +8,27 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from .. import _native
-from ..compression.content import Data, Part, content_of, head_of
+from ..compression.blocks import Data
+from ..compression.content import Part, content_of, head_of
 from ..errors import FormatError, option
 from ..storage.sections import IndexedSource
 from ..storage.sources import piped
 from ..storage.workers import cores
 from .expressions import Measuring
-from .format import TRUNCATED, End, Format, Layout, Option, OptionError, Parameters, Piece, Sources, Walk, walked
+from .format import (
+    PLAIN_OR_COMPRESSED,
+    TRUNCATED,
+    End,
+    Format,
+    Layout,
+    Option,
+    OptionError,
+    Parameters,
+    Piece,
+    Sources,
+    Walk,
+    walked,
+)
 
 _CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)  # the record continues beyond the available bytes
 _ZLIB = b"x\x01", b"x\x5e", b"x\x9c", b"x\xda"  # first bytes of zlib streams, one of TensorFlow's compressions
@@ -62,7 +76,7 @@ class Prefixed(Format):
         **TRUNCATED,
     }
     begins_anywhere = True
-    reads_compressed = True
+    codecs = PLAIN_OR_COMPRESSED
     room = 1 << 17  # records in a piece of a scan, at most
     step = 256 << 20  # bytes in a piece; its last record may extend further
 

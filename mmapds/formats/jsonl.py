@@ -14,13 +14,13 @@ from functools import partial
 from typing import NamedTuple
 
 from .. import _native
-from ..compression.blocks import BlockStart
-from ..compression.content import WINDOW, Data, Part, content_of, in_flight, line_number, parts_of, workers_for
+from ..compression.blocks import BlockStart, Data
+from ..compression.content import WINDOW, Part, content_of, in_flight, line_number, parts_of, workers_for
 from ..storage.sections import IndexedSource
 from ..storage.sources import Source, changed, unreadable
 from ..storage.workers import ahead, in_order
 from .expressions import Measured, Measuring, UnmeasuredError
-from .format import End, Format, Layout, Parameters, Piece, Sample, Sources, reserve_words
+from .format import PLAIN_OR_COMPRESSED, End, Format, Layout, Parameters, Piece, Sample, Sources, reserve_words
 
 _BOM = b"\xef\xbb\xbf"
 _SMALLEST_PART, _LARGEST_PART = 256 << 10, 4 << 20  # bytes; large enough to hide the cost of queues: see bench_index
@@ -34,7 +34,7 @@ class JsonLines(Format):
     suffixes = (".jsonl", ".ndjson")
     is_text = True
     begins_anywhere = True
-    reads_compressed = True
+    codecs = PLAIN_OR_COMPRESSED
     part_size = 0  # bytes that one thread scans at a time; 0 means an equal share of the memory for all threads
 
     def layout(self, parameters: Parameters, source: IndexedSource) -> Layout:

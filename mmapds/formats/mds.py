@@ -14,10 +14,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from ..compression.content import Data, Part, opened
+from ..compression.blocks import Data
+from ..compression.content import Part, opened
 from ..errors import FormatError, option, plain_counted, shortened
 from .expressions import Measuring
-from .format import TRUNCATED, EncodedOf, End, Format, Parameters, Piece, Sample, Sources, Walk, walked
+from .format import (
+    PLAIN_OR_COMPRESSED,
+    TRUNCATED,
+    EncodedOf,
+    End,
+    Format,
+    Parameters,
+    Piece,
+    Sample,
+    Sources,
+    Walk,
+    walked,
+)
 
 NUMBERS = {f"{kind}{bits}": bits // 8 for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)}
 """Types of numbers, and their bytes."""
@@ -35,7 +48,7 @@ class Mds(Format):
 
     name = "mds"
     suffixes = (".mds",)
-    reads_compressed = True
+    codecs = PLAIN_OR_COMPRESSED
     options = TRUNCATED
     decoders = ("pil", "bytes")
 

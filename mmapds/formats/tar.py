@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..compression.content import Data, Part
+from ..compression.blocks import Data
+from ..compression.content import Part
 from ..errors import FormatError, counted, option
 from ..storage.sources import Source, unreadable
 from .expressions import Measuring
-from .format import TRUNCATED, End, Format, Parameters, Piece, Sample, Sources, Walk, walked
+from .format import PLAIN_OR_COMPRESSED, TRUNCATED, End, Format, Parameters, Piece, Sample, Sources, Walk, walked
 
 LARGEST_HEADERS = 16 << 20  # bytes of headers before a member of a compressed archive, which must be buffered
 
@@ -41,7 +42,7 @@ class Tar(Format):
 
     name = "tar"
     suffixes = (".tar",)
-    reads_compressed = True
+    codecs = PLAIN_OR_COMPRESSED
     options = TRUNCATED
     decoders = ("files", "wds", "pil", "bytes")
 

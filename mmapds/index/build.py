@@ -26,7 +26,7 @@ from ..errors import (
     shortened,
 )
 from ..formats.expressions import LARGEST_RECORD, Measuring
-from ..formats.format import Format
+from ..formats.format import PLAIN_OR_COMPRESSED, Format
 from ..storage import current
 from ..storage.index_file import NOTHING, Index
 from ..storage.lock import locked
@@ -200,11 +200,12 @@ def planned(request: Request, place: str, given: str | list[str]) -> tuple[Job, 
     chosen = format_of(members, name)
     formats.check_options(chosen.name, chosen.options, options)
     for source in sources:
-        if (source.codec == "parquet") != (chosen.name == "parquet"):
-            found = "parquet" if source.codec == "parquet" else "another"
-            raise FormatError(f"{source.path}: expected a file of format {chosen.name!r}, found {found}")
-        if source.codec and not chosen.reads_compressed:
+        if source.codec in chosen.codecs:
+            continue
+        if source.codec in PLAIN_OR_COMPRESSED and "" in chosen.codecs:
             raise compressed(source.path, source.codec, chosen.name)
+        found = source.codec or "another"
+        raise FormatError(f"{source.path}: expected a file of format {chosen.name!r}, found {found}")
     parameters = chosen.parameters(options, members)
     measuring = request.measuring(before, parameters.get("columns"))
     hashes = request.hash or (before is not None and any(source.xxh3_128 for source in before.sources))

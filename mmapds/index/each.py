@@ -26,8 +26,7 @@ def complaints(results: Sequence[BuildResult]) -> list[str]:
         lines.append(f"{_some(empty)}: expected one record or more, found 0 records")
     if in_order := [path for result in results if result.fresh for path in result.summary.in_order]:
         way = f"to shuffle, {way_to_seekable(*in_order[:_NAMED])}"
-        what = "row group" if in_order[0].lower().endswith((".parquet", ".pq")) else "frame"
-        why = f"a {what} of over 8 MiB is read in file order only, unless block_cache holds it"
+        why = "a block of over 8 MiB is read in file order only, unless block_cache holds it"
         lines.append(f"{_some(in_order)}: {why}; {way}")
     return lines
 

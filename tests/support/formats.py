@@ -14,6 +14,7 @@ import tfrecord
 
 import mmapds
 from mmapds import formats
+from mmapds.formats import row_groups
 from mmapds.formats.frames import Prefixed
 from mmapds.formats.jsonl import JsonLines
 from mmapds.formats.megatron import Megatron
@@ -118,7 +119,7 @@ KINDS = {
     "mds": Kind(mds, "a.mds", formats.mds, "_ROOM"),
     "megatron": Kind(megatron, "b.bin", Megatron, "step"),
     "datatrove": Kind(datatrove, "c.ds", Megatron, "step", {"dtype": "uint32"}, drops=False),
-    "parquet": Kind(parquet, "a.parquet", formats.parquet, "_ROWS", drops=False, is_decoded=True),
+    "parquet": Kind(parquet, "a.parquet", row_groups, "_ROWS", drops=False, is_decoded=True),
     "arrays": Kind(array_file, "a.mma", formats.mma, "_AT_ONCE", drops=False),
 }
 
