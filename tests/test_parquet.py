@@ -222,6 +222,9 @@ def test_files_of_two_schemas_are_told_apart(tmp_path):
     }
     for name, (table, message) in others.items():
         pq.write_table(table, tmp_path / "b.parquet")
+        both = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+        chosen = mmapds.open(mmapds.build(both, out=tmp_path / f"{name}-text.mmx", select="text"))
+        assert [sample["text"] for sample in chosen] == rows(3)["text"].to_pylist() + table["text"].to_pylist()
         with pytest.raises(mmapds.FormatError, match=message):
             mmapds.build([tmp_path / "a.parquet", tmp_path / "b.parquet"], out=tmp_path / f"{name}.mmx")
 

@@ -49,6 +49,7 @@ class Reader(ABC):
 
     def state(self):
         """Return what a checkpoint keeps to go on, or None where the trainer keeps a count."""
+        return None
 
     @property
     def tokens(self):
