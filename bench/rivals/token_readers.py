@@ -47,9 +47,8 @@ class Reader(ABC):
         """Return the tokens of a sample, and the one behind them."""
         return self.tokens[position * SIZE : (position + 1) * SIZE + 1]
 
-    def state(self):
+    def state(self):  # noqa: B027 - most have none
         """Return what a checkpoint keeps to go on, or None where the trainer keeps a count."""
-        return None
 
     @property
     def tokens(self):
