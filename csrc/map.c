@@ -205,6 +205,16 @@ mds_status mds_map_read(const mds_map *map, uint64_t begin, size_t n, uint8_t *o
     return status;
 }
 
+mds_status mds_map_read_runs(const mds_map *map, const int64_t *begins, size_t count, size_t n, int ask, uint8_t *out)
+{
+    mds_status status = MDS_OK;
+    for (size_t k = 0; ask && k < count; k++)
+        mds_map_advise(map, (uint64_t)begins[k], (uint64_t)begins[k] + n, MDS_ADVISE_WILLNEED);
+    for (size_t k = 0; k < count && status == MDS_OK; k++) /* a negative begin is beyond any file */
+        status = mds_map_read(map, (uint64_t)begins[k], n, out + k * n);
+    return status;
+}
+
 mds_status mds_map_count_above(const mds_map *map, uint64_t begin, uint64_t count, uint32_t wanted, uint64_t *above)
 {
     uint64_t low = 0, high = count;

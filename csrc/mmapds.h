@@ -110,6 +110,10 @@ void mds_map_close(mds_map *map);
  * it has become shorter. */
 mds_status mds_map_read(const mds_map *map, uint64_t begin, size_t n, uint8_t *out);
 
+/* Copy runs of `n` bytes, which begin at some bytes of the file, one after another; `ask` for all of them first, where
+ * the disk would be waited for. Returns the status of the first one that mds_map_read refuses. */
+mds_status mds_map_read_runs(const mds_map *map, const int64_t *begins, size_t count, size_t n, int ask, uint8_t *out);
+
 /* Return MDS_SHRANK if the file of a map is shorter than at the time of opening. Needs map->file. A removed or replaced
  * file counts as whole. */
 mds_status mds_map_check(const mds_map *map);

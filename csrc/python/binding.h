@@ -166,6 +166,7 @@ typedef struct {
     PyObject_HEAD mds_map map;
     mds_file file;
     PyObject *path; /* bytes; holds file.path */
+    unsigned cold;  /* whether to ask for runs first: see mds_next_cold */
 } MapObject;
 
 /* Raise for a file of `size` bytes that cannot be read to its end; returns NULL. */

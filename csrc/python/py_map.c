@@ -78,6 +78,40 @@ static PyObject *map_read(PyObject *object, PyObject *args)
     return mds_py_raise_unread(status, PyBytes_AsString(self->path), self->map.size);
 }
 
+static PyObject *map_read_runs(PyObject *object, PyObject *args)
+{
+    MapObject *self = (MapObject *)object;
+    PyObject *given, *target, *result = NULL;
+    unsigned long long size;
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "OO&O:read_runs", &given, mds_py_size, &size, &target))
+        return NULL;
+    const int64_t *begins = mds_py_take_words(&buffers, given, MDS_PY_READ, MDS_PY_ANY, "begins");
+    const size_t count = buffers.entries;
+    uint8_t *out = begins ? mds_py_take_bytes(&buffers, target, MDS_PY_WRITE) : NULL;
+    if (out && (count ? buffers.entries / count != size || buffers.entries % count : buffers.entries != 0)) {
+        PyErr_Format(PyExc_ValueError, "out: expected %zu runs of %llu bytes, found %zu bytes", count, size,
+                     buffers.entries);
+    } else if (out) {
+        mds_status status;
+        unsigned cold = self->cold; /* a copy: other threads use the original */
+        RELEASE_GIL({
+            const long reads = mds_disk_reads();
+            status = mds_map_read_runs(&self->map, begins, count, (size_t)size, cold > 0, out);
+            cold = mds_next_cold(cold, reads);
+        });
+        self->cold = cold;
+        if (status == MDS_CORRUPT)
+            PyErr_Format(PyExc_ValueError, "begins: expected runs of %llu bytes within 0 to %llu, found others", size,
+                         (unsigned long long)self->map.size);
+        else
+            result = status == MDS_OK ? Py_NewRef(Py_None)
+                                      : mds_py_raise_unread(status, PyBytes_AsString(self->path), self->map.size);
+    }
+    mds_py_give_back(&buffers);
+    return result;
+}
+
 static PyObject *map_count_above(PyObject *object, PyObject *args)
 {
     const MapObject *self = (MapObject *)object;
@@ -166,6 +200,10 @@ static PyMethodDef map_methods[] = {
      "Return a copy of some bytes of the file, mapped or not.\n\n"
      "Raises ValueError for bytes outside the file at the time of opening, EOFError when it became shorter since,\n"
      "OSError when the system cannot read it."},
+    {"read_runs", map_read_runs, METH_VARARGS,
+     "read_runs($self, begins, size, out, /)\n--\n\n"
+     "Copy runs of `size` bytes into `out`, one after another: i64, shape (count,); out, count * size bytes.\n\n"
+     "Raises as read does."},
     {"count_above", map_count_above, METH_VARARGS,
      "count_above($self, begin, count, wanted, /)\n--\n\n"
      "Return how many of some words are above another: u32, shape (count,), falling, from byte begin on.\n\n"

@@ -332,14 +332,14 @@ def batch_of(positions: Any, length: int) -> Any:
 def checked(given: Any, length: int) -> Int64s:
     """Return positions as int64, not negative; raise IndexError if one is out of range for `length` records."""
     positions = _as_array(given, "iu")
-    if not len(positions):
-        return positions.astype(np.int64)
+    found = positions.astype(np.int64, copy=False)
+    if not np.count_nonzero(found.view(np.uint64) >= length):  # a negative one is large without its sign
+        return found
     lowest, highest = int(positions.min()), int(positions.max())
     if lowest < -length or highest >= length:
         at = int(np.argmax(positions >= length if highest >= length else positions < -length))
         raise IndexError(f"index[{at}] = {positions[at]} is out of range for {plain_counted(length, 'record')}")
-    found = positions.astype(np.int64, copy=False)
-    return np.where(found < 0, found + length, found) if lowest < 0 else found
+    return np.where(found < 0, found + length, found)
 
 
 def _as_array(given: Any, kinds: str) -> NDArray[Any]:

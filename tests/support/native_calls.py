@@ -182,6 +182,7 @@ def table(folder):
         "Map": (core.Map, (str(Path(folder, "lines")), core.IO_COPY)),
         "Map.read": (lines.read, (1, 5)),
         "Map.read by pread": (read.read, (1, 5)),
+        "Map.read_runs": (lines.read_runs, (words(1, 0), 5, bytearray(10))),
         "Map.count_above": (file("falling", halves(7, 5, 3)).count_above, (0, 3, 4)),
         "Map.take": (file("numbers", words(7, 5, 3)).take, (0, 8, 3, words(2, 0), two)),
         "Map.advise": (lines.advise, (core.ADVISE_RANDOM,)),
