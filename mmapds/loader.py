@@ -16,7 +16,7 @@ from .dataset.dataset import Dataset
 from .dataset.pack import check_plan
 from .errors import OrderError, StateError, counted, shortened
 from .orders.basic import integer
-from .prefetch import Drawn, Grouped, ProcessLoop, ThreadLoop, Waits, start_process
+from .prefetch import DirectLoop, Drawn, Grouped, ProcessLoop, ThreadLoop, Waits, start_process
 from .samplers.ahead import fetching_of
 from .samplers.cursor import Sharding
 from .samplers.ordered import OrderedRecords
@@ -153,7 +153,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if self._resumable is not None and self._resumable is not self._index_sampler:
             self._resumable.loader_options = {"loader.batch_size": self.batch_size, "loader.drop_last": self.drop_last}
         self._waits = Waits()
-        return (ProcessLoop if self.num_workers and self.workers == "processes" else ThreadLoop)(self, self._waits)
+        if not self.num_workers:
+            return DirectLoop(self, self._waits)
+        return (ProcessLoop if self.workers == "processes" else ThreadLoop)(self, self._waits)
 
     def _new_drawn(self, waits: Waits) -> Drawn:
         """Return the indices of one loop; as they are drawn, objects of the dataset are fetched ahead."""

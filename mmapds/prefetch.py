@@ -23,7 +23,7 @@ from .samplers.ahead import Fetching
 from .samplers.cursor import Iteration
 from .samplers.ranks import World
 from .samplers.stored_lengths import exceeds_plan
-from .storage.workers import Makers, end_with_parent, fulfil
+from .storage.workers import Makers, end_with_parent
 
 THREAD_NAME = "mmapds-loader"
 """How the names of a loader's threads begin."""
@@ -188,8 +188,37 @@ class Loop(Iterator[Any]):
         )
 
 
+class DirectLoop(Loop):
+    """Makes each batch in `next()`."""
+
+    def __init__(self, loader: Any, waits: Waits) -> None:
+        super().__init__(loader, waits)
+        self._make = _Batches(loader)
+
+    def _next(self) -> tuple[float, Any, Any]:
+        if not self._number:
+            self._loader._begin_epoch()
+        begin = time.perf_counter()
+        try:
+            indices = next(self._drawn)
+        except StopIteration:
+            self._drawn.end()
+            raise
+        if not self._number:
+            begin = time.perf_counter()  # ranks have waited for one another
+        is_made = False
+        try:
+            batch = self._make(indices)
+            is_made = True
+        finally:
+            self._check_stall(begin, indices)
+            self._drawn.settle(is_delivered=is_made)
+            self._number += 1
+        return begin, indices, batch
+
+
 class ThreadLoop(Loop):
-    """Prefetches batches in threads; without workers, makes each batch in `next()`.
+    """Prefetches batches in threads.
 
     Only the trainer's thread draws indices, so samplers need not be thread-safe.
     """
@@ -198,7 +227,7 @@ class ThreadLoop(Loop):
         super().__init__(loader, waits)
         self._make = _Batches(loader)
         self._tasks: deque[tuple[Any, Future[Any]]] = deque()  # the indices and the future of each prefetched batch
-        self._ahead = loader.prefetch or (loader.prefetch_factor or 1) * loader.num_workers or 1
+        self._ahead = loader.prefetch or (loader.prefetch_factor or 1) * loader.num_workers
         self._threads: Makers[Any, Any] | None = None
 
     def _next(self) -> tuple[float, Any, Any]:
@@ -214,16 +243,12 @@ class ThreadLoop(Loop):
                 self._threads.end()
             raise StopIteration
         indices, batch = self._tasks[0]
-        if self._threads is None:
-            fulfil(batch, self._make, indices)
-            self._check_stall(begin, indices)
-        elif not batch.done():
+        if not batch.done():
             self._wait(begin, indices, batch)
         self._tasks.popleft()
         self._drawn.settle(is_delivered=batch.exception() is None)
         self._number += 1
-        if self._threads is not None:
-            self._draw()
+        self._draw()
         try:
             return begin, indices, batch.result()
         finally:
@@ -234,9 +259,9 @@ class ThreadLoop(Loop):
         with suppress(StopIteration):
             while len(self._tasks) < self._ahead:
                 indices = next(self._drawn)
-                if self._threads is None and self._loader.num_workers:
+                if self._threads is None:
                     self._threads = _threads_of(self._loader, self._make)
-                self._tasks.append((indices, self._threads.give(indices) if self._threads is not None else Future()))
+                self._tasks.append((indices, self._threads.give(indices)))
 
     def _wait(self, begin: float, indices: Any, batch: "Future[Any]") -> None:
         """Wait for the threads to finish the next batch."""
