@@ -290,6 +290,15 @@ def test_blocks_are_collated_as_the_list_of_them_is(made, options):
         assert not isinstance(tensor, torch.Tensor) or found[name].dtype == tensor.dtype
 
 
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "workers": "processes"}])
+def test_a_loader_stacks_blocks_without_a_collate_function(made, workers):
+    ds, field = made([5, 0, 40, 31])["mma"]
+    blocks = ds.blocks(12, field=field, position_ids=True)
+    for found, expected in zip(DataLoader(blocks, 4, **workers), torch.utils.data.DataLoader(blocks, 4), strict=True):
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def test_running_sums_are_kept_in_a_directory(made, tmp_path):
     """They are made once, for these lengths and this cut, and a pickled view maps them again."""
     sizes, kept = [5, 0, 9, 30], tmp_path / "sums"
@@ -354,7 +363,7 @@ def test_blocks_of_several_files_cross_them(tmp_path):
     mmapds.build(sorted(tmp_path.glob("*.bin")), out=tmp_path / "a.mmx", format="fixed", dtype="uint16", shape=64)
     blocks = mmapds.open(tmp_path / "a.mmx").blocks(50, column=None)
     order = np.random.default_rng(0).permutation(len(blocks))
-    for positions in (order, order[:1], [3], range(len(blocks))):
+    for positions in (order, order[:1], [3], [9, 0, 5, 1], range(len(blocks))):
         for k, block in zip(positions, blocks.take(positions), strict=True):
             assert (block["tokens"] == tokens[k * 50 : k * 50 + 50]).all()
             assert (block["labels"] == tokens[k * 50 + 1 : k * 50 + 51]).all()

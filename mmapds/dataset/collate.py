@@ -93,7 +93,7 @@ def _stacked(samples: StackedBatch, rule: _Rule) -> dict[str, torch.Tensor]:
         cut = rows[:, -rule.max_length :] if rule.left else rows[:, : rule.max_length]
         batch[name] = shared(torch.from_numpy(cut))
         if rule.lengths:
-            batch[f"{name}_lengths"] = torch.from_numpy(np.full(len(rows), cut.shape[1], np.int64))
+            batch[f"{name}_lengths"] = torch.full((len(rows),), cut.shape[1])
     return batch
 
 
@@ -221,5 +221,7 @@ def _arrays(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 
 def default_collate(samples: Any) -> Any:
-    """Call torch's `default_collate` without its warning of read-only arrays."""
+    """Call torch's `default_collate` without its warning of read-only arrays; rows of arrays are a batch already."""
+    if isinstance(samples, StackedBatch):
+        return {name: shared(torch.from_numpy(rows)) for name, rows in samples.arrays.items()}
     return collate(samples, collate_fn_map={**default_collate_fn_map, np.ndarray: _arrays})
