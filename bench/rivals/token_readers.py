@@ -72,7 +72,7 @@ class Flat(Reader):
     path, options = "flat/blocks.bin", {"format": "fixed", "dtype": "uint16", "shape": SIZE, "truncated": "drop"}
     column: str | None = None
     made = ("flat/blocks.bin.mmx",)
-    collate = staticmethod(mmapds.pad_collate)
+    collate = None
 
     def open(self):
         path = self.folder / self.path
@@ -96,9 +96,9 @@ class Flat(Reader):
         return self.loader.state_dict()
 
 
-class FlatAsTorch(Flat):
-    title, how = "mmapds, the file alone, no `pad_collate`", "the same, by the default of the loader"
-    collate = None
+class FlatPadded(Flat):
+    title, how = "mmapds, the file alone, by `pad_collate`", "the same, with lengths"
+    collate = staticmethod(mmapds.pad_collate)
 
 
 class FlatOfSmall(Flat):
@@ -313,6 +313,6 @@ def lerobot_dataset():
     return LeRobotDataset
 
 
-TOKENS = (Flat, FlatAsTorch, FlatOfSmall, OfMegatron, OfDatatrove, Megatron, Olmo, OlmoAlone, Datatrove, Slices)
+TOKENS = (Flat, FlatPadded, FlatOfSmall, OfMegatron, OfDatatrove, Megatron, Olmo, OlmoAlone, Datatrove, Slices)
 CLIPS = (Around, LeRobot)
 NAMES = {each.__name__: each for each in (*TOKENS, *CLIPS)}
