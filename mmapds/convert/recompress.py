@@ -34,6 +34,7 @@ from ..storage.sources import (
     named,
     open_source,
     reason,
+    room_of,
     unreadable,
     without_codec,
 )
@@ -201,7 +202,7 @@ def _lines(source: Source, frame: int, workers: int, window: int) -> Iterator[tu
 
 def _text_of(source: Source, workers: int, window: int) -> Iterator[tuple[bytes, int]]:
     """Yield the text of a file in pieces, each with the bytes of the file read for it."""
-    memory = memoryview(bytearray(WINDOW))
+    memory = room_of(WINDOW)
     content: Iterator[tuple[Part, Iterable[Data]]] = content_of(source, workers, 1, 1, largest_window=window)
     if not source.codec:  # each part has one piece
         content = ((part, part.load(memory)) for part in parts_of(source, 1, WINDOW))

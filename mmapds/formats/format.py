@@ -1,6 +1,5 @@
 """The base class of formats, the pieces that a scan yields, and scans that walk from record to record."""
 
-import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -10,7 +9,7 @@ from ..compression.blocks import BlockStart, Data
 from ..compression.content import Part, content_of, in_flight
 from ..errors import FormatError
 from ..storage.sections import IndexedSource
-from ..storage.sources import Source, changed
+from ..storage.sources import Source, changed, room_of
 from ..storage.workers import in_order
 from .expressions import Measuring
 
@@ -217,8 +216,8 @@ class Format(ABC):
 
 
 def reserve_words(count: int) -> memoryview:
-    """Return mapped memory for 64-bit words: only pages that are written take memory."""
-    return memoryview(mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q")
+    """Return memory for 64-bit words: only pages that are written take memory."""
+    return room_of(8 * count).cast("Q")
 
 
 # ---- scans that walk: only a record tells where the next one begins -------------------------------------------------

@@ -17,7 +17,7 @@ from .. import _native
 from ..compression.blocks import BlockStart, Data
 from ..compression.content import WINDOW, Part, content_of, in_flight, line_number, parts_of, workers_for
 from ..storage.sections import IndexedSource
-from ..storage.sources import Source, changed, unreadable
+from ..storage.sources import Source, changed, room_of, unreadable
 from ..storage.workers import ahead, in_order
 from .expressions import Measured, Measuring, UnmeasuredError
 from .format import PLAIN_OR_COMPRESSED, End, Format, Layout, Parameters, Piece, Sample, Sources, reserve_words
@@ -92,7 +92,7 @@ class _Slot:
 
     def __init__(self, columns: int) -> None:
         self.starts, *self.cells = [memoryview(b"").cast("Q")] * (1 + columns)
-        self.window = memoryview(bytearray(WINDOW))
+        self.window = room_of(WINDOW)
 
     def reserve(self, count: int) -> None:
         if len(self.starts) < count:

@@ -10,7 +10,7 @@ from xxhash import xxh3_128
 from ..errors import Error, StaleIndexError
 from .digests import COVERED, fingerprint_of
 from .index_file import Index
-from .sources import Source, check_unchanged, not_regular, open_regular, reason
+from .sources import Source, check_unchanged, not_regular, open_regular, reason, room_of
 from .workers import cores, in_threads
 
 CHECKS = ("stat", "sample", "full", "none")  # how sources can be compared: see `check`
@@ -36,7 +36,7 @@ def fingerprint(path: str, size: int | None = None) -> Digest:
 
 def full_hash(path: str, report: Callable[[int], object] = lambda _: None) -> Digest:
     """Return xxh3-128 of all bytes of a file; call `report` with the bytes read since the last call."""
-    digest, piece = xxh3_128(), memoryview(bytearray(_PIECE))
+    digest, piece = xxh3_128(), room_of(_PIECE)
     with open_regular(path) as file:
         found = os.fstat(file.fileno())
         while count := os.readv(file.fileno(), [piece]):
