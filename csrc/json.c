@@ -430,6 +430,59 @@ static uint64_t escaped_bytes(uint64_t backslash, uint64_t *carry)
     return escaped;
 }
 
+/* What masks of a block carry over to the next one. */
+typedef struct {
+    uint64_t escape;    /* whether its first byte is escaped */
+    uint64_t in_string; /* all ones if it begins inside a string */
+    uint64_t quote;     /* of the last byte, and of `extra` of the last two, at the bits that they are shifted to */
+    uint64_t extra;
+    int escapes; /* whether a key may be written with escapes */
+} carry;
+
+/* What a block has outside of strings. */
+typedef struct {
+    uint64_t inside; /* bytes in strings */
+    uint64_t events; /* brackets, and the colons to visit */
+    uint64_t commas; /* if `extra` has them */
+} structure;
+
+/* Return the structure of a block of which the bytes up to bit `last` count. With `tells`, pass over the colons of
+ * other keys, as in the second example. */
+static structure structure_of(const mds_json_masks *m, size_t last, int tells, carry *c)
+{
+    uint64_t quote = m->quote, inside = m->inside;
+    if (m->backslash | c->escape) {
+        quote &= ~escaped_bytes(m->backslash, &c->escape);
+        inside = mds_prefix_xor(quote);
+        c->escapes = 1;
+    }
+    inside ^= c->in_string;
+    const uint64_t outside = UINT64_MAX >> (63 - last) & ~inside;
+    uint64_t colons = m->colon & outside;
+    if (tells && !c->escapes)
+        colons &= ~(quote << 1 | c->quote) | m->extra << 2 | c->extra;
+    c->in_string = 0 - (inside >> last & 1);
+    c->quote = quote >> 63;
+    c->extra = m->extra >> 62;
+    return (structure){inside, (m->brackets & outside) | colons, m->extra & outside};
+}
+
+/* Whether the last byte of a key tells it from most others: not if a path has several keys, which may end in different
+ * bytes, nor if the mask is needed for commas. */
+static int last_byte_tells(const mds_field *field)
+{
+    return field->segments == 1 && (field->measure != MDS_MEASURE_ITEMS || field->is_sum);
+}
+
+/* The byte of the extra mask. */
+static uint8_t extra_byte(const mds_field *field)
+{
+    const size_t size = field->key_sizes[0];
+    if (field->measure == MDS_MEASURE_ITEMS && !field->is_sum)
+        return ',';
+    return size ? field->keys[0][size - 1] : '"';
+}
+
 int mds_field_escaped(const mds_field *field)
 {
     for (size_t k = 0; k < field->segments; k++)
@@ -450,39 +503,16 @@ mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data
         return MDS_JSON_INVALID;
     if (data[begin] != '{')
         return strchr("\"[tfn-0123456789", data[begin]) && data[begin] ? MDS_JSON_TYPE : MDS_JSON_INVALID;
-    const int items = field->measure == MDS_MEASURE_ITEMS && !field->is_sum;
-    /* Pass over the colons of other keys, as in the second example, unless the path has several keys (which may end in
-     * different bytes) or the extra mask is needed for commas. */
-    const int last_byte_tells = !items && field->segments == 1;
-    const size_t size = field->key_sizes[0];
-    const uint8_t extra = items ? ',' : size ? field->keys[0][size - 1] : '"';
-    uint64_t escape_carry = 0, in_string = 0, quote_carry = 0, extra_carry = 0;
-    int escapes = field->escaped;
+    const int tells = last_byte_tells(field);
+    carry c = {.escapes = field->escaped};
     mds_json_masks masks[BLOCKS];
     for (size_t base = 0; base < n; base += BLOCKS * 64) {
         const size_t rest = n - base < BLOCKS * 64 ? n - base : BLOCKS * 64;
-        const size_t blocks = masks_of(kernels, data + base, rest, readable - base, extra, masks);
+        const size_t blocks = masks_of(kernels, data + base, rest, readable - base, extra_byte(field), masks);
         for (size_t b = 0; b < blocks; b++) {
-            const mds_json_masks *m = &masks[b];
-            const size_t last = b + 1 < blocks ? 63 : (rest - 1) % 64; /* bit of the record */
-            const uint64_t record = UINT64_MAX >> (63 - last);
-            uint64_t quote = m->quote, inside = m->inside;
-            if (m->backslash | escape_carry) {
-                quote &= ~escaped_bytes(m->backslash, &escape_carry);
-                inside = mds_prefix_xor(quote);
-                escapes = 1;
-            }
-            inside ^= in_string;
-            const uint64_t outside = record & ~inside;
-            in_string = 0 - (inside >> last & 1);
-            uint64_t colons = m->colon & outside;
-            if (last_byte_tells && !escapes)
-                colons &= ~(quote << 1 | quote_carry) | m->extra << 2 | extra_carry;
-            quote_carry = quote >> 63;
-            extra_carry = m->extra >> 62;
-            const uint64_t events = (m->brackets & outside) | colons;
-            if ((events || s.items_depth) &&
-                !visit(&s, base + b * 64, events, items ? m->extra & outside : 0, escapes)) {
+            const structure found = structure_of(&masks[b], b + 1 < blocks ? 63 : (rest - 1) % 64, tells, &c);
+            if ((found.events || s.items_depth) &&
+                !visit(&s, base + b * 64, found.events, found.commas, c.escapes)) {
                 *at = s.at;
                 return MDS_JSON_INVALID;
             }
@@ -490,9 +520,65 @@ mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data
     }
     *at = s.found == MDS_JSON_TYPE ? s.value : begin;
     *number = s.number;
-    if (s.depth || in_string) {
+    if (s.depth || c.in_string) {
         *at = n;
         return MDS_JSON_INVALID;
     }
     return s.found;
+}
+
+/* ---- one field of many records --------------------------------------------------------------------------- */
+
+/* Begin with the record at data[begin]; text outside of it is read as its own. */
+static void begin_record(scan *s, size_t begin)
+{
+    s->begin = s->at = begin;
+    s->found = MDS_JSON_MISSING;
+    s->matched = s->depth = s->items_depth = 0;
+}
+
+/* Measure records from the one at bounds[k] on, until one of them ends inside a string; return how many are done. */
+static size_t measure_from(scan *s, size_t readable, const uint64_t *bounds, size_t k, size_t n, mds_number *numbers,
+                           uint8_t *is_measured)
+{
+    const int tells = last_byte_tells(s->field);
+    const uint8_t extra = extra_byte(s->field);
+    carry c = {.escapes = s->field->escaped};
+    mds_json_masks masks[BLOCKS];
+    int fits = 1; /* whether the record agrees with JSON so far */
+    begin_record(s, (size_t)bounds[k]);
+    for (size_t base = s->begin;; base += BLOCKS * 64) {
+        const size_t rest = (size_t)bounds[n] - base < BLOCKS * 64 ? (size_t)bounds[n] - base : BLOCKS * 64;
+        const size_t blocks = masks_of(s->kernels, s->p + base, rest, readable - base, extra, masks);
+        for (size_t b = 0; b < blocks; b++) {
+            const size_t at = base + b * 64;
+            const structure found = structure_of(&masks[b], 63, tells, &c);
+            size_t from = 0, stop; /* bits of the record in this block */
+            while ((stop = (size_t)bounds[k + 1] - at) <= 64) {
+                const uint64_t own = between(from, stop);
+                fits = fits && visit(s, at, found.events & own, found.commas & own, c.escapes);
+                const int is_open = (int)(found.inside >> (stop - 1) & 1);
+                is_measured[k] = fits && s->depth == 0 && s->found == MDS_JSON_OK && !is_open;
+                numbers[k++] = s->number;
+                if (k == n || is_open)
+                    return k;
+                begin_record(s, (size_t)bounds[k]);
+                fits = 1;
+                from = stop;
+            }
+            const uint64_t own = from < 64 ? between(from, 64) : 0;
+            if (from) /* in this block a backslash of the record before counts too: then all colons are visited */
+                c.escapes = s->field->escaped || (masks[b].backslash & own) != 0;
+            if (fits && (found.events & own || s->items_depth))
+                fits = visit(s, at, found.events & own, found.commas & own, c.escapes);
+        }
+    }
+}
+
+void mds_json_measure_all(const mds_kernels *kernels, const uint8_t *data, size_t readable, const uint64_t *bounds,
+                          size_t n, const mds_field *field, mds_number *numbers, uint8_t *is_measured)
+{
+    scan s = {.kernels = kernels, .p = data, .n = readable, .field = field};
+    for (size_t k = 0; k < n;)
+        k = measure_from(&s, readable, bounds, k, n, numbers, is_measured);
 }

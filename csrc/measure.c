@@ -157,6 +157,44 @@ static mds_json_status take_record(const mds_kernels *kernels, const mds_text *t
     return is_missing(status) && measuring->missing == MDS_MISSING_SKIP ? MDS_JSON_OK : status;
 }
 
+/* Records to measure together. */
+#define TOGETHER 128
+typedef struct {
+    uint64_t bounds[TOGETHER + 1]; /* in the text: where each begins, and where the last one ends */
+    size_t n;
+} records;
+
+/* Whether the columns are one number of a simple path: most of its records can be measured together. */
+static int is_simple(const mds_measuring *measuring)
+{
+    const mds_field *field = measuring->fields;
+    return measuring->columns == 1 && !measuring->validate && field->segments == 1 && !field->is_sum;
+}
+
+/* Measure records, and keep or skip each; the first status that is an error. */
+static mds_json_status take_records(const mds_kernels *kernels, const mds_text *text, const mds_measuring *measuring,
+                                    records *found, uint64_t *starts, mds_measured *measured)
+{
+    mds_number numbers[TOGETHER];
+    uint8_t is_measured[TOGETHER] = {0};
+    mds_json_status status = MDS_JSON_OK;
+    if (found->n && is_simple(measuring))
+        mds_json_measure_all(kernels, text->data, text->size, found->bounds, found->n, measuring->fields, numbers,
+                             is_measured);
+    for (size_t k = 0; k < found->n && status == MDS_JSON_OK; k++) {
+        const uint64_t begin = text->base + found->bounds[k];
+        if (is_measured[k]) {
+            append(measured->cells[0], measured->kept, &measured->types[0], numbers[k], &measured->rounded[0]);
+            starts[measured->kept++] = begin;
+        } else {
+            status = take_record(kernels, text, measuring, begin, text->base + found->bounds[k + 1], starts, measured);
+        }
+    }
+    found->bounds[0] = found->bounds[found->n];
+    found->n = 0;
+    return status;
+}
+
 /* Where the line that holds `at` begins, if only blanks or a byte order mark lie in between; else MDS_NONE. */
 static uint64_t blank_line_start(const mds_text *text, uint64_t at)
 {
@@ -184,6 +222,7 @@ mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_text *te
 {
     uint64_t open = MDS_NONE; /* start of the record whose end is unknown yet */
     mds_json_status status = MDS_JSON_OK;
+    records found = {.n = 0};
     measured->records = measured->kept = measured->bad = 0;
     const uint64_t line = blank_line_start(text, begin);
     const int mid_line = line == MDS_NONE;
@@ -199,12 +238,14 @@ mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_text *te
             const uint64_t next = fresh[k];
             if (at == begin && k == 0 && next == begin && mid_line)
                 continue; /* the previous block measures it */
-            if (open != MDS_NONE)
-                status = take_record(kernels, text, measuring, open, next, starts, measured);
-            if (status != MDS_JSON_OK)
-                return status;
+            found.n += open != MDS_NONE;
+            found.bounds[found.n] = next - text->base;
             open = next;
             measured->records++;
+            if (found.n == TOGETHER || k + 1 == count)
+                status = take_records(kernels, text, measuring, &found, starts, measured);
+            if (status != MDS_JSON_OK)
+                return status;
         }
     }
     if (open != MDS_NONE)

@@ -247,6 +247,40 @@ def test_keys_escapes_and_quotes_on_both_sides_of_every_block_edge(variant):
         assert measured(variant, chat, CHARS, ("len", None, "a")) == (OK, 3)
 
 
+NEIGHBOURS = [
+    *(b'{"a":1}"', b'{"a":1,"\\u0061":2}', b'{"a":"x","\\u0061":"yy","b":"\\n"}', b'{"a":[1],"\\u0061":[2,3]}'),
+    *(b'{"a":1}}', b'{"a":1}{"a":2}', b'"a":1', b'[{"a":1}]', b'{"a":', b'"x"', b'{"a":"x', b'{"a":[1,', b'{"a":1}\\'),
+]
+
+
+def test_records_of_a_text_are_measured_as_each_alone():
+    """Also beside records that are damaged, end inside a string, or lie among blank lines."""
+    make = Text(1)
+    for _ in range(CASES // 40):
+        measure, path, records = make.choice(MEASURES), make.choice([("a",), make.choice(PATHS)]), []
+        for _ in range(make.choice([1, 5, 300])):
+            record = make.choice(NEIGHBOURS) if make.chance(0.2) else make.object().encode()
+            if make.chance(0.1):
+                record = make.damaged(record)
+            records.append(record.replace(b"\n", b" ").strip() or b"{}")
+        text, starts = b"", []
+        for record in records:
+            text += make.choice([b"", b"", b"", b"\n", b" \r\n"])
+            starts.append(len(text))
+            text += record + make.choice([b"\n", b"\n", b"\r\n"])
+        text = text[: -make.choice([1, 2])] if make.chance(0.3) and len(records[-1]) > 2 else text
+        ends = [*starts[1:], len(text)]
+        alone = [measured(None, text[a:b].strip(), measure, path) for a, b in zip(starts, ends, strict=True)]
+        wanted = [(start, number) for start, (status, number) in zip(starts, alone, strict=True) if status == OK]
+        fields, options = ((measure, tuple(key.encode() for key in path)),), {"validate": False, "skip_bad": True}
+        core = _native.Measuring(fields=fields, missing=_native.MISSING_SKIP, fill=(0, 0), **options)
+        room = [np.zeros(len(text) // 2 + 2, np.uint64) for _ in range(2)]
+        _, kept, ((kind, *_),), *_ = core.lines(text, 0, 0, len(text), room[0], (room[1],))
+        numbers = room[1][:kept].view("<" + ("u8", "i8", "f8")[kind]).tolist()
+        found = list(zip(room[0][:kept].tolist(), numbers, strict=True))
+        assert found == [(start, float(number) if kind == 2 else number) for start, number in wanted], text
+
+
 DEEP = ".".join("a" * 16)
 EXPRESSIONS = {
     "a.b": (NUMBER, (b"a", b"b")),
