@@ -16,11 +16,13 @@ from mmapds.storage.index_file import Index
     [
         (GB, ["--length", "source_len"], "<= 2.5x"),
         (2 * GB, ["--length", "source_len"], "<= 2.5x"),
+        (4 * GB, ["--length", "source_len"], "<= 1.5x"),
+        (4 * GB, ["--length", "chars(target)"], "<= 2x"),
         (2 * GB, ["--length", "chars(target)"], ""),
         (2 * GB, ["--length", "source_len", "--column", "chars=chars(target)", "--column", "size=bytes()"], ""),
         (2 * GB, ["--validate"], ""),
     ],
-    ids=["number, 1 GB", "number", "chars", "three columns", "validate"],
+    ids=["number, 1 GB", "number", "number, 4 GB", "chars, 4 GB", "chars", "three columns", "validate"],
 )
 def test_whole_command(compare, size, options, target):
     path = str(jsonl(size))

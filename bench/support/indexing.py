@@ -1,5 +1,6 @@
 """The command that indexes, and its rival."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 def index(path, *options):
     """Index a source from nothing, by the command."""
     forget_index(path)
-    subprocess.run([sys.executable, "-m", "mmapds.index", "--quiet", "--force", *options, path], check=True)
+    command = [sys.executable, "-m", "mmapds.index", "--quiet", "--force", *options, path]
+    compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(command, check=True, env=compiled)
 
 
 def forget_index(path):
