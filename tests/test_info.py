@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import os
+import platform
 import re
 import shlex
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import mmapds
+from mmapds._native import SIMD
 from mmapds.index import inspect as numbers
 from mmapds.index.inspect import measure
 from mmapds.storage.index_file import Index
@@ -40,6 +42,13 @@ def spread(text):
     lines = text.rstrip("\n").splitlines()[::-1]
     rows = [re.fullmatch(r" +(.+?) +([\d,]+) +[\d.]+ %(?:  (█+))?", line) for line in lines]
     return [(row[1], row[3], int(row[2].replace(",", ""))) for row in rows[: rows.index(None)]][::-1]
+
+
+def test_versions_tell_what_is_installed(index):
+    shown = json.loads(index("--json", tool="versions").stdout)
+    assert shown["mmapds"] == f"{mmapds.__version__}, SIMD {SIMD}"
+    assert (shown["numpy"], shown["Python"].split(",")[0]) == (np.__version__, platform.python_version())
+    assert re.search(rf"^  numpy +{re.escape(np.__version__)}$", index(tool="versions").stdout, re.MULTILINE)
 
 
 VALUES = {

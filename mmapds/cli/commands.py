@@ -194,9 +194,11 @@ _COMMANDS: dict[str, tuple[str, str, list[str]]] = {
         "records full build decode root cache",
         ["train.jsonl -n 3", "corpus.mmx --full"],
     ),
+    "versions": ("print what is installed, for a report of a fault", "json", [""]),
 }
 """Of each command: what it does, its options, and examples."""
-_OF_INSPECT = ("info", "verify", "show", "head", "cache")  # commands in `inspect`; other commands are in `work`
+_TAKES = {"cache": "DIR", "versions": ""}  # other commands take sources
+_OF_INSPECT = ("info", "verify", "show", "head", "cache", "versions")  # commands in `inspect`; others are in `work`
 _FORMATS = {"index": "mmapds.formats", "convert": "mmapds.convert"}  # modules with options of formats
 _POSITIONS = "record from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every thousandth"
 
@@ -232,7 +234,7 @@ def _work(given: Sequence[str]) -> int | None:
     if options.command is None:
         parser.print_help(sys.stderr)
         return 2
-    for url in filter(scheme_of, () if hasattr(options, "cache") else options.sources):
+    for url in filter(scheme_of, () if hasattr(options, "cache") else getattr(options, "sources", ())):
         message = f"expected local files for {options.command}, found a URL; copy the objects first"
         raise UsageError(f"{checked(url)}: {message}")
     module = import_module("." + ("inspect" if options.command in _OF_INSPECT else "work"), __package__)
@@ -259,25 +261,26 @@ def new_parser(prog: str, wanted: Collection[str]) -> Parser:
         prog,
         usage="%(prog)s COMMAND [options] SOURCE...",
         description="Index datasets in place, look at them, and check them.",
-        examples=[f"mmapds {name} {examples[0]}" for name, (*_, examples) in _COMMANDS.items()],
+        examples=[f"mmapds {name} {examples[0]}".rstrip() for name, (*_, examples) in _COMMANDS.items()],
     )
     parser.add_argument("--version", action="version", version=f"mmapds {__version__}", help="print the version")
     parser.add_argument("--print-completion", choices=_FILES, help="print a completion script")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", prog=prog)
     for name, (does, known, examples) in _COMMANDS.items():
+        takes = _TAKES.get(name, "SOURCE"), "POSITION" * (name == "show")
         own = commands.add_parser(
             name,
             help=does,
             description=f"{does[0].upper()}{does[1:]}.",
-            usage=f"%(prog)s [options] {'DIR' if name == 'cache' else 'SOURCE'}..." + " POSITION..." * (name == "show"),
-            examples=[f"mmapds {name} {example}" for example in examples],
+            usage=" ".join(["%(prog)s [options]", *(f"{each}..." for each in takes if each)]),
+            examples=[f"mmapds {name} {example}".rstrip() for example in examples],
         )
         if name in wanted:
             what = f"file, {'URL, ' * ('cache' in known.split())}directory, glob or brace pattern"
-            what = "directory" if name == "cache" else what
-            metavar = "SOURCE" if name != "cache" else "DIR"
-            sources = own.add_argument("sources", nargs="+", metavar=metavar, help=what)
-            setattr(sources, "complete", _FILES)  # noqa: B010 - an attribute of shtab's
+            if takes[0]:
+                what = "directory" if takes[0] == "DIR" else what
+                sources = own.add_argument("sources", nargs="+", metavar=takes[0], help=what)
+                setattr(sources, "complete", _FILES)  # noqa: B010 - an attribute of shtab's
             if name == "show":
                 own.add_argument("positions", nargs="+", metavar="POSITION", help=_POSITIONS)
             for each in known.split():

@@ -3,15 +3,20 @@
 import argparse
 import json
 import os
+import platform
 import re
+import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, takewhile
 from typing import Any, cast
 
 from rich.filesize import decimal
 
-from .. import formats
+from .. import __version__, formats
+from .._native import SIMD
 from ..dataset.indexed import IndexedDataset, shown, undecoded
 from ..dataset.opening import open as open_dataset
 from ..dataset.opening import refuse_missing
@@ -27,6 +32,11 @@ from ..storage.sources import INDEX_SUFFIX, index_path
 from . import Cell, Progress, UsageError, one_line, print_aside, print_json, print_line, print_table
 
 _LISTED = 10  # sources to list without --all
+_PACKAGES = (
+    *("numpy", "torch", "orjson", "xxhash", "rich", "pyarrow", "h5py", "isal", "pillow", "obstore", "urllib3"),
+    *("torchdata", "lightning", "accelerate", "transformers", "grain", "distributed", "ray"),
+)
+"""What `versions` prints if it is installed."""
 _BAR = 40  # columns of the longest bar
 _POSITION = re.compile(r"-?\d{1,19}|(-?\d{1,19})?(:(-?\d{1,19})?){1,2}")  # a record number, or a range
 _SHOWN = ("min", "median", "90 %", "99 %", "max", "mean", "total")
@@ -38,6 +48,23 @@ def info(options: argparse.Namespace) -> int:
     if indexes and not options.json and not options.quiet:
         _print_info(indexes, documents, options)
     return int(failed)
+
+
+def versions(options: argparse.Namespace) -> None:
+    """Print the versions of this package, of Python, and of what is used if it is installed."""
+    gil = getattr(sys, "_is_gil_enabled", lambda: True)()  # Python 3.13 and later tell
+    found = {
+        "mmapds": f"{__version__}, SIMD {SIMD}",
+        "Python": f"{platform.python_version()}{'' if gil else ', no GIL'}",
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+    }
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    if options.json:
+        print_json(json.dumps(found, indent=2))
+    else:
+        print_table([[name, text] for name, text in found.items()], left=(0, 1))
 
 
 def cache(options: argparse.Namespace) -> None:
