@@ -165,6 +165,19 @@ def test_the_page_of_public_names_is_that_of_the_code():
     assert {f"mmapds.{name}" for name in api.public_names()} < {name for name, _ in named}
 
 
+def test_the_notebook_runs_and_is_kept_without_output(tmp_path):
+    """`make docs` runs it in Jupyter, and shows its two plots."""
+    cells = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text())["cells"]
+    assert len(cells) == 12
+    assert not any(cell.get("outputs") for cell in cells)
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    assert code.count("plt.show()") == 2
+    (tmp_path / "quickstart.py").write_text(re.sub(r"^    %pip .*", "    pass", code, flags=re.MULTILINE))
+    ran = run("quickstart.py", cwd=tmp_path, env=os.environ | {"MPLBACKEND": "agg"})
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.endswith("Each of 5000 records was seen once.\n")
+
+
 @pytest.mark.parametrize("name", ["packs", "mesh", "flow"])
 def test_a_picture_is_what_its_script_draws(name):
     pictures = ROOT / "docs" / "pictures"
@@ -173,10 +186,11 @@ def test_a_picture_is_what_its_script_draws(name):
     assert ran.stdout == (pictures / f"{name}.svg").read_text()
 
 
-def test_every_path_that_contributing_names_exists():
-    found = re.findall(r"`(\w[\w./-]*/[\w./-]*)`", (ROOT / "CONTRIBUTING.md").read_text())
-    paths = {path for path in found if "..." not in path}
-    assert len(paths) > 20
+@pytest.mark.parametrize(("page", "least"), [("CONTRIBUTING.md", 20), ("AGENTS.md", 10)])
+def test_every_path_that_contributors_are_told_of_exists(page, least):
+    found = re.findall(r"`(\w[\w./-]*/[\w./-]*)`", (ROOT / page).read_text())
+    paths = {path for path in found if "..." not in path and ".venv" not in path}
+    assert len(paths) >= least
     assert not [path for path in sorted(paths) if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()]
 
 

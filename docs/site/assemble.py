@@ -1,4 +1,4 @@
-"""Lay out what Sphinx reads: the pages as they are, pages of the reference, reports of the gallery, and llms.txt.
+"""Lay out what Sphinx reads: pages as they are, the notebook with its output, the reference, the gallery, and llms.txt.
 
 `docs/README.md` is the table of contents of all. A page that another one links to comes along, and so does any other
 file, so that each link of the plain pages leads to the same thing on the site.
@@ -10,12 +10,15 @@ import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTENTS = Path("docs/README.md")
 HOME = Path("README.md")
 """The page that the site begins with, as `index.md`."""
+NOTEBOOK = Path("docs/quickstart.ipynb")
+COLAB = f"https://colab.research.google.com/github/mmapds/mmapds/blob/main/{NOTEBOOK}"
 
 
 class Entry(NamedTuple):
@@ -76,7 +79,7 @@ def home():
         if entry.page != HOME:
             groups.setdefault(entry.group, []).append((entry.title, entry.page.with_suffix("")))
     groups["Reference"][:0] = [(title, f"reference/{slug(title)}") for title in reference()]
-    parts = [(ROOT / HOME).read_text()]
+    parts = [(ROOT / HOME).read_text().replace(f"]({NOTEBOOK})", f"]({NOTEBOOK.with_suffix('.md')})")]
     for group, entries in groups.items():
         lines = [f"{title} <{page}>" for title, page in entries]
         parts.append("\n".join(["```{toctree}", ":hidden:", f":caption: {group}", "", *lines, "```\n"]))
@@ -121,11 +124,13 @@ def lay_out(into):
             continue
         text = re.sub(r"\]\(\.\./README\.md", "](../index.md", text)
         text = re.sub(r"\]\(README\.md", "](index.md", text) if page.parent == Path() else text
+        text = text.replace(f"]({NOTEBOOK.name})", f"]({NOTEBOOK.stem}.md)")
         write(into / page, text if page in listed else f"---\norphan: true\n---\n\n{text}")
     for file in files:
         (into / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / file, into / file)
     make_gallery(into / "docs")
+    run_notebook(into)
     write(into / "index.md", home())
     for title, (module, names) in reference().items():
         about = [] if module == "mmapds" else [f".. automodule:: {module}\n"]
@@ -142,12 +147,29 @@ def make_gallery(docs):
     write(docs / "gallery.md", re.sub(r"`(report[\w-]*\.html)`", r"[\1](pictures/\1)", text))
 
 
+def run_notebook(into):
+    """Run the notebook, and write it with its output as a page."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbconvert import MarkdownExporter
+
+    notebook = nbformat.read(ROOT / NOTEBOOK, nbformat.NO_CONVERT)
+    with TemporaryDirectory() as folder:
+        NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}}).execute()
+    names = {"unique_key": NOTEBOOK.stem, "output_files_dir": "pictures"}
+    text, found = MarkdownExporter().from_notebook_node(notebook, resources=names)
+    for path, data in found["outputs"].items():
+        (into / NOTEBOOK.parent / path).write_bytes(data)
+    text = re.sub(r"!\[png\]", f"![a plot of {NOTEBOOK.stem}]", text)
+    write(into / NOTEBOOK.with_suffix(".md"), text.replace("\n\n", f"\n\n[Open it in Colab]({COLAB}).\n\n", 1))
+
+
 def for_models(site):
     """Return llms.txt: the table of contents, with the plain text of each page that the site has."""
 
     def plain(match):
         page = resolved(CONTENTS, match.group(1).partition("#")[0])
-        return f"](_sources/{'index.md' if page == HOME else page}.txt)"
+        return f"](_sources/{'index.md' if page == HOME else page.with_suffix('.md')}.txt)"
 
     text = re.sub(r"\]\(([^()]+)\)", plain, (ROOT / CONTENTS).read_text())
     text = text.replace("# Documentation of mmapds", "# mmapds", 1)
