@@ -227,6 +227,7 @@ dist: $(STAMP) build/audit/installed
 	$(AUDIT)/twine check --strict dist/*
 	$(AUDIT)/check-wheel-contents dist/*.whl
 	$(AUDIT)/abi3audit --strict dist/*.whl
+	$(AUDIT)/python tests/support/recipe.py
 	for python in $(PYTHONS); do $(MAKE) try-wheel PYTHON=$$python || exit; done
 
 try-wheel:

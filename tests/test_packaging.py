@@ -23,6 +23,16 @@ def test_one_version_is_named_everywhere_and_no_extra_is_for_developers():
     assert project()["project"]["version"] == mmapds.__version__ == cited
 
 
+def test_the_conda_recipe_needs_what_the_package_needs():
+    recipe = (ROOT / "conda" / "recipe.yaml").read_text()
+    assert f'version: "{mmapds.__version__}"' in recipe
+    run = recipe.partition("\n  run:\n")[2].partition("\n  run_constraints:\n")[0]
+    found = dict(re.findall(r"(?:- |then: )([\w.-]+) (>=[\d.]+)$", run, re.MULTILINE))
+    needed = dict(re.match(r"([\w.-]+)(>=[\d.]+)", each).groups() for each in project()["project"]["dependencies"])
+    needed["python-xxhash"] = needed.pop("xxhash")
+    assert found == {"python": project()["project"]["requires-python"], **needed}
+
+
 def installed_by(text):
     """What the `pip install` commands in a text install, without their options: a set of words."""
     commands = re.findall(r"pip install ((?:'[^']+'|[\w.{}-]+)(?: [a-z][\w-]*\b)*)", text)
