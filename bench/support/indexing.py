@@ -1,6 +1,5 @@
 """The command that indexes, and its rival."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +8,7 @@ from pathlib import Path
 def index(path, *options):
     """Index a source from nothing, by the command."""
     forget_index(path)
-    command = [sys.executable, "-m", "mmapds.index", "--quiet", "--force", *options, path]
-    compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run(command, check=True, env=compiled)
+    subprocess.run([sys.executable, "-m", "mmapds.index", "--quiet", "--force", *options, path], check=True)
 
 
 def forget_index(path):
