@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import mmapds
 import mmapds.report as report_room
 from mmapds.report import report
-from mmapds.report.page import CHOICE, FAIR, GOOD, NOTE, POOR, page, percent, verdicts
+from mmapds.report.numbers import edges_of
+from mmapds.report.page import CHOICE, FAIR, GOOD, NOTE, POOR, bars, page, percent, verdicts
 from tests.support.commands import run
 from tests.support.messages import check
 from tests.support.reports import Page, measure_in_this_process, words
@@ -93,8 +95,9 @@ def test_verdicts_say_what_is_good_and_what_is_bad(facts, made, path):
     found = verdicts(facts, [plan["title"] for plan in facts["plans"]])
     grades = [(POOR, FAIR, CHOICE, NOTE, GOOD).index(each.level) for each in found]
     assert (order := [(each.plan, grade) for each, grade in zip(found, grades, strict=True)]) == sorted(order)
-    assert ["Do: " in each.text for each in found] == [grade < 4 for grade in grades]
+    assert ["Do: " in each.text for each in found] == [grade < 3 for grade in grades]
     assert f"good\n{grades.count(4)} checks passed" in made.text
+    assert "good to" in made.source[made.source.index('<details class="passed">') :].partition("</details>")[0]
 
     def grade(found, part):
         (level,) = (each.level for each in found if part in each.text)
@@ -161,6 +164,20 @@ def test_the_command_writes_a_page_and_says_so(path, tmp_path, ran, monkeypatch)
     message = "no/r.html: cannot write the report here (no such file or directory); give another place\n"
     assert ran("report", path, "-o", "no/r.html") == (1, "", message)
     assert sorted(os.listdir(tmp_path)) == ["packs.html", "report.html"]
+
+
+def test_bars_show_shares_on_the_axis_that_they_need():
+    """Also where lengths are cut to a limit, in a bar that is narrow, and where some lie far away."""
+    axes = Figure().add_subplot()
+    bars(axes, [1, 0, 60, 39], [0, 9000, 9500, 10000, 10500], "length", "all")
+    assert (axes.get_xlim(), axes.get_ylabel()) == ((9500, 10500), "% of all")
+    assert 60 < axes.get_ylim()[1] < 65
+    for values, counts in (([*range(10, 4000), 4096], [1] * 3990 + [4000]), ([1, 2, 3, 900], [9, 9, 9, 1])):
+        edges = edges_of(np.array(values), np.array(counts))
+        axes = Figure().add_subplot()
+        bars(axes, np.histogram(values, edges, weights=counts)[0], edges, "length", "all")
+        assert axes.get_ylim()[1] <= 105
+        assert axes.get_ylabel() == "% of all, by area"
 
 
 def test_a_page_replaces_no_source_no_index_and_nothing_unasked(path, tmp_path):

@@ -291,12 +291,19 @@ def quantiles(values: Array, counts: Array) -> Facts:
 
 
 def edges_of(values: Array, counts: Array) -> list[int]:
-    """Return the edges of bins, which contain their lower edge; the first and the last are as wide as extremes need."""
+    """Return the edges of bins, which contain their lower edge; the first and the last are as wide as extremes need.
+
+    They are no narrower than the bins beside them, so that a bar of lengths that were cut to a limit can be seen.
+    """
     found = quantiles(values, counts)
     low, high = float(max(found["1 %"], 1)), float(found["99.9 %"] + 1)
     first, end = int(values[0]), int(values[-1]) + 1
     space = np.geomspace if high > _WIDE * low else np.linspace
-    inner = (int(edge) for edge in np.rint(space(low, high, _BINS + 1)).tolist())
+    inner = [int(edge) for edge in np.rint(space(low, high, _BINS + 1)).tolist()]
+    if end - inner[-1] < inner[-1] - inner[-2]:
+        inner.pop()
+    if inner[0] - first < inner[1] - inner[0]:
+        inner.pop(0)
     return sorted({first, *(edge for edge in inner if first < edge < end), end})
 
 

@@ -193,7 +193,7 @@ def _of_batches(plan: Facts) -> Iterator[Verdict]:
         yield _small(unused, *_BATCHES, "batches", text, pad_less + few)
         if facts.get("fill", 1) < 0.9:
             text = f"Batches hold {percent(facts['fill'])} of the budget; padding and ends too short for a record take"
-            yield Verdict(NOTE, "batches", f"{text} the rest. Do: nothing, or compare other budgets.")
+            yield Verdict(NOTE, "batches", f"{text} the rest. Another budget may hold more.")
     if facts.get("cost"):
         text = f"Ranks wait {percent(waiting)} of the time for the slowest one, if time follows cost."
         yield _small(waiting, *_BATCHES, "batches", text, wait_less + few)
@@ -239,7 +239,7 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
             how = f"{counted(chunks, 'chunk')}, {mix:,} mixed at a time"
             yield Verdict(CHOICE, "shuffle", f"{what}: {how}. The cost: {cost}. Do: {do}.")
         elif is_planned:
-            text = "Batches are planned by length, so samples of equal length stay together. Do: nothing."
+            text = "Batches are planned by length, so samples of equal length stay together."
             yield Verdict(NOTE, "shuffle", text)
         else:
             yield found._replace(text="Parts of the epoch are far from a random choice. Do: try another seed.")
@@ -248,7 +248,7 @@ def _of_order(plan: Facts) -> Iterator[Verdict]:
         found = _small(reads["amplification"], 2, 50, "reads", text, "shuffle in chunks")
         if found.level != GOOD and reads["fits"]:
             text += " The data fit into memory here, so only the first epoch reads the disk."
-            found = Verdict(NOTE, "reads", f"{text} Do: nothing.")
+            found = Verdict(NOTE, "reads", text)
         yield found
 
 
@@ -295,17 +295,24 @@ def budgets(axes: Any, curve: Sequence[Facts], chosen: Sequence[int], unit: str)
 
 
 def bars(axes: Any, counts: Sequence[float], edges: Sequence[int], across: str, whole: str, **style: Any) -> None:
-    """Draw a histogram, on a logarithmic axis where bins grow. A wide bar is lower, so that its area is its share."""
+    """Draw a histogram, on a logarithmic axis where bins grow. A wide bar is lower, so that its area is its share.
+
+    Without a style it stands alone, and its axis ends with the bars that are high enough to be seen.
+    """
     heights = 100 * np.array(counts, np.float64) / max(sum(counts), 1)
     is_log = len(edges) > 2 and edges[-2] > _GROWING * max(edges[1], 1)
     bounds = np.maximum(np.array(edges, np.float64), 0.7 if is_log else 0)
     widths = np.diff(np.log2(bounds)) if is_log else np.diff(bounds)
     widths[widths == 0] = 1  # float64 rounds neighbours of large numbers to one
-    axes.stairs(heights / (widths if is_log else widths / widths.min()), bounds, **(style or _FILLED))
+    heights /= widths / widths.min()
+    if not style:
+        seen = np.flatnonzero(heights >= heights.max() / 200)  # a pixel
+        heights, bounds = heights[seen[0] : seen[-1] + 1], bounds[seen[0] : seen[-1] + 2]
+    axes.stairs(heights, bounds, **(style or _FILLED))
     _label_lengths(axes, bounds, is_log=is_log)
     if len(edges) == 2:
         axes.set_xticks([bounds.mean()], [f"{edges[0]:,}"])  # in the middle, clear of the other axis
-    axes.set(xlabel=across, ylabel=f"% of {whole} per doubling" if is_log else f"% of {whole}")
+    axes.set(xlabel=across, ylabel=f"% of {whole}{', by area' * is_log}")
 
 
 def costs(axes: Any, strip: Sequence[Sequence[float]], of_plans: Sequence[Sequence[Sequence[float]]]) -> None:
