@@ -156,14 +156,27 @@ def test_sources_are_listed_where_they_are_few_or_have_changed(tmp_path):
 
 def test_the_command_writes_a_page_and_says_so(path, tmp_path, ran, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     said = "report.html: train.jsonl, 600 records; token budget 1,024\n"
     assert ran("report", path, "--max-tokens", "1024", "--ranks", "4") == (0, said, "")
     options = ["--pack", "512", "--compare", "max_tokens=1024,ranks=2", "--no-samples", "--quiet", "-o", "packs.html"]
     assert ran("report", path, *options) == (0, "", "")
-    assert "packs of 512, ranks 8 · token budget 1,024, ranks 2" in Page((tmp_path / "packs.html").read_text()).text
+    found = Page((tmp_path / "packs.html").read_text()).text
+    assert "packs of 512, ranks 8 · token budget 1,024, ranks 2" in found
+    assert f"1970-01-02 · mmapds report {path} --pack 512 --compare max_tokens=1024,ranks=2 --no-samples\n" in found
     message = "no/r.html: cannot write the report here (no such file or directory); give another place\n"
     assert ran("report", path, "-o", "no/r.html") == (1, "", message)
     assert sorted(os.listdir(tmp_path)) == ["packs.html", "report.html"]
+
+
+def test_the_page_names_the_command_that_makes_it(path, tmp_path, monkeypatch):
+    """With a date that can be given; not the options that choose where the page goes."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    other = words(tmp_path / "a b.jsonl", range(1, 99))
+    options = {"mix": [0.25, 0.75], "ranks": 2, "samples": False, "roots": tmp_path, "decode": bytes}
+    report([path, other], tmp_path / "r.html", **options, force=True)
+    command = f"mmapds report {path} '{other}' --mix 0.25,0.75 --ranks 2 --no-samples --root {tmp_path}"
+    assert f"1970-01-02 · {command}\n" in Page((tmp_path / "r.html").read_text()).text
 
 
 def test_bars_show_shares_on_the_axis_that_they_need():

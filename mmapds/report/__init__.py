@@ -7,8 +7,11 @@ from __future__ import annotations  # help() shows them as they are written
 
 import json
 import os
+import shlex
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from inspect import signature
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, cast
@@ -90,6 +93,8 @@ def report(
       FormatError: a file of waits has something else.
       Error: an extra is missing, or the page is there or cannot be written; what `mmapds.open` and `bench` raise.
     """
+    waits, roots = listed(waits), listed(roots)
+    asked = dict(locals())
     plan = {"max_tokens": max_tokens, "pack": pack, "batch_size": batch_size, "chunk_size": chunk_size}
     shares = None if mix is None else _shares(mix, source_or_index)
     wanted = wanted_plans(compare, **plan, mix_chunks=mix_chunks, ranks=ranks, seed=seed, mix=shares)
@@ -108,12 +113,13 @@ def report(
         raise OrderError("mix: expected sources that differ, found a record in two of them")
     facts = _facts(dataset, patterns, wanted, parts, samples=samples)
     if waits:
-        facts["training"] = _training_facts([os.fspath(path) for path in listed(waits)])
+        facts["training"] = _training_facts([os.fspath(path) for path in waits])
     if loader:
         size = batch_size or BATCH_SIZE
         facts["loader"] = bench(patterns, max_tokens=max_tokens, batch_size=size, decode=decode, roots=roots)
     if out is not None:
-        _write(os.fspath(out), page(facts), [*patterns, *dataset.sources, *dataset.indexes])
+        made = page(facts, date=_today(), command=_command(patterns, asked))
+        _write(os.fspath(out), made, [*patterns, *dataset.sources, *dataset.indexes])
     return facts
 
 
@@ -125,6 +131,29 @@ def _shares(mix: Sequence[float], sources: StrPath | Iterable[StrPath]) -> tuple
     except OrderError as error:
         raise OrderError(str(error).replace("weights", "mix", 1)) from None
     return shares
+
+
+def _today() -> str:
+    """Return the date in UTC; SOURCE_DATE_EPOCH gives another, for pages that are the same each time."""
+    return time.strftime("%Y-%m-%d", time.gmtime(float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())))
+
+
+def _command(patterns: Sequence[str], asked: dict[str, Any]) -> str:
+    """Return the command line that asks for the same numbers; a function that decodes has no name there."""
+    words = ["mmapds", "report", *patterns[:_LISTED], *["..."] * (len(patterns) > _LISTED)]
+    for name, parameter in signature(report).parameters.items():
+        value = asked[name]
+        if name in ("source_or_index", "out", "force") or callable(value) or value is parameter.default:
+            continue
+        if isinstance(value, bool):
+            words.append("--no-samples" if name == "samples" else f"--{name}")
+            continue
+        if name == "mix":
+            value = ",".join(f"{each:g}" for each in value)
+        option = "--root" if name == "roots" else f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, list | tuple) else [value]:
+            words += [option, str(each)]
+    return shlex.join(words)
 
 
 def _write(path: str, text: str, read: Iterable[str]) -> None:

@@ -49,8 +49,8 @@ _NOT_SHOWN = r'<metadata>.*?</metadata>|<style.*?</style>|(?<=<g)\sid="[^"]*"|fo
 """What the page has itself, or once for all charts."""
 
 
-def page(facts: Facts) -> str:
-    """Return the page; the same facts give the same bytes."""
+def page(facts: Facts, *, date: str = "", command: str = "mmapds report") -> str:
+    """Return the page; the same arguments give the same bytes."""
     # Data may hold HTML, and characters that steer a page: all text is escaped here, by default.
     environment = Environment(
         autoescape=True,
@@ -83,6 +83,7 @@ def page(facts: Facts) -> str:
     template = files(__package__).joinpath("report.html.j2").read_text("utf-8")
     made = environment.from_string(template).render(
         facts=facts,
+        made=" · ".join(filter(None, (date, command))),
         labels=labels,
         plans=[{**plan, "label": label} for label, plan in zip(labels, plans, strict=True)],
         findings=[each for each in found if each.level != GOOD],
