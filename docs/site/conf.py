@@ -41,7 +41,7 @@ html_css_files = ["style.css"]
 html_copy_source = True
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
-pygments_style = "friendly"
+pygments_style = "a11y-high-contrast-light"  # others have comments too faint to read
 
 
 def examples_as_blocks(_app, _what, _name, _obj, _options, lines):
@@ -57,8 +57,19 @@ def examples_as_blocks(_app, _what, _name, _obj, _options, lines):
     lines[:] = found
 
 
+def for_keys_and_readers(_app, _page, _template, context, _doctree):
+    """Let keys scroll what is wider than a window, and tell readers of screens what captions and signatures are."""
+    wide = r'<pre(?=>)|<div class="table-wrapper [^"]*"'
+    body = re.sub(wide, r'\g<0> tabindex="0"', context.get("body", ""))
+    body = re.sub(r'<p(?=><img[^>]*\.svg")', '<p class="picture" tabindex="0"', body)
+    context["body"] = re.sub(r"<dl(?=>\s*<dd>)", '<dl role="none"', body)  # the parameters of a long signature
+    tree = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = tree.replace(' role="heading"', ' role="heading" aria-level="2"')
+
+
 def setup(app):
     from pygments.lexers.special import TextLexer
 
     app.add_lexer("re", TextLexer)  # regular expressions of specifications
     app.connect("autodoc-process-docstring", examples_as_blocks, priority=400)  # before napoleon
+    app.connect("html-page-context", for_keys_and_readers, priority=600)  # after furo
