@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against rivals token-rivals parquet-rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-trainers test-doors test-asan test-tsan test-ray test-report coverage clean
+.PHONY: test demo bench bench-against rivals token-rivals parquet-rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-trainers test-doors test-asan test-tsan test-ray test-report test-site coverage clean
 
 test: $(STAMP)
 	$(MAKE) --no-print-directory -j 2 --output-sync lint
@@ -141,6 +141,14 @@ test-report: $(STAMP)
 	@$(VENV)/bin/python -m tests.support.browser
 	$(VENV)/bin/python -m pytest -q -n0 -m browser tests/test_report_browser.py
 
+# Every page of the site in Chromium, narrow and wide, light and dark: some minutes. npm fetches axe-core, which finds barriers.
+test-site: docs build/axe/installed
+	@$(VENV)/bin/python -m tests.support.browser
+	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 -m browser tests/test_site_browser.py
+
+build/axe/installed:
+	-npm install --silent --prefix $(@D) axe-core && touch $@
+
 # The package under a sanitizer, in a virtual environment of its own that sees the packages of the first, but not its
 # import hook, which would find the other build. The runtime must be loaded before Python is, and before it libstdc++, for
 # the exceptions of torch. TSan wants addresses where it expects them.
@@ -167,7 +175,7 @@ build/gcov/installed: FLAGS = --coverage
 test-all: $(STAMP)
 	$(MAKE) --no-print-directory lint
 	HYPOTHESIS_PROFILE=thorough $(VENV)/bin/python -m pytest -q $(PARALLEL) -m "not ray and not browser"
-	$(MAKE) --no-print-directory test-trainers test-doors test-ray test-report test-tsan test-asan
+	$(MAKE) --no-print-directory test-trainers test-doors test-ray test-report test-site test-tsan test-asan
 	$(MAKE) --no-print-directory fuzz RUNS=$(or $(RUNS),1000000)
 	$(MAKE) --no-print-directory torture SECONDS=$(or $(SECONDS),1800)
 

@@ -15,15 +15,6 @@ pytestmark = pytest.mark.browser
 PICTURES = ROOT / "build" / "report"
 NAMES = ("plans", "odd", "stale")
 
-OVERFLOWING = """
-[...document.querySelectorAll('body *')].filter(each => {
-  if (each.closest('.scroll, pre') && !each.matches('.scroll, pre')) return false;
-  const box = each.getBoundingClientRect();
-  return box.width > 0 && (box.right > innerWidth + 0.5 || box.left < -0.5);
-}).map(each => each.tagName + '.' + (each.className.baseVal ?? each.className) + ' ' + each.textContent.slice(0, 40))
-"""
-"""What lies outside of the window, but for what can be scrolled."""
-
 CONTRASTS = """
 (() => {
   const parse = colour => colour.match(/[\\d.]+/g).map(Number);
@@ -72,7 +63,7 @@ def test_a_page_fits_and_can_be_read(browser, pages, name, width, scheme):
     browser.show(pages[name], width=width, scheme=scheme)
     assert browser.logged == []
     assert browser.evaluate("document.scrollingElement.scrollWidth") <= width
-    assert browser.evaluate(OVERFLOWING) == []
+    assert browser.overflowing() == []
     contrasts = browser.evaluate(CONTRASTS)
     assert len(contrasts) > 10
     assert [text for ratio, text in contrasts if ratio < 4.5] == []
@@ -91,5 +82,5 @@ def test_the_browser_notices_what_a_page_should_not_do(browser, tmp_path):
     browser.show(page, width=360, scheme="light")
     assert len(browser.logged) >= 2
     assert browser.evaluate("document.scrollingElement.scrollWidth") > 360
-    assert browser.evaluate(OVERFLOWING)
+    assert browser.overflowing()
     assert min(browser.evaluate(CONTRASTS))[0] < 2

@@ -9,13 +9,20 @@ import sys
 import tempfile
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+OVERFLOWING = """
+[...document.querySelectorAll('WITHIN')].filter(each => {
+  if (each.closest('SCROLLED') && !each.matches('SCROLLED')) return false;
+  const box = each.getBoundingClientRect();
+  return box.width > 0 && (box.right > innerWidth + 0.5 || box.left < -0.5);
+}).map(each => each.tagName + '.' + (each.className.baseVal ?? each.className) + ' ' + each.textContent.slice(0, 40))
+"""
 _OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe")
 
 
 def found():
     """The path of Chromium; ends the process, with what installs it, where there is none."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
-    return path or sys.exit("make test-report needs Chromium; run: apt-get install -y chromium")
+    return path or sys.exit("tests of pages need Chromium; run: apt-get install -y chromium")
 
 
 class Browser:
@@ -59,10 +66,14 @@ class Browser:
             pass
 
     def evaluate(self, script):
-        """The value of an expression on the page."""
-        answer = self._call("Runtime.evaluate", expression=script, returnByValue=True)
+        """The value of an expression on the page; of a promise, what it brings."""
+        answer = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def overflowing(self, within="body *", scrolled=".scroll, pre"):
+        """What lies outside of the window, but for what can be scrolled."""
+        return self.evaluate(OVERFLOWING.replace("WITHIN", within).replace("SCROLLED", scrolled))
 
     def picture(self, path, *, height=None):
         """Write what the page looks like, from its top to its end or to some height, as PNG."""
