@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mmapds
-from docs.pictures import draw_flow, make_report
+from docs.pictures import draw_flow, draw_terminals, make_report
 from mmapds.cli.commands import new_parser
 from tests.support.files import ROOT
 
@@ -60,6 +60,17 @@ def test_a_page_is_plain_markdown(page):
     plain = site.prose(text)
     assert not re.findall(r"^:::|^\.\. |^\(.*\)=$|^\+\+\+|^%|^~~~|^\$\$|^> \[!|^\s*- \[[ x]\]", plain, re.MULTILINE)
     assert not re.findall(r"\{\w+\}`|</?[a-z]+[^>]*>|\[\^|\[\[", plain)
+
+
+@pytest.mark.parametrize("name", draw_terminals.TERMINALS)
+def test_a_picture_of_a_terminal_is_small_and_loads_nothing(name):
+    """And shows its commands, without a path of the machine that drew it."""
+    text = (ROOT / "docs" / "pictures" / f"terminal-{name}.svg").read_text()
+    assert len(text) < 40_000
+    assert set(re.findall(r"\w+://[^\"\s<]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert not re.findall(r"@font-face|@import|url\((?!#)|/tmp|/home|/root", text)
+    shown = re.sub("<[^>]+>", "", text.replace("&#160;", " "))
+    assert not [command for command in draw_terminals.TERMINALS[name] if f"mmapds {command}" not in shown]
 
 
 def test_the_gallery_shows_every_report_that_is_made_with_its_command():
