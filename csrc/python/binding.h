@@ -15,7 +15,8 @@
  * for each source, member or field are small, and may be checked with the GIL.
  *
  * Threads. Objects do not change once they are made, or a second call is refused while one is running
- * (Stream, Inflater, TarScanner). Records open sources and forget them: SourceTable says how. */
+ * (Stream, Inflater, TarScanner). Records open sources and forget them: SourceTable says how. Free-threaded Pythons have
+ * no GIL, so what changes in an object is read and written under its lock, by LOCKED, or by an atomic operation. */
 #ifndef MMAPDS_BINDING_H
 #define MMAPDS_BINDING_H
 
@@ -31,6 +32,45 @@
     } while (0)
 
 #define COPY_WITH_GIL (256 << 10) /* bytes: to copy so few is faster than to wait for the GIL */
+
+/* Make a few statements while no other thread makes those of its LOCKED(object). They call no Python code, neither return
+ * nor jump out, and keep the GIL, which is the lock of Pythons that have it. */
+#ifdef Py_GIL_DISABLED
+#define LOCKED(object, ...)                                                                                            \
+    do {                                                                                                               \
+        Py_BEGIN_CRITICAL_SECTION(object);                                                                             \
+        __VA_ARGS__;                                                                                                   \
+        Py_END_CRITICAL_SECTION();                                                                                     \
+    } while (0)
+#else
+#define LOCKED(object, ...)                                                                                            \
+    do {                                                                                                               \
+        (void)(object);                                                                                                \
+        __VA_ARGS__;                                                                                                   \
+    } while (0)
+#endif
+
+/* Estimates that threads share: a lost update costs nothing, so they need no lock. */
+static inline unsigned mds_py_load(const unsigned *shared)
+{
+    return __atomic_load_n(shared, __ATOMIC_RELAXED);
+}
+
+static inline void mds_py_store(unsigned *shared, unsigned value)
+{
+    __atomic_store_n(shared, value, __ATOMIC_RELAXED);
+}
+
+/* Begin a call of an object that takes one call at a time; 0 while another is running. */
+static inline int mds_py_enter(int *busy)
+{
+    return !__atomic_exchange_n(busy, 1, __ATOMIC_ACQUIRE);
+}
+
+static inline void mds_py_leave(int *busy)
+{
+    __atomic_store_n(busy, 0, __ATOMIC_RELEASE);
+}
 
 /* ---- module.c: the module and its state ----------------------------------------------------------------- */
 
@@ -175,7 +215,7 @@ PyObject *mds_py_raise_unread(mds_status status, const char *path, uint64_t size
 /* ---- py_records.c -------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject *map;    /* MapObject, or the reader; NULL while the source is closed */
+    PyObject *map;    /* MapObject, or the reader; NULL while the source is closed, and set after all else */
     PyObject *reader; /* borrowed: the reader of a compressed source; NULL for other sources */
     PyObject *index;  /* MapObject that holds the bounds */
     PyObject *view;   /* a memoryview of the source, for records as views; NULL unless it is mapped */
@@ -188,7 +228,7 @@ typedef struct {
  * It opens its sources there, even if Records have another table by then. So whatever Python code runs meanwhile, in
  * this thread or another, sources stay open until the last read that uses them is over. */
 typedef struct {
-    size_t references; /* Records and reads that hold the table; changes with the GIL held */
+    size_t references; /* Records and reads that hold the table; grows with Records locked */
     size_t count;
     SourceSlot slots[];
 } SourceTable;
@@ -204,6 +244,11 @@ typedef struct {
     mds_readahead readahead;
     SourceTable *table;
 } RecordsObject;
+
+static inline int mds_py_slot_is_open(const SourceSlot *slot)
+{
+    return __atomic_load_n(&slot->map, __ATOMIC_ACQUIRE) != NULL;
+}
 
 /* The slot that holds a source. */
 static inline const SourceSlot *mds_py_slot_of(const mds_source *source)
@@ -238,13 +283,24 @@ void mds_py_sources_free(SourceTable *table);
 /* Begin and end a read. */
 static inline SourceTable *mds_py_sources_hold(RecordsObject *self)
 {
-    self->table->references++;
-    return self->table;
+    SourceTable *table;
+#ifdef Py_GIL_DISABLED
+    LOCKED(self, table = self->table; __atomic_add_fetch(&table->references, 1, __ATOMIC_RELAXED));
+#else
+    table = self->table;
+    table->references++;
+#endif
+    return table;
 }
 
 static inline void mds_py_sources_release(SourceTable *table)
 {
-    if (--table->references == 0)
+#ifdef Py_GIL_DISABLED
+    const size_t left = __atomic_sub_fetch(&table->references, 1, __ATOMIC_ACQ_REL);
+#else
+    const size_t left = --table->references;
+#endif
+    if (left == 0)
         mds_py_sources_free(table);
 }
 

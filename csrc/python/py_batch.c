@@ -78,8 +78,8 @@ static size_t first_without_room(const mds_py_batch *batch, size_t *n)
 static int batch_read(RecordsObject *self, mds_py_batch *batch, mds_request **order)
 {
     const size_t n = (size_t)batch->n;
-    const int check = self->views;                          /* other records are checked by their copy */
-    const unsigned cold = self->will_need ? self->cold : 0; /* a copy: other threads use the original */
+    const int check = self->views;                                        /* other records are checked by their copy */
+    const unsigned cold = self->will_need ? mds_py_load(&self->cold) : 0; /* a copy: other threads use the original */
     size_t failed = 0, lacking = n, together = 0;
     uint64_t room = 0;
     long reads;
@@ -98,7 +98,7 @@ static int batch_read(RecordsObject *self, mds_py_batch *batch, mds_request **or
         return -1;
     }
     if (self->will_need)
-        self->cold = mds_next_cold(cold, reads);
+        mds_py_store(&self->cold, mds_next_cold(cold, reads));
     if (status != MDS_OK && !PyErr_Occurred())
         mds_py_raise_unread_record(self, &batch->requests[failed], status);
     return status == MDS_OK ? 0 : -1;

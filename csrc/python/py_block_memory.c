@@ -28,42 +28,59 @@ typedef struct {
     int is_mapped;     /* else from malloc */
 } BlockObject;
 
-/* Take memory for a block, with the GIL: resized pages of an earlier block, or new pages. */
+/* Begin a run; return whether there may be one more. Sets *last to pages of an earlier block, if some are spare. */
+static int begin_run(MemoryObject *memory, pages *last)
+{
+    if (memory->runs == MOST_RUNS)
+        return 0;
+    memory->runs++;
+    if (memory->n_spare) {
+        *last = memory->spare[--memory->n_spare];
+        memory->spare_size -= last->size;
+    }
+    return 1;
+}
+
+/* End a run; return whether its pages are spare now. */
+static int end_run(MemoryObject *memory, pages run)
+{
+    memory->runs--;
+    if (memory->n_spare == MOST_SPARE || run.size > LARGEST_SPARE - memory->spare_size)
+        return 0;
+    memory->spare[memory->n_spare++] = run;
+    memory->spare_size += run.size;
+    return 1;
+}
+
+/* Take memory for a block: resized pages of an earlier block, or new pages. */
 static int take_memory(MemoryObject *memory, BlockObject *block)
 {
     const size_t room = mds_pages_round(block->size ? block->size : 1);
-    block->is_mapped = memory->runs < MOST_RUNS;
+    pages last = {NULL, 0};
+    LOCKED(memory, block->is_mapped = begin_run(memory, &last));
     block->room = block->is_mapped ? room : block->size + 1;
-    if (!block->is_mapped) {
+    if (!block->is_mapped)
         block->data = PyMem_Malloc(block->room);
-    } else if (memory->n_spare) {
-        const pages last = memory->spare[--memory->n_spare];
-        memory->spare_size -= last.size;
-        block->data = mds_pages_resize(last.data, last.size, room);
-    } else {
-        block->data = mds_pages_take(room);
-    }
-    if (!block->data) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    memory->runs += (size_t)block->is_mapped;
-    return 0;
+    else
+        block->data = last.data ? mds_pages_resize(last.data, last.size, room) : mds_pages_take(room);
+    if (block->data)
+        return 0;
+    if (block->is_mapped)
+        LOCKED(memory, memory->runs--);
+    PyErr_NoMemory();
+    return -1;
 }
 
 static void give_back_memory(MemoryObject *memory, const BlockObject *block)
 {
+    int is_spare;
     if (!block->is_mapped) {
         PyMem_Free(block->data);
         return;
     }
-    memory->runs--;
-    if (memory->n_spare < MOST_SPARE && block->room <= LARGEST_SPARE - memory->spare_size) {
-        memory->spare[memory->n_spare++] = (pages){block->data, block->room};
-        memory->spare_size += block->room;
-    } else {
+    LOCKED(memory, is_spare = end_run(memory, (pages){block->data, block->room}));
+    if (!is_spare)
         mds_pages_free(block->data, block->room);
-    }
 }
 
 static PyObject *memory_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -207,12 +224,11 @@ static void zstd_dealloc(PyObject *object)
     mds_py_free(object);
 }
 
-/* Take a context for frames of `size` bytes, with the GIL. It has no decoder if there is no memory. */
+/* Take a context for frames of `size` bytes. It has no decoder if there is no memory. */
 static context take_context(ZstdObject *self, size_t size)
 {
     context found = {NULL, NULL, 0};
-    if (self->n_waiting)
-        found = self->waiting[--self->n_waiting];
+    LOCKED(self, if (self->n_waiting) found = self->waiting[--self->n_waiting]);
     if (found.room < size) {
         PyMem_Free(found.scratch);
         found.room = size < LARGEST_SCRATCH / 2 ? LARGEST_SCRATCH / 2 : size;
@@ -229,9 +245,10 @@ static context take_context(ZstdObject *self, size_t size)
 
 static void give_back_context(ZstdObject *self, const context *each)
 {
-    if (self->n_waiting < MOST_CONTEXTS && each->room <= LARGEST_SCRATCH)
-        self->waiting[self->n_waiting++] = *each;
-    else
+    int is_kept;
+    LOCKED(self, is_kept = self->n_waiting < MOST_CONTEXTS && each->room <= LARGEST_SCRATCH;
+           if (is_kept) self->waiting[self->n_waiting++] = *each);
+    if (!is_kept)
         free_context(self, each);
 }
 

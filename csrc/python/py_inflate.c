@@ -59,12 +59,12 @@ static PyObject *inflater_read(PyObject *object, PyObject *args)
     MDS_PY_BUFFERS(buffers, 1);
     if (!PyArg_ParseTuple(args, "OO&O&:read", &target, mds_py_size, &filled, mds_py_size, &enough))
         return NULL;
-    if (self->busy) {
+    if (!mds_py_enter(&self->busy)) {
         PyErr_SetString(PyExc_RuntimeError, "Inflater: expected one call at a time, found another thread in one");
         return NULL;
     }
     if (!(call.out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE)))
-        return NULL;
+        goto done;
     call.room = buffers.entries;
     if (filled > call.room) {
         PyErr_Format(PyExc_ValueError, "filled = %llu, expected %zu or less", filled, call.room);
@@ -73,9 +73,7 @@ static PyObject *inflater_read(PyObject *object, PyObject *args)
     call.filled = (size_t)filled;
     call.enough = (size_t)enough;
     mds_status read;
-    self->busy = 1;
     RELEASE_GIL(read = guarded_inflate(&call));
-    self->busy = 0;
     if (read != MDS_OK) {
         const MapObject *map = (MapObject *)self->map;
         mds_py_raise_unread(read, PyBytes_AsString(map->path), map->map.size);
@@ -83,6 +81,7 @@ static PyObject *inflater_read(PyObject *object, PyObject *args)
         result = Py_BuildValue("inKKII", (int)call.status, (Py_ssize_t)call.filled, (unsigned long long)state->at,
                                (unsigned long long)state->content, state->crc, state->size);
 done:
+    mds_py_leave(&self->busy);
     mds_py_give_back(&buffers);
     return result;
 }

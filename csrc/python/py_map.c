@@ -94,13 +94,13 @@ static PyObject *map_read_runs(PyObject *object, PyObject *args)
                      buffers.entries);
     } else if (out) {
         mds_status status;
-        unsigned cold = self->cold; /* a copy: other threads use the original */
+        unsigned cold = mds_py_load(&self->cold); /* a copy: other threads use the original */
         RELEASE_GIL({
             const long reads = mds_disk_reads();
             status = mds_map_read_runs(&self->map, begins, count, (size_t)size, cold > 0, out);
             cold = mds_next_cold(cold, reads);
         });
-        self->cold = cold;
+        mds_py_store(&self->cold, cold);
         if (status == MDS_CORRUPT)
             PyErr_Format(PyExc_ValueError, "begins: expected runs of %llu bytes within 0 to %llu, found others", size,
                          (unsigned long long)self->map.size);

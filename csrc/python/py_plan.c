@@ -264,16 +264,15 @@ static PyObject *stream_push(PyObject *object, PyObject *args)
     const size_t capacity = buffers.entries;
     if (!(ends = mds_py_take_words(&buffers, bounds, MDS_PY_WRITE, MDS_PY_ANY, "ends")))
         goto done;
-    if (self->busy) {
+    if (!mds_py_enter(&self->busy)) {
         PyErr_SetString(PyExc_RuntimeError, "Stream.push: expected one thread at a time, found another in it");
         goto done;
     }
     size_t consumed, emitted, written;
     mds_status status;
-    self->busy = 1;
     RELEASE_GIL(status = mds_stream_push(&self->stream, records, lengths, n, &consumed, out, capacity, ends,
                                          buffers.entries, &emitted, &written));
-    self->busy = 0;
+    mds_py_leave(&self->busy);
     if (status == MDS_OK)
         result = Py_BuildValue("nn", (Py_ssize_t)consumed, (Py_ssize_t)emitted);
     else

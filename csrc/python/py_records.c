@@ -93,7 +93,7 @@ static const mds_source *records_find(RecordsObject *self, SourceTable *table, u
     }
     *source_number = low;
     *i = record - self->firsts[low];
-    return table->slots[low].map ? &table->slots[low].source : mds_py_sources_open(self, table, low);
+    return mds_py_slot_is_open(&table->slots[low]) ? &table->slots[low].source : mds_py_sources_open(self, table, low);
 }
 
 /* A record number from a Python int, negative ones counting from the end; -1 and IndexError when out of range. */
@@ -169,7 +169,9 @@ static mds_status find_one(mds_request *request)
 /* The time for mds_map_was_whole, usually an old one: to read a clock takes longer than the rest of the check. */
 static int64_t rarely_now(RecordsObject *self)
 {
-    return self->reads++ % 16 ? 0 : mds_now();
+    const unsigned reads = mds_py_load(&self->reads);
+    mds_py_store(&self->reads, reads + 1);
+    return reads % 16 ? 0 : mds_now();
 }
 
 static size_t request_size(const mds_request *request)
@@ -371,7 +373,7 @@ PyObject *mds_py_records_one(RecordsObject *self, SourceTable *table, PyObject *
     }
     payload = (self->views ? view_mapped : copy_mapped)(self, request);
     if (payload && self->notice_order)
-        mds_readahead_note(&self->readahead, request->source, request->span);
+        LOCKED(self, mds_readahead_note(&self->readahead, request->source, request->span));
     return payload;
 }
 

@@ -64,10 +64,14 @@ static void raise_at(SamplesObject *self, PyObject *key)
 static PyObject *samples_subscript(PyObject *object, PyObject *key)
 {
     SamplesObject *self = (SamplesObject *)object;
-    if (!self->decode || !self->records || !PyLong_CheckExact(key)) /* True is not a position */
+    PyObject *decode; /* Python code may change both */
+    RecordsObject *records;
+    LOCKED(self, decode = Py_XNewRef(self->decode); records = (RecordsObject *)Py_XNewRef(self->records));
+    if (!decode || !records || !PyLong_CheckExact(key)) { /* True is not a position */
+        Py_XDECREF(records);
+        Py_XDECREF(decode);
         return PyObject_CallMethodObjArgs(object, self->other, key, NULL);
-    PyObject *decode = Py_NewRef(self->decode); /* Python code may change both */
-    RecordsObject *records = (RecordsObject *)Py_NewRef(self->records);
+    }
     SourceTable *table = mds_py_sources_hold(records);
     mds_request request = {0};
     PyObject *record = mds_py_records_one(records, table, key, &request);
@@ -88,10 +92,11 @@ static PyObject *samples_subscript(PyObject *object, PyObject *key)
 
 static PyObject *samples_records(PyObject *object, void *Py_UNUSED(closure))
 {
-    PyObject *records = ((SamplesObject *)object)->records;
+    PyObject *records;
+    LOCKED(object, records = Py_XNewRef(((SamplesObject *)object)->records));
     if (!records)
         PyErr_SetString(PyExc_AttributeError, "_records");
-    return Py_XNewRef(records);
+    return records;
 }
 
 /* Check the type once here, instead of in every read. */
@@ -101,8 +106,9 @@ static int samples_set_records(PyObject *object, PyObject *records, void *Py_UNU
         PyErr_SetString(PyExc_TypeError, "_records: expected Records");
         return -1;
     }
-    PyObject *before = ((SamplesObject *)object)->records;
-    ((SamplesObject *)object)->records = Py_NewRef(records);
+    SamplesObject *self = (SamplesObject *)object;
+    PyObject *before;
+    LOCKED(self, before = self->records; self->records = Py_NewRef(records));
     Py_XDECREF(before);
     return 0;
 }

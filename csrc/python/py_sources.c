@@ -27,12 +27,11 @@ void mds_py_sources_free(SourceTable *table)
 PyObject *mds_py_records_forget(PyObject *object, PyObject *Py_UNUSED(none))
 {
     RecordsObject *self = (RecordsObject *)object;
-    SourceTable *before = self->table, *table = mds_py_sources_new(before->count);
+    SourceTable *before, *table = mds_py_sources_new(self->n_sources);
     if (!table)
         return NULL;
-    self->table = table; /* first: closing sources may run Python code */
-    self->readahead = (mds_readahead){0};
-    mds_py_sources_release(before);
+    LOCKED(self, before = self->table; self->table = table; self->readahead = (mds_readahead){0});
+    mds_py_sources_release(before); /* last: closing sources may run Python code */
     Py_RETURN_NONE;
 }
 
@@ -52,8 +51,24 @@ static int check_bounds(const mds_map *index, uint64_t at, unsigned width, uint6
     return -1;
 }
 
-/* Fill a slot if it is empty. After the check of slot->map, no other Python code runs. */
-static int fill_slot(const RecordsObject *self, SourceSlot *slot, size_t s, PyObject *map, PyObject *index,
+/* Fill an empty slot. Its map comes last: a thread that sees it reads the rest without a lock. */
+static void fill_empty(SourceSlot *slot, size_t s, PyObject *map, PyObject *index, PyObject *view,
+                       const mds_source *source)
+{
+    slot->view = Py_XNewRef(view);
+    slot->index = source->index ? Py_NewRef(index) : NULL;
+    slot->source = *source;
+    slot->number = s;
+    if (!source->map->file) {
+        slot->content = *source->map;
+        slot->source.map = &slot->content;
+        slot->reader = map;
+    }
+    __atomic_store_n(&slot->map, Py_NewRef(map), __ATOMIC_RELEASE);
+}
+
+/* Fill a slot, or keep what another thread that was faster has filled it with. */
+static int fill_slot(RecordsObject *self, SourceSlot *slot, size_t s, PyObject *map, PyObject *index,
                      const mds_source *source)
 {
     const int is_file = source->map->file != NULL;
@@ -61,20 +76,8 @@ static int fill_slot(const RecordsObject *self, SourceSlot *slot, size_t s, PyOb
     PyObject *view = has_buffer && self->views ? PyMemoryView_FromObject(map) : NULL;
     if (PyErr_Occurred())
         return -1;
-    if (slot->map) { /* keep the result of another thread that was faster */
-        Py_XDECREF(view);
-        return 0;
-    }
-    slot->view = view;
-    slot->index = source->index ? Py_NewRef(index) : NULL;
-    slot->source = *source;
-    slot->number = s;
-    if (!is_file) {
-        slot->content = *source->map;
-        slot->source.map = &slot->content;
-        slot->reader = map;
-    }
-    slot->map = Py_NewRef(map);
+    LOCKED(self, if (!mds_py_slot_is_open(slot)) fill_empty(slot, s, map, index, view, source));
+    Py_XDECREF(view);
     return 0;
 }
 

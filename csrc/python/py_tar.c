@@ -53,7 +53,7 @@ static void tar_scanner_dealloc(PyObject *self)
 /* A call of the scanner, and its results. */
 typedef struct {
     mds_tar_archive archive;
-    mds_tar state; /* a copy: other threads may use the original */
+    mds_tar state; /* a copy: an error leaves the original as it was */
     mds_py_buffers *buffers;
     uint64_t *begins, *sizes, *hashes;
     size_t room, count;
@@ -149,13 +149,14 @@ static PyObject *tar_scan(PyObject *object, PyObject *args)
     unsigned long long size;
     int is_whole;
     MDS_PY_BUFFERS(buffers, 4);
-    tar_call call = {.state = self->state, .buffers = &buffers};
+    tar_call call = {.buffers = &buffers};
     if (!PyArg_ParseTuple(args, "OKpOOO:scan", &data, &size, &is_whole, &targets[0], &targets[1], &targets[2]))
         return NULL;
-    if (self->busy) {
+    if (!mds_py_enter(&self->busy)) {
         PyErr_SetString(PyExc_RuntimeError, "TarScanner: expected one call at a time, found another thread in one");
         return NULL;
     }
+    call.state = self->state;
     const uint8_t *bytes = mds_py_take_bytes(&buffers, data, MDS_PY_READ);
     if (!bytes)
         goto done;
@@ -171,9 +172,7 @@ static PyObject *tar_scan(PyObject *object, PyObject *args)
     call.archive.fd = self->fd;
     call.archive.key = self->key;
     mds_status read;
-    self->busy = 1;
     RELEASE_GIL(read = guarded_scan(&call));
-    self->busy = 0;
     if (read != MDS_OK) {
         mds_py_raise_shrank();
         goto done;
@@ -183,6 +182,7 @@ static PyObject *tar_scan(PyObject *object, PyObject *args)
     self->state = call.state;
     result = found(&call);
 done:
+    mds_py_leave(&self->busy);
     mds_py_give_back(&buffers);
     return result;
 }
