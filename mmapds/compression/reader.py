@@ -262,9 +262,9 @@ class BlockReader:
         """Return the blocks with wanted bytes, ascending, and their places; check that blocks do not overlap."""
         if len(wanted) == RANGE.size:
             begin, end = RANGE.unpack(wanted)
-            place = self._last[1]
-            if place.content <= begin < end <= place.content_end:
-                return [self._last]
+            last = self._last  # once: another thread may set it
+            if last[1].content <= begin < end <= last[1].content_end:
+                return [last]
         found: list[tuple[int, Extent]] = []
         end = 0
         for block in self._table.find_all(wanted):
