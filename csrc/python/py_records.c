@@ -283,8 +283,12 @@ PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *r
     if (self->views && room)
         return view_of(room, PyBytes_AsString(room), request);
     if (self->views) {
-        PyObject *view = mds_py_slot_of(request->source)->view;
-        return PySequence_GetSlice(view, (Py_ssize_t)request->span.begin, (Py_ssize_t)request->span.end);
+        const SourceSlot *slot = mds_py_slot_of(request->source);
+#ifdef Py_GIL_DISABLED /* slices of one view count one another, which is no atomic operation in Python 3.13 */
+        return view_of(slot->map, (const char *)request->source->map->data, request);
+#else
+        return PySequence_GetSlice(slot->view, (Py_ssize_t)request->span.begin, (Py_ssize_t)request->span.end);
+#endif
     }
     if (room)
         return make_bytes(self, request, request->data);
