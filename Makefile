@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against rivals token-rivals parquet-rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-trainers test-doors test-asan test-tsan test-ray test-report test-site coverage clean
+.PHONY: test demo bench bench-against rivals token-rivals parquet-rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-free-threaded test-trainers test-doors test-asan test-tsan test-ray test-report test-site coverage clean
 
 test: $(STAMP)
 	$(MAKE) --no-print-directory -j 2 --output-sync lint
@@ -208,6 +208,20 @@ $(STAMP): pyproject.toml constraints.txt $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q 'pip>=25.3' # for --group
 	$(PIP) install -q --config-settings=cmake.define.MMAPDS_WERROR=ON -e '.[torch]' --group dev
+	touch $@
+
+# make test-free-threaded PYTHON=python3.14t: what threads share, by a Python without a GIL. orjson has no wheel for it, and needs
+# Rust. If an import switched the GIL on, these tests would pass without testing it, so that is an error.
+FREE_TESTS ?= threads dataset samplers loader native json orders views collate fields pack_collate packing token_budget blocks parts \
+  parquet
+test-free-threaded: build/free-threaded/installed
+	build/free-threaded/bin/python -c 'import mmapds._native, numpy, orjson, torch, xxhash, sys; sys.exit(sys._is_gil_enabled())'
+	build/free-threaded/bin/python -m pytest -q -p no:cacheprovider $(FREE_TESTS:%=tests/test_%.py)
+
+build/free-threaded/installed: pyproject.toml $(SOURCES)
+	$(PYTHON) -m venv $(@D)
+	ORJSON_BUILD_FREETHREADED=1 $(@D)/bin/python -m pip --disable-pip-version-check install -q \
+	  --config-settings=build-dir=$(@D)/cmake -e '.[torch,parquet,hdf5,gzip]' hypothesis msgspec pytest tfrecord torchdata
 	touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(SOURCES)

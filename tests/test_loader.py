@@ -259,7 +259,7 @@ def test_a_batch_over_the_limit_of_its_plan_is_warned_of_once(plan, options):
     loader = DataLoader(texts * (1 + (plan == "mixture")), batch_sampler=make(), collate_fn=collate, **options)
     with pytest.warns(match=r"^record \d+: expected 5 tokens, its stored length, found 9; .* version=") as caught:
         assert [*loader, *loader]
-    (warned,) = caught
+    (warned,) = (each for each in caught if "stored length" in str(each.message))  # Python warns of forks too
     assert LONGER[int(re.findall(r"^record (\d+)", str(warned.message))[0]) % 40] == 9
 
 
@@ -440,7 +440,7 @@ SCRIPTS = {  # with exit code, and output without the places of a traceback
     "that left a loop whose threads are at work": (
         """
 leaving = threading.Event()
-batches = iter(ours(Numbers(900, 4, lambda _: (leaving.wait(60), sum(range(10**8)))), num_workers=2))
+batches = iter(ours(Numbers(900, 4, lambda _: (leaving.wait(60), sum(range(3 * 10**7)))), num_workers=2))
 next(batches)
 del batches
 leaving.set()

@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import sysconfig
 
 import pytest
 
@@ -65,6 +66,10 @@ def test_calls_leave_no_objects_behind(rows):
 
 @pytest.mark.skipif(importlib.util.find_spec("_testcapi") is None, reason="needs CPython's own module of tests")
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="newer Pythons may not survive a lack of memory themselves")
+@pytest.mark.skipif(
+    sysconfig.get_config_var("Py_GIL_DISABLED") == 1,
+    reason="Python itself may not survive a lack of memory without a GIL",
+)
 def test_a_lack_of_memory_is_a_memory_error_and_no_damage(tmp_path):
     command = [sys.executable, "-m", "tests.support.native_calls", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

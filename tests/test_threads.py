@@ -4,6 +4,7 @@ import gzip
 import json
 import pickle
 import random
+import sysconfig
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -77,6 +78,16 @@ def test_threads_share_datasets(tmp_path):
         assert [each.result() for each in done] == list(range(THREADS))
 
 
+def test_threads_view_records_of_one_source(tmp_path):
+    make(tmp_path)
+    ds = mmapds.open(tmp_path / "a.mma")
+    with ThreadPoolExecutor(THREADS) as pool:
+        for found in pool.map(
+            lambda _: [same(ds[i % RECORDS], i % RECORDS) for i in range(10 * RECORDS)], range(THREADS)
+        ):
+            assert all(found)
+
+
 def test_threads_read_while_another_one_forgets_all_sources(tmp_path):
     wanted = make(tmp_path)
     datasets = [(mmapds.open(path, io=io), wanted[path]) for path in wanted for io in ("mmap", "pread")]
@@ -104,6 +115,9 @@ def test_threads_read_while_another_one_forgets_all_sources(tmp_path):
         assert [each.result() for each in readers] == list(range(4))
 
 
+@pytest.mark.skipif(
+    sysconfig.get_config_var("Py_GIL_DISABLED") == 1, reason="a dict stays locked if a thread used it at the fork"
+)
 def test_a_child_forked_beside_reading_threads_reads(tmp_path):
     failed, errors = fork_beside_threads(make(tmp_path), forks=30)
     assert failed == 0, errors
