@@ -511,8 +511,7 @@ mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data
         const size_t blocks = masks_of(kernels, data + base, rest, readable - base, extra_byte(field), masks);
         for (size_t b = 0; b < blocks; b++) {
             const structure found = structure_of(&masks[b], b + 1 < blocks ? 63 : (rest - 1) % 64, tells, &c);
-            if ((found.events || s.items_depth) &&
-                !visit(&s, base + b * 64, found.events, found.commas, c.escapes)) {
+            if ((found.events || s.items_depth) && !visit(&s, base + b * 64, found.events, found.commas, c.escapes)) {
                 *at = s.at;
                 return MDS_JSON_INVALID;
             }
