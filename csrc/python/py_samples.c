@@ -68,7 +68,7 @@ static PyObject *samples_subscript(PyObject *object, PyObject *key)
     RecordsObject *records;
     LOCKED(self, decode = Py_XNewRef(self->decode); records = (RecordsObject *)Py_XNewRef(self->records));
     if (!decode || !records || !PyLong_CheckExact(key)) { /* True is not a position */
-        Py_XDECREF(records);
+        Py_XDECREF((PyObject *)records);
         Py_XDECREF(decode);
         return PyObject_CallMethodObjArgs(object, self->other, key, NULL);
     }
