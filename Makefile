@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against rivals token-rivals parquet-rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-free-threaded test-trainers test-doors test-asan test-tsan test-ray test-report test-site coverage clean
+.PHONY: test demo bench bench-against rivals token-rivals parquet-rivals zephon-rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-all test-oldest test-free-threaded test-trainers test-doors test-asan test-tsan test-ray test-report test-site coverage clean
 
 test: $(STAMP)
 	$(MAKE) --no-print-directory -j 2 --output-sync lint
@@ -123,6 +123,16 @@ build/token-rivals/installed: $(STAMP) bench/rivals/blocks-requirements.txt
 # Blocks of tokens, and frames, beside the readers of Megatron, OLMo, datatrove and lerobot: 2.2 GB of disk, ten minutes
 token-rivals: build/token-rivals/installed
 	build/token-rivals/bin/python -m bench.rivals.blocks
+
+build/zephon-rivals/installed: $(STAMP) bench/rivals/requirements.txt bench/rivals/zephon-requirements.txt
+	$(environment)
+	$(PIP) --python $(@D) install -q --group trainers
+	$(PIP) --python $(@D) install -q --no-deps -r bench/rivals/requirements.txt -r bench/rivals/zephon-requirements.txt
+	touch $@
+
+# Zephon, on the same JSON Lines, and on what it makes of them: 7 GB of disk, 20 minutes
+zephon-rivals: build/zephon-rivals/installed
+	build/zephon-rivals/bin/python -m bench.rivals.zephon
 
 build/docs/installed: $(STAMP)
 	$(environment)
