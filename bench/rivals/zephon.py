@@ -201,7 +201,13 @@ def _ratio(ours, theirs, mine, yours, *, less):
     ratios = [a[mine] / b[yours] for a, b in zip(ours, theirs, strict=True)]
     ratios = sorted(1 / ratio if less else ratio for ratio in ratios)
     middle = statistics.median(ratios)
-    return f"{middle:.3g}x ({ratios[0]:.3g} to {ratios[-1]:.3g}){'' if middle >= 1 else ', **Zephon wins**'}"
+    return (
+        f"{_times(middle)}x ({_times(ratios[0])} to {_times(ratios[-1])}){'' if middle >= 1 else ', **Zephon wins**'}"
+    )
+
+
+def _times(ratio):
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
 
 
 def _rate_shown(rate):
@@ -232,7 +238,7 @@ def start_table(found, memory):
         rows.append(
             (
                 READERS[name].title,
-                _prepared(own),
+                _prepared(own, found["Ours"]["prepare"]),
                 _spread(rounds, "first", duration),
                 NONE if name == "Ours" else _ratio(ours, rounds, "first", "first", less=True),
                 _spread(rounds, memory, lambda bytes_: size(max(bytes_, 0))),
@@ -241,12 +247,16 @@ def start_table(found, memory):
     return table(("", "preparing, writes", "first batch", "how many times as soon mmapds is", "own memory"), rows)
 
 
-def _prepared(own):
-    """Return what preparing takes, and writes."""
+def _prepared(own, ours):
+    """Return what preparing takes and writes, and what it wins."""
     if "prepare" not in own:
         return "the same"
     once = own["prepare"]
-    return once.get("stopped") or f"{duration(once['seconds'])}, {_bytes(once['written'])}"
+    if "stopped" in once:
+        return once["stopped"]
+    cells = duration(once["seconds"]), _bytes(once["written"])
+    less = [once[what] < ours[what] for what in ("seconds", "written")]
+    return ", ".join(f"**{cell}: Zephon wins**" if wins else cell for cell, wins in zip(cells, less, strict=True))
 
 
 def _bytes(number):

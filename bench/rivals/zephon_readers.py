@@ -170,7 +170,7 @@ class Fetching(Zephon):
 class Small(Fetching):
     """Zephon over shards of 1,000 records, which are made of the others."""
 
-    title = "Zephon, shards of 1,000 records, as many at once"
+    title = f"Zephon, shards of 1,000 records, {FETCH:,} at once"
     place, orders = "small", tuple(ORDERS)
 
     def prepare(self):
