@@ -4,7 +4,6 @@ Sources are sparse: only their indexes take room, 3 GB at 10^9 records. Each siz
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -12,12 +11,9 @@ import time
 import numpy as np
 
 from bench.rivals.plots import plot
-from bench.support.data import DATA
+from bench.support.data import DATA, sparse_jsonl
 from bench.support.memory import anonymous
 from bench.support.results import ROOT
-from mmapds.index.write import BoundsWriter
-from mmapds.storage.sections import IndexedSource
-from mmapds.storage.writer import IndexWriter
 
 SIZES = [10**5, 10**6, 10**7, 10**8, 10**9]
 TORCHS = SIZES[:3]  # torch's sampler has a list of all indices, of 8 GB at 10^8
@@ -33,21 +29,7 @@ WHAT = {
 
 
 def sparse(records):
-    """Return a source of records of one size, all zeros, and its index."""
-    path = DATA / f"growth-{records}.jsonl"
-    if not path.exists():
-        DATA.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        os.truncate(path, records * SIZE)
-        with IndexWriter(f"{path}.mmx") as writer:
-            bounds = BoundsWriter(writer)
-            for begin in range(0, records, 10**5):
-                bounds.append(memoryview(np.arange(begin, begin + 10**5, dtype=np.uint64) * SIZE))
-            (width, *_), size = bounds.finish(records * SIZE), records * SIZE
-            time_ns = path.stat().st_mtime_ns
-            source = IndexedSource(path.name, size, time_ns, "", records, records, SIZE, SIZE, 0, 0, width=width)
-            writer.commit({"format": "jsonl", "sources": [source.describe()]}, records)
-    return str(path)
+    return sparse_jsonl(DATA / f"growth-{records}.jsonl", records, SIZE)
 
 
 def timed(work):

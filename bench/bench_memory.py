@@ -1,41 +1,21 @@
 """10^8 records: what opening takes, and what a DataLoader worker holds."""
 
-import os
 import statistics
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 import mmapds
-from bench.support.data import DATA
+from bench.support.data import DATA, sparse_jsonl
 from bench.support.memory import READS, WORKERS, worker_memory
-from mmapds.index.write import BoundsWriter
-from mmapds.storage.sections import IndexedSource
-from mmapds.storage.writer import IndexWriter
 
 RECORDS = 10**8
 SIZE = 16
 
 
 def sparse():
-    """An index of 10^8 records over a sparse source."""
-    path = DATA / "sparse.jsonl"
-    if not path.exists():
-        DATA.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        os.truncate(path, RECORDS * SIZE)
-        with IndexWriter(f"{path}.mmx") as writer:
-            bounds = BoundsWriter(writer)
-            for begin in range(0, RECORDS, 10**6):
-                bounds.append(memoryview(np.arange(begin, begin + 10**6, dtype=np.uint64) * SIZE))
-            (width, *_), size = bounds.finish(RECORDS * SIZE), RECORDS * SIZE
-            source = IndexedSource(
-                path.name, size, path.stat().st_mtime_ns, "", RECORDS, RECORDS, SIZE, SIZE, 0, 0, width=width
-            )
-            writer.commit({"format": "jsonl", "sources": [source.describe()]}, RECORDS)
-    return str(path)
+    return sparse_jsonl(DATA / "sparse.jsonl", RECORDS, SIZE)
 
 
 def test_open(row):

@@ -6,6 +6,7 @@ import random
 import shutil
 import time
 import uuid
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import mmapds
@@ -71,7 +72,7 @@ def written(place):
 # ---- readers -----------------------------------------------------------------------------------------------------
 
 
-class Reader:
+class Reader(ABC):
     """A reader of the records.
 
     Attributes:
@@ -87,16 +88,16 @@ class Reader:
     def __init__(self, n):
         self.n = n
 
-    def load(self):
+    def load(self):  # noqa: B027 - ours needs nothing
         """Import what preparing needs."""
 
+    @abstractmethod
     def prepare(self):
         """Do what is done once; return the bytes that are written, and the seconds of an index alone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def epoch(self, order):
         """Yield the batches of rank 0, as lists of dicts."""
-        raise NotImplementedError
 
 
 class Ours(Reader):

@@ -10,6 +10,10 @@ from pathlib import Path
 import numpy as np
 from xxhash import xxh3_64
 
+from mmapds.index.write import BoundsWriter
+from mmapds.storage.sections import IndexedSource
+from mmapds.storage.writer import IndexWriter
+
 DATA = Path(os.environ.get("MMAPDS_BENCH_DIR", "/tmp/mmapds-bench"))
 GB = 10**9
 
@@ -105,3 +109,20 @@ def log_normal(n, seed=0):
         part = lengths[begin : begin + 10**7]
         part[:] = np.clip(np.exp(rng.normal(5.5, 0.8, len(part))), 1, 2048)
     return lengths
+
+
+def sparse_jsonl(path, records, size):
+    """Make a sparse source of `records` records of `size` bytes with its index, unless it is there; return its path."""
+    if not path.exists():
+        DATA.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.truncate(path, records * size)
+        with IndexWriter(f"{path}.mmx") as writer:
+            bounds = BoundsWriter(writer)
+            for begin in range(0, records, 10**5):
+                bounds.append(memoryview(np.arange(begin, begin + 10**5, dtype=np.uint64) * size))
+            (width, *_), whole = bounds.finish(records * size), records * size
+            time_ns = path.stat().st_mtime_ns
+            source = IndexedSource(path.name, whole, time_ns, "", records, records, size, size, 0, 0, width=width)
+            writer.commit({"format": "jsonl", "sources": [source.describe()]}, records)
+    return str(path)
